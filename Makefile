@@ -1,0 +1,32 @@
+# Every target installs what it needs, once: `.venv` is made with plain pip from constraints.txt and reused.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN ?= tinyworld
+
+.PHONY: install test test-slow quality tables clean
+.DEFAULT_GOAL := test
+
+install: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "Set-up: installing torch, transformers, trl and the two harnesses into .venv (once; 7 GB, about 4 minutes)."
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,demo,dev]"
+	@touch $@
+
+test: .venv/installed  ## fast tier: offline, no GPU, under 3 minutes
+	$(BIN)/python -m pytest -m "not slow" -n 2 tests
+
+test-slow: .venv/installed  ## README commands, kills, whole runs
+	$(BIN)/python -m pytest -m slow tests
+
+quality: .venv/installed  ## what pre-commit checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+tables: .venv/installed  ## tables and figures anew from results/$(RUN)/scores.json
+	$(BIN)/python -m eval.report.tables results/$(RUN)
+
+clean:
+	rm -rf .venv results

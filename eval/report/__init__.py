@@ -1,0 +1,1 @@
+"""What is made from `scores.json`: tables and figures."""

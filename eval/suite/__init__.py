@@ -1,0 +1,1 @@
+"""The harness calls, scores and statistics behind the comparison table."""

@@ -1,0 +1,1 @@
+"""A small visual world whose right answers are known: scenes, language, backbones, conversations, benchmarks."""

@@ -1,0 +1,1 @@
+"""Training rooms: data -> collator -> trainer -> callbacks, entry point `train.sft`."""
