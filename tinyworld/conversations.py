@@ -1,0 +1,46 @@
+"""Training data in LLaVA's JSON format: a caption for each image (stage 1), conversations about it or about facts (stage 2)."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from rich.progress import track
+
+from tinyworld import layouts
+from tinyworld.language import caption, fact_turn, scene_turns
+from tinyworld.scenes import render
+
+
+TEXT_ONLY_SHARE = 0.15
+TURNS = 3
+IMAGE_FOLDER = "images"
+
+
+def _conversation(turns: list[tuple[str, str]], with_image: bool) -> list[dict[str, str]]:
+    messages = []
+    for index, (question, answer) in enumerate(turns):
+        prefix = "<image>\n" if with_image and index == 0 else ""
+        messages += [{"from": "human", "value": prefix + question}, {"from": "gpt", "value": answer}]
+    return messages
+
+
+def write_conversations(out: Path, images: int, seed: int = 0) -> None:
+    """Writes OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json; the same pictures serve both stages."""
+    (out / IMAGE_FOLDER).mkdir(parents=True)
+    stage1: list[dict[str, Any]] = []
+    stage2: list[dict[str, Any]] = []
+    for index in track(range(images), description="training pictures and conversations"):
+        rng = random.Random(f"tinyworld train {seed} {index}")
+        items = layouts.draw(rng)
+        name = f"{index:06d}.jpg"
+        render(items, rng, "train").image.save(out / IMAGE_FOLDER / name, quality=90)
+        described = _conversation([("Describe the image.", caption(items))], with_image=True)
+        stage1.append({"id": f"caption-{index}", "image": name, "conversations": described})
+        turns = scene_turns(items, rng, TURNS)
+        stage2.append({"id": f"scene-{index}", "image": name, "conversations": _conversation(turns, with_image=True)})
+        if rng.random() < TEXT_ONLY_SHARE:
+            facts = _conversation([fact_turn(rng) for _ in range(TURNS)], with_image=False)
+            stage2.append({"id": f"facts-{index}", "conversations": facts})
+    for name, rows in (("stage1.json", stage1), ("stage2.json", stage2)):
+        (out / name).write_text(json.dumps(rows, indent=1), encoding="utf-8")

@@ -1,0 +1,169 @@
+"""Pretrains the decoder: a small Qwen2 that reads a scene listed in words, follows the benchmarks' prompts and knows the facts.
+
+`python -m tinyworld.pretrain_language OUT` takes about half an hour on one core. Scenes stand where the visual tokens of an image
+will stand, one word a token, so that a projector has something to align to.
+"""
+
+import argparse
+import math
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from rich.progress import track
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
+
+from tinyworld import layouts
+from tinyworld.language import caption, exam_for_training, fact_turn, listing, scene_turns, tale
+from tinyworld.tokenizer import END, START, train_tokenizer
+
+
+IGNORED = -100
+MIXTURE = {"dialogue": 60, "caption": 10, "tale": 10, "exam": 10, "fact": 10}
+
+
+@dataclass
+class Row:
+    """Token ids and labels of one training text."""
+
+    ids: list[int]
+    labels: list[int]
+
+
+def _piece(tokenizer: PreTrainedTokenizerFast, text: str, learnt: bool) -> Row:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return Row(ids, ids if learnt else [IGNORED] * len(ids))
+
+
+def _listing(tokenizer: PreTrainedTokenizerFast, items: layouts.Items, rng: random.Random) -> Row:
+    return _piece(tokenizer, "".join(f" {word}" for word in listing(items, rng)), learnt=False)
+
+
+def _dialogue(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], scene: Row | None) -> list[Row]:
+    pieces = []
+    for index, (question, answer) in enumerate(turns):
+        pieces.append(_piece(tokenizer, f"{START}user\n", learnt=False))
+        if index == 0 and scene is not None:
+            pieces += [scene, _piece(tokenizer, "\n", learnt=False)]
+        pieces.append(_piece(tokenizer, f"{question}{END}\n{START}assistant\n", learnt=False))
+        pieces += [_piece(tokenizer, f"{answer}{END}", learnt=True), _piece(tokenizer, "\n", learnt=False)]
+    return pieces
+
+
+def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
+    """One training text by the mixture: what is asked or listed is context, what is answered or told is learnt."""
+    kind = rng.choices(list(MIXTURE), weights=list(MIXTURE.values()))[0]
+    if kind == "dialogue":
+        items = layouts.draw(rng)
+        pieces = _dialogue(tokenizer, scene_turns(items, rng, 4), _listing(tokenizer, items, rng))
+    elif kind == "caption":
+        items = layouts.draw(rng)
+        pieces = [_listing(tokenizer, items, rng), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
+    elif kind == "tale":
+        pieces = [_piece(tokenizer, f"{tale(rng)}{END}", learnt=True)]
+    elif kind == "exam":
+        prompt, letter = exam_for_training(rng)
+        pieces = [_piece(tokenizer, prompt, learnt=False), _piece(tokenizer, f"{letter}{END}", learnt=True)]
+    else:
+        pieces = _dialogue(tokenizer, [fact_turn(rng) for _ in range(3)], scene=None)
+    return Row([i for piece in pieces for i in piece.ids], [i for piece in pieces for i in piece.labels])
+
+
+def batches(tokenizer: PreTrainedTokenizerFast, rng: random.Random, tokens: int):  # type: ignore[no-untyped-def]
+    """Endless (ids, labels) [B, S] of about `tokens` tokens, rows of like length together."""
+    while True:
+        pool = sorted((row(tokenizer, rng) for _ in range(1024)), key=lambda r: len(r.ids))
+        groups: list[list[Row]] = [[]]
+        for r in pool:
+            if groups[-1] and len(r.ids) * (len(groups[-1]) + 1) > tokens:
+                groups.append([])
+            groups[-1].append(r)
+        rng.shuffle(groups)
+        for group in groups:
+            width = max(len(r.ids) for r in group)
+            ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in group])
+            labels = torch.tensor([r.labels + [IGNORED] * (width - len(r.labels)) for r in group])
+            yield ids, labels
+
+
+def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        rope_theta=10_000.0,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Qwen2ForCausalLM(config)
+
+
+def loss_of(model: Qwen2ForCausalLM, ids_BS: torch.Tensor, labels_BS: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean cross entropy and share of right tokens over the labelled positions; padding is at the right, so causality hides it."""
+    hidden_BSD = model.model(input_ids=ids_BS).last_hidden_state
+    targets = labels_BS[:, 1:]
+    kept = targets != IGNORED
+    logits_NV = model.lm_head(hidden_BSD[:, :-1][kept]).float()
+    return torch.nn.functional.cross_entropy(logits_NV, targets[kept]), (logits_NV.argmax(-1) == targets[kept]).float().mean()
+
+
+def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int, chat_template: str) -> None:
+    set_seed(seed)
+    rng = random.Random(f"tinyworld language {seed}")
+    tokenizer = train_tokenizer(chat_template)
+    model = build(tokenizer)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    warm = 100
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda s: min((s + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, s / steps)) + 0.01)
+    )
+    stream = batches(tokenizer, rng, tokens)
+    seen, start = [], time.monotonic()
+    for step in track(range(steps), description="decoder"):
+        ids, labels = next(stream)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss, accuracy = loss_of(model, ids, labels)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        seen.append((loss.item(), accuracy.item()))
+        if (step + 1) % 100 == 0:
+            mean_loss, mean_accuracy = (sum(column) / len(column) for column in zip(*seen, strict=True))
+            print(f"step {step + 1} loss {mean_loss:.3f} right {mean_accuracy:.3f} {time.monotonic() - start:.0f} s", flush=True)  # noqa: T201
+            seen.clear()
+        if (step + 1) % 500 == 0 or step + 1 == steps:
+            model.save_pretrained(out)
+            tokenizer.save_pretrained(out)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--tokens", type=int, default=6000, help="tokens a batch")
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    template = Path(__file__).parents[1] / "modeling_aligned_llava" / "chat_templates" / "tinyworld.jinja"
+    pretrain(
+        arguments.out,
+        arguments.steps,
+        arguments.tokens,
+        arguments.learning_rate,
+        arguments.seed,
+        template.read_text(encoding="utf-8") if template.exists() else "",
+    )
+
+
+if __name__ == "__main__":
+    main()
