@@ -1,0 +1,29 @@
+"""Norm-aligned LLaVA (arXiv 2512.08374): importing this registers it with the Auto classes."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
+
+from .configuration_aligned_llava import AlignedLlavaConfig
+from .methods import method_fields, method_names
+from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
+from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
+
+
+AutoConfig.register("aligned_llava", AlignedLlavaConfig)
+AutoModel.register(AlignedLlavaConfig, AlignedLlavaModel)
+AutoModelForImageTextToText.register(AlignedLlavaConfig, AlignedLlavaForConditionalGeneration)
+AutoProcessor.register(AlignedLlavaConfig, LlavaProcessor)
+
+# save_pretrained then copies the modelling files beside the weights.
+AlignedLlavaConfig.register_for_auto_class()
+AlignedLlavaModel.register_for_auto_class("AutoModel")
+AlignedLlavaForConditionalGeneration.register_for_auto_class("AutoModelForImageTextToText")
+
+__all__ = [
+    "AlignedLlavaConfig",
+    "AlignedLlavaForConditionalGeneration",
+    "AlignedLlavaModel",
+    "GlobalWeightCompensatedLayerNorm",
+    "mean_embedding_norm",
+    "method_fields",
+    "method_names",
+]

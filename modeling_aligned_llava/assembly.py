@@ -1,0 +1,268 @@
+"""Build an untrained checkpoint from a vision tower and a language model, and measure the text norm (Eq. 11).
+
+python -m modeling_aligned_llava.assembly --vision-tower DIR --language-model DIR --method norm-gwc --out DIR
+"""
+
+import argparse
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from tokenizers import AddedToken
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.utils import logging
+
+from .chat_templates import chat_template as shipped_template
+from .configuration_aligned_llava import AlignedLlavaConfig
+from .errors import UserError, run_main
+from .methods import method_fields
+from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from .norm_alignment import mean_embedding_norm
+
+
+IMAGE_TOKEN = "<image>"  # noqa: S105
+VOCABULARY_MULTIPLE = 64
+
+
+class _TowerKind(NamedTuple):
+    select_strategy: Literal[
+        "full", "default"
+    ]  # "full": every token is a patch; "default": the first one, CLS, is dropped
+    extra_tokens: int
+
+
+_TOWERS = {"siglip_vision_model": _TowerKind("full", 0), "clip_vision_model": _TowerKind("default", 1)}
+
+
+def assemble(
+    vision_tower: str | Path,
+    language_model: str | Path,
+    out: str | Path,
+    *,
+    fields: dict[str, Any],
+    seed: int = 42,
+    chat_template: str | None = None,
+) -> Path:
+    """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
+
+    Args:
+        vision_tower: folder or Hub id of a SigLIP or CLIP model. Its last layer and pooling head, which LLaVA's
+            feature layer -2 leaves unused, are dropped: the same features for less work.
+        language_model: folder or Hub id of a causal language model with its tokenizer.
+        out: folder to write; it appears complete or not at all.
+        fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
+        seed: seed of the projector; the same in every arm, so that arms start alike.
+        chat_template: name of a shipped template; None: the tokenizer's own, which must mark what is learned.
+
+    Raises:
+        UserError: a folder is missing or not what it should be, or `out` exists.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out} already exists: remove it or choose another --out")
+    _check_source(vision_tower, "vision tower")
+    _check_source(language_model, "language model")
+    tower, kind = _load_tower(vision_tower)
+    language = _load(AutoModelForCausalLM, language_model, "language model")
+    tokenizer = _load_tokenizer(language_model)
+    image_processor = _load(AutoImageProcessor, vision_tower, "image processor")
+    template = _choose_template(tokenizer, chat_template, language_model)
+
+    text_norm = mean_embedding_norm(language.get_input_embeddings())  # before new rows join the vocabulary
+    _add_special_tokens(tokenizer)
+    _resize_vocabulary(language, len(tokenizer))
+
+    patches = (tower.config.image_size // tower.config.patch_size) ** 2
+    config = AlignedLlavaConfig(
+        vision_config=tower.config,
+        text_config=language.config,
+        image_token_index=tokenizer.get_vocab()[IMAGE_TOKEN],
+        image_seq_length=patches,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy=kind.select_strategy,
+        tie_word_embeddings=language.config.tie_word_embeddings,
+        text_norm=text_norm,
+        **fields,
+    )
+    config.text_config.pad_token_id = tokenizer.pad_token_id
+    model = _join(config, tower, language, seed)
+    model.generation_config = language.generation_config
+    model.generation_config._from_model_config = False  # what stands here is meant, not derived
+    model.generation_config.eos_token_id = _eos_ids(language, tokenizer)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    processor = LlavaProcessor(
+        image_processor=image_processor,
+        tokenizer=tokenizer,
+        patch_size=tower.config.patch_size,
+        vision_feature_select_strategy=kind.select_strategy,
+        num_additional_image_tokens=kind.extra_tokens,
+        chat_template=template,
+        image_token=IMAGE_TOKEN,
+    )
+    _forget_local_paths(config, vision_tower, language_model)
+
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        model.save_pretrained(unfinished)
+        processor.save_pretrained(unfinished)
+        os.replace(unfinished, out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return out
+
+
+def _check_source(source: str | Path, what: str) -> None:
+    """A Hub id is `owner/name`; everything else has to be a folder."""
+    is_hub_id = isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    if not is_hub_id and not Path(source).is_dir():
+        raise UserError(f"{what}: there is no folder {source}")
+
+
+def _load(auto_class: Any, source: str | Path, what: str, **kwargs: Any) -> Any:
+    """`auto_class.from_pretrained(source)`, with one line instead of a traceback for an unusable folder."""
+    try:
+        return auto_class.from_pretrained(source, **kwargs)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{what}: cannot load {source}: {' '.join(str(error).split())}") from error
+
+
+def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
+    config = _load(AutoConfig, source, "vision tower")
+    vision_config = getattr(config, "vision_config", config)  # a whole SigLIP / CLIP model, or its vision half alone
+    kind = _TOWERS.get(vision_config.model_type)
+    if kind is None:
+        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(_TOWERS)}")
+    vision_config.num_hidden_layers -= 1
+    if vision_config.model_type == "siglip_vision_model":
+        vision_config.vision_use_head = False
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # the report would list every dropped weight as unexpected
+    model, info = _load(AutoModel, source, "vision tower", config=config, output_loading_info=True)
+    logging.set_verbosity(verbosity)
+    if info["missing_keys"]:
+        raise UserError(f"vision tower: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    return (model if vision_config is config else model.vision_model), kind
+
+
+def _load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer as it was saved.
+
+    AutoTokenizer goes by the model type and gives, for instance, every Qwen2 model Qwen's own text splitting, even
+    when tokenizer.json says otherwise.
+    """
+    saved_class = get_tokenizer_config(source).get("tokenizer_class")
+    generic = saved_class in ("TokenizersBackend", "PreTrainedTokenizerFast")
+    return _load(PreTrainedTokenizerFast if generic else AutoTokenizer, source, "tokenizer")
+
+
+def _choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source: str | Path) -> str:
+    if name is not None:
+        return shipped_template(name)
+    own = tokenizer.chat_template
+    if not isinstance(own, str) or "generation" not in own.replace("add_generation_prompt", ""):
+        raise UserError(f"the chat template of {source} has no generation markers: name one with --chat-template")
+    return own
+
+
+def _add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make sure of `<image>` and of a pad token that is not the end of sequence, which a mask would hide."""
+    vocabulary = tokenizer.get_vocab()
+    if IMAGE_TOKEN not in vocabulary:
+        image = AddedToken(IMAGE_TOKEN, special=True, normalized=False)
+        tokenizer.add_special_tokens({"extra_special_tokens": [image]}, replace_extra_special_tokens=False)
+    if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
+        known = next((t for t in ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>") if t in vocabulary), None)
+        tokenizer.add_special_tokens({"pad_token": known if known not in (None, tokenizer.eos_token) else "<|pad|>"})
+
+
+@torch.no_grad()
+def _resize_vocabulary(language: Any, tokens: int) -> None:
+    """Grow the vocabulary to a multiple of 64; new rows are the mean row, which draws no random numbers."""
+    old: int = language.get_input_embeddings().num_embeddings
+    new = VOCABULARY_MULTIPLE * math.ceil(max(old, tokens) / VOCABULARY_MULTIPLE)
+    if new == old:
+        return
+    language.resize_token_embeddings(new, mean_resizing=False)
+    for layer in (language.get_input_embeddings(), language.get_output_embeddings()):
+        layer.weight[old:] = layer.weight[:old].float().mean(0).to(layer.weight.dtype)
+
+
+def _join(
+    config: AlignedLlavaConfig, tower: PreTrainedModel, language: Any, seed: int
+) -> AlignedLlavaForConditionalGeneration:
+    with torch.device("meta"):
+        model = AlignedLlavaForConditionalGeneration(config)
+    model.model.vision_tower = tower
+    model.model.language_model = language.base_model
+    model.lm_head = language.get_output_embeddings()
+    model.tie_weights()
+    projector = model.model.multi_modal_projector.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    for linear in (projector.linear_1, projector.linear_2):
+        _reset_linear(linear, generator)
+    if projector.norm is not None:
+        projector.norm.reset_parameters()
+    return model.to(language.dtype).eval()
+
+
+@torch.no_grad()
+def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
+    """torch's default for nn.Linear, as in LLaVA's own code; transformers' std of 0.02 would shrink visual norms."""
+    bound = 1 / math.sqrt(linear.in_features)
+    for parameter in linear.parameters():
+        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+
+def _eos_ids(language: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Every id that ends an answer: chat models have several, and their configs disagree on which."""
+    ids: set[int] = set()
+    for found in (language.generation_config.eos_token_id, language.config.eos_token_id, tokenizer.eos_token_id):
+        ids.update(found if isinstance(found, list) else [] if found is None else [found])
+    return sorted(ids)
+
+
+def _forget_local_paths(config: AlignedLlavaConfig, vision_tower: str | Path, language_model: str | Path) -> None:
+    """Sub-configs record where they came from; a Hub id may stay, a path on this machine is nobody's business."""
+    for part, source in ((config.vision_config, vision_tower), (config.text_config, language_model)):
+        part.name_or_path = "" if Path(source).exists() else str(source)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m modeling_aligned_llava.assembly", description=__doc__)
+    parser.add_argument("--vision-tower", required=True, help="folder or Hub id of a SigLIP or CLIP model")
+    parser.add_argument("--language-model", required=True, help="folder or Hub id of a causal language model")
+    parser.add_argument("--method", default="norm-gwc", help="an arm named in configuration/methods.yaml")
+    parser.add_argument("--chat-template", help="a shipped template; default: the tokenizer's own")
+    parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the projector")
+    args = parser.parse_args()
+    fields = method_fields(args.method)
+    out = assemble(
+        args.vision_tower,
+        args.language_model,
+        args.out,
+        fields=fields,
+        seed=args.seed,
+        chat_template=args.chat_template,
+    )
+    text_norm = AlignedLlavaConfig.from_pretrained(out).text_norm
+    print(f"{args.method}: text norm s = {text_norm:.4f}, written to {out}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,21 @@
+"""The chat templates of the supported language models, by name; each marks what is learned with {% generation %}."""
+
+from pathlib import Path
+
+from ..errors import UserError
+
+
+def template_names() -> list[str]:
+    """Names of the shipped templates."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("*.jinja"))
+
+
+def chat_template(name: str) -> str:
+    """The text of a shipped template.
+
+    Raises:
+        UserError: there is no template of that name; the message lists those there are.
+    """
+    if name not in template_names():
+        raise UserError(f"unknown chat template {name!r}; shipped templates: {', '.join(template_names())}")
+    return (Path(__file__).parent / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")

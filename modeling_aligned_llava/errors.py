@@ -1,0 +1,17 @@
+"""Errors a user can cause: one clear line on stderr and exit status 1, never a traceback."""
+
+import sys
+from collections.abc import Callable
+
+
+class UserError(Exception):
+    """Something the user can put right; its message is one line that says what, where and what to do."""
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Run the `main` of a command-line program; a `UserError` ends it with `error: ...` and exit status 1."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(1)

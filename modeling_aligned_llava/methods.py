@@ -1,0 +1,34 @@
+"""The named arms of a study: `configuration/methods.yaml`, method name -> fields of `AlignedLlavaConfig`."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .errors import UserError
+
+
+@cache
+def _methods() -> dict[str, dict[str, Any]]:
+    # A wheel carries the file inside the package (pyproject.toml, force-include); a clone has it in configuration/.
+    here = Path(__file__).resolve().parent
+    packaged = here / "methods.yaml"
+    path = packaged if packaged.exists() else here.parent / "configuration" / "methods.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
+
+
+def method_names() -> list[str]:
+    """The known methods, in the order of the file."""
+    return list(_methods())
+
+
+def method_fields(name: str) -> dict[str, Any]:
+    """Fields of `AlignedLlavaConfig` that make up the method, its own name under `method` included.
+
+    Raises:
+        UserError: the method is not known; the message lists those that are.
+    """
+    if name not in _methods():
+        raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
+    return {"method": name, **_methods()[name]}

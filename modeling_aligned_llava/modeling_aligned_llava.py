@@ -1,0 +1,122 @@
+"""LLaVA with the alignment norm behind its projector (paper section 5).
+
+The norm lives inside the projector, so that forward, generate, `get_image_features` and trainers that replace
+`forward` all pass it. Without a norm the model is bit-equal to transformers' `LlavaForConditionalGeneration`.
+"""
+
+import os
+from typing import Any, cast
+
+from torch import nn
+from transformers import AutoModel, LlavaForConditionalGeneration, LlavaModel, LlavaPreTrainedModel
+from transformers import initialization as init
+from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
+
+from .configuration_aligned_llava import AlignedLlavaConfig
+from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
+
+
+_AUTO_MAP = {
+    "AutoConfig": "configuration_aligned_llava.AlignedLlavaConfig",
+    "AutoModel": "modeling_aligned_llava.AlignedLlavaModel",
+    "AutoModelForImageTextToText": "modeling_aligned_llava.AlignedLlavaForConditionalGeneration",
+}
+
+
+class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
+    """LLaVA's two-layer projector, then the norm: [..., tokens, vision width] -> [..., tokens, D]."""
+
+    def __init__(self, config: AlignedLlavaConfig):
+        super().__init__(config)
+        self.norm: GlobalWeightCompensatedLayerNorm | None = None
+        if config.projector_norm != "none":
+            self.norm = GlobalWeightCompensatedLayerNorm(
+                config.text_config.hidden_size,
+                eps=config.norm_eps,
+                compensation_exponent=config.compensation_exponent,
+                compensation_max=config.compensation_max,
+                compensation_eps=config.compensation_eps,
+            )
+            if config.text_norm is not None:
+                self.align(config)
+
+    def align(self, config: AlignedLlavaConfig) -> None:
+        """Take the start of the gain and the constant scale of the norm from `config.text_norm`."""
+        assert self.norm is not None
+        if config.needs_text_norm:
+            assert config.text_norm is not None
+            gain = target_gain(config.text_norm, self.norm.dim, config.target_scale)
+            if config.norm_parametrization == "relative":
+                self.norm.scale = gain
+            else:
+                self.norm.gain_init = gain
+        self.norm.reset_parameters()
+
+    def forward(self, image_features):
+        hidden_states = super().forward(image_features)
+        return hidden_states if self.norm is None else self.norm(hidden_states)
+
+
+class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
+    """Initialisation and saving shared by the base model and the conditional-generation model."""
+
+    config_class = AlignedLlavaConfig
+    config: AlignedLlavaConfig
+    _keep_in_fp32_modules_strict = ["multi_modal_projector.norm"]  # noqa: RUF012
+
+    def _init_weights(self, module: nn.Module) -> None:
+        # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.
+        if isinstance(module, GlobalWeightCompensatedLayerNorm):
+            init.constant_(module.weight, module.gain_init)
+            init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
+
+    def initialize_weights(self) -> None:
+        """Initialise what is not loaded; a norm without a measured text norm is aligned to the embeddings here.
+
+        `_init_weights` cannot do it: the projector is visited before the embeddings.
+        """
+        projector = cast(AlignedLlavaMultiModalProjector, self.base_model.multi_modal_projector)
+        config = self.config
+        norm_loaded = projector.norm is not None and getattr(projector.norm.weight, "_is_hf_initialized", False)
+        super().initialize_weights()
+        if not config.needs_text_norm or config.text_norm is not None:
+            return
+        embedding = cast(nn.Embedding, self.get_input_embeddings())
+        if embedding.weight.is_meta:
+            return
+        if norm_loaded:
+            raise ValueError("the checkpoint holds a trained norm but its config no text_norm; set config.text_norm")
+        config.text_norm = mean_embedding_norm(embedding)
+        projector.align(config)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save the model with the code that loads it, reachable by `AutoModel` and `AutoModelForImageTextToText`."""
+        self.config.auto_map = dict(_AUTO_MAP)
+        super().save_pretrained(save_directory, *args, **kwargs)
+
+
+class AlignedLlavaModel(AlignedLlavaPreTrainedModel, LlavaModel):
+    """Vision tower, projector with its norm, language model; no head."""
+
+    def __init__(self, config: AlignedLlavaConfig):
+        super(LlavaModel, self).__init__(config)  # not LlavaModel's own: it would build the plain projector
+        config.check_alignment()  # fields overridden in from_pretrained come after the config's own check
+        self.vision_tower = AutoModel.from_config(config.vision_config)
+        self.multi_modal_projector = AlignedLlavaMultiModalProjector(config)
+        self.language_model = AutoModel.from_config(config.text_config)
+        self.post_init()
+
+
+class AlignedLlavaForConditionalGeneration(AlignedLlavaPreTrainedModel, LlavaForConditionalGeneration):
+    """`AlignedLlavaModel` with the language-model head; use it like `LlavaForConditionalGeneration`."""
+
+    def __init__(self, config: AlignedLlavaConfig):
+        super(LlavaForConditionalGeneration, self).__init__(config)
+        self.model = AlignedLlavaModel(config)
+        self.lm_head = nn.Linear(config.text_config.hidden_size, config.text_config.vocab_size, bias=False)
+        self.post_init()
+
+
+__all__ = ["AlignedLlavaForConditionalGeneration", "AlignedLlavaModel"]

@@ -1,0 +1,139 @@
+"""The norm put behind the projector: LayerNorm with Global Weight Compensation (paper section 5, Eq. 11-12 and 24-26).
+
+Torch only. A small gain makes the forward right (visual tokens as short as text) and the gradient behind it small;
+the compensation divides that gradient by mean|gain| and leaves the gradients of gain and bias alone.
+Shape suffixes: D = hidden size.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class _ScaleGradient(torch.autograd.Function):
+    """Identity forward; the gradient is multiplied by a 0-dim tensor."""
+
+    generate_vmap_rule = True  # usable under torch.func
+
+    @staticmethod
+    def forward(x, factor):
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
+    def backward(ctx, grad):
+        (factor,) = ctx.saved_tensors
+        return grad * factor.to(grad.dtype), None
+
+
+class GlobalWeightCompensatedLayerNorm(nn.Module):
+    """`y = scale * (weight * xhat + bias)`, whose input gradient is divided by mean|scale * weight| (Eq. 12).
+
+    LayerNorm's backward is linear and the factor a scalar, so scaling the gradient at the *input* of the fused
+    LayerNorm equals the paper's hook on `xhat`, and the forward stays bit-equal to `F.layer_norm`. The gradient is
+    compensated in training mode only: in eval mode attributions see the true gradient.
+
+    Args:
+        dim: D, the hidden size of the language model.
+        eps: epsilon of the LayerNorm.
+        gain_init: start of every element of the gain; `s / sqrt(D)` gives every token the norm `s` (Eq. 11).
+        scale: constant factor of gain and bias (1 for the paper's parametrisation).
+        compensation_exponent: 1 is the paper's compensation, 0 none.
+        compensation_max: upper limit of the factor; None: no limit.
+        compensation_eps: lower limit of mean|gain|.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-5,
+        *,
+        gain_init: float = 1.0,
+        scale: float = 1.0,
+        compensation_exponent: float = 1.0,
+        compensation_max: float | None = None,
+        compensation_eps: float = 1e-6,
+    ):
+        super().__init__()
+        self.dim, self.eps, self.gain_init, self.scale = dim, eps, gain_init, scale
+        self.compensation_exponent = compensation_exponent
+        self.compensation_max = compensation_max
+        self.compensation_eps = compensation_eps
+        # Never below float32: a gain of 0.0134 in bfloat16 swallows every update under 3e-5.
+        dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
+        self.weight = nn.Parameter(torch.empty(dim, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(dim, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the gain to `gain_init` and the bias to zero."""
+        nn.init.constant_(self.weight, self.gain_init)
+        nn.init.zeros_(self.bias)
+
+    def compensation_factor(self) -> Tensor:
+        """The 0-dim factor of the input gradient, `1 / max(mean|gain|, eps) ** exponent`.
+
+        Call it inside a forward pass only: under FSDP and ZeRO-3 the gain is whole only there.
+        """
+        gain_D = self.weight.detach()
+        gain_D = gain_D.to(torch.promote_types(gain_D.dtype, torch.float32))
+        mean_gain = (gain_D.abs().mean() * self.scale).clamp_min(self.compensation_eps)
+        factor = mean_gain.pow(-self.compensation_exponent)
+        return factor if self.compensation_max is None else factor.clamp_max(self.compensation_max)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise the last dimension of `x` [..., D]; the result has the shape and dtype of `x`."""
+        if self.compensation_exponent > 0 and self.training and torch.is_grad_enabled():
+            x = _ScaleGradient.apply(x, self.compensation_factor())
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        gain_D, bias_D = self.weight.to(dtype), self.bias.to(dtype)
+        if self.scale != 1.0:
+            gain_D, bias_D = gain_D * self.scale, bias_D * self.scale
+        return F.layer_norm(x.to(dtype), (self.dim,), gain_D, bias_D, self.eps).to(x.dtype)
+
+    def _apply(self, fn, recurse=True):
+        # `model.bfloat16()` and `model.to(dtype)` come through here: move the parameters, never round them.
+        def keep_precision(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
+
+        return super()._apply(keep_precision, recurse)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.dim}, eps={self.eps}, gain_init={self.gain_init:.4g}, scale={self.scale:.4g}, "
+            f"compensation_exponent={self.compensation_exponent}"
+        )
+
+
+def target_gain(text_norm: float, dim: int, target_scale: float = 1.0) -> float:
+    """The gain that gives every normalised token [D] the L2 norm `target_scale * text_norm` (Eq. 11)."""
+    return target_scale * text_norm / math.sqrt(dim)
+
+
+@torch.no_grad()
+def mean_embedding_norm(embedding: nn.Embedding, chunk: int = 8192) -> float:
+    """Mean L2 norm `s` of the non-zero rows of what the embedding module outputs (Eq. 11), over its vocabulary.
+
+    The module is called, not its weight read: some language models scale their embeddings there.
+
+    Raises:
+        ValueError: there is no non-zero row to measure (an empty shard, or weights not loaded).
+    """
+    total, count = 0.0, 0
+    ids = torch.arange(embedding.num_embeddings, device=embedding.weight.device)
+    for ids_chunk in ids.split(chunk):
+        norms = embedding(ids_chunk).float().norm(dim=-1)
+        norms = norms[norms > 0]
+        total, count = total + norms.double().sum().item(), count + norms.numel()
+    if count == 0 or not math.isfinite(total):
+        raise ValueError("cannot measure the text norm: the embedding has no finite non-zero row (sharded or empty?)")
+    return total / count
+
+
+__all__ = ["GlobalWeightCompensatedLayerNorm", "mean_embedding_norm", "target_gain"]

@@ -1,0 +1,109 @@
+"""Tiny random backbones and checkpoints for the tests: hidden 32, 2 layers, 28-pixel images, byte-level tokens."""
+
+import os
+
+
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="false")
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    SiglipImageProcessor,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+)
+
+from modeling_aligned_llava.assembly import assemble
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.methods import method_fields
+
+
+torch.set_num_threads(1)
+
+
+@dataclass(frozen=True)
+class TinyBackbones:
+    """Folders of a SigLIP tower, an untied Qwen2 decoder and a tied Llama decoder, all random."""
+
+    vision: Path
+    qwen2: Path
+    llama: Path
+
+
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """Byte-level tokenizer without merges: 256 bytes and three special tokens, and no `<image>`."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=259,
+        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator([], trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",  # noqa: S106
+        pad_token="<|endoftext|>",  # noqa: S106
+        chat_template=chat_template("tinyworld"),
+    )
+
+
+@pytest.fixture(scope="session")
+def tiny_backbones(tmp_path_factory) -> TinyBackbones:
+    root = tmp_path_factory.mktemp("backbones")
+    folders = TinyBackbones(root / "vision", root / "qwen2", root / "llama")
+    torch.manual_seed(0)
+    vision = SiglipVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=3, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    SiglipVisionModel(vision).save_pretrained(folders.vision)
+    SiglipImageProcessor(size={"height": 28, "width": 28}).save_pretrained(folders.vision)
+    tokenizer = tiny_tokenizer()
+    shape = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    for folder, model in (
+        (folders.qwen2, Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=False))),
+        (folders.llama, LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))),
+    ):
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return folders
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tiny_backbones, tmp_path_factory) -> Callable[..., Path]:
+    """`tiny_checkpoint(method, decoder="qwen2")` -> an assembled folder, made once; treat it as read-only."""
+    made: dict[tuple[str, str], Path] = {}
+
+    def make(method: str, decoder: str = "qwen2") -> Path:
+        if (method, decoder) not in made:
+            made[method, decoder] = assemble(
+                tiny_backbones.vision,
+                getattr(tiny_backbones, decoder),
+                tmp_path_factory.mktemp("checkpoints") / f"{method}-{decoder}",
+                fields=method_fields(method),
+            )
+        return made[method, decoder]
+
+    return make

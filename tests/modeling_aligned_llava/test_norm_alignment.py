@@ -1,0 +1,153 @@
+"""The norm: exact forward and backward against float64 algebra, bit-equality with torch, precision of the gain."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from modeling_aligned_llava.norm_alignment import (
+    GlobalWeightCompensatedLayerNorm,
+    mean_embedding_norm,
+    target_gain,
+)
+
+
+EPS = 1e-5
+
+
+def reference(x, gain, bias, upstream, factor):
+    """LayerNorm and its gradients by hand: y = gain * xhat + bias, and the input gradient times `factor`."""
+    dim = x.shape[-1]
+    centred = x - x.mean(-1, keepdim=True)
+    deviation = (centred.pow(2).mean(-1, keepdim=True) + EPS).sqrt()
+    xhat = centred / deviation
+    d_xhat = upstream * gain
+    d_x = (
+        d_xhat - d_xhat.sum(-1, keepdim=True) / dim - xhat * (d_xhat * xhat).sum(-1, keepdim=True) / dim
+    ) / deviation
+    return xhat * gain + bias, d_x * factor, (upstream * xhat).sum((0, 1)), upstream.sum((0, 1))
+
+
+@pytest.fixture
+def norm64():
+    torch.manual_seed(0)
+    norm = GlobalWeightCompensatedLayerNorm(12, eps=EPS).double()
+    with torch.no_grad():
+        norm.weight.copy_(0.02 * torch.randn(12).double())
+        norm.bias.copy_(torch.randn(12).double())
+    return norm
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, lambda c: 1 / c),
+        ({"compensation_exponent": 0.0}, lambda c: 1.0),
+        ({"compensation_exponent": 0.5}, lambda c: c**-0.5),
+        ({"compensation_max": 3.0}, lambda c: 3.0),
+        ({"compensation_eps": 0.5}, lambda c: 2.0),
+        ({"scale": 0.25}, lambda c: 1 / (0.25 * c)),
+    ],
+)
+def test_forward_and_backward_equal_the_algebra(norm64, settings, expected):
+    for name, value in settings.items():
+        setattr(norm64, name, value)
+    x = torch.randn(3, 5, 12, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn(3, 5, 12, dtype=torch.float64)
+    gain, bias = norm64.weight.detach() * norm64.scale, norm64.bias.detach() * norm64.scale
+    factor = expected(norm64.weight.detach().abs().mean().item())
+    y, d_x, d_gain, d_bias = reference(x.detach(), gain, bias, upstream, factor)
+
+    out = norm64(x)
+    out.backward(upstream)
+
+    close = {"rtol": 1e-12, "atol": 1e-13}
+    torch.testing.assert_close(out, y, **close)
+    torch.testing.assert_close(x.grad, d_x, **close)
+    torch.testing.assert_close(norm64.weight.grad, d_gain * norm64.scale, **close)
+    torch.testing.assert_close(norm64.bias.grad, d_bias * norm64.scale, **close)
+
+
+def test_zero_gain_gives_finite_gradients():
+    norm = GlobalWeightCompensatedLayerNorm(8, gain_init=0.0)
+    x = torch.randn(2, 8, requires_grad=True)
+    norm(x).sum().backward()
+    assert norm.compensation_factor().item() == pytest.approx(1e6)
+    assert torch.equal(x.grad, torch.zeros_like(x)) and norm.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_forward_is_bit_equal_to_the_fused_layer_norm(dtype):
+    torch.manual_seed(1)
+    norm = GlobalWeightCompensatedLayerNorm(64, gain_init=0.0134)
+    x = (40 * torch.randn(2, 7, 64)).to(dtype)
+    expected = F.layer_norm(x.float(), (64,), norm.weight, norm.bias, norm.eps).to(dtype)
+    assert norm(x).dtype == dtype
+    assert torch.equal(norm(x), expected)
+
+
+def test_gradients_of_gain_and_bias_do_not_feel_the_compensation():
+    torch.manual_seed(2)
+    x, upstream = torch.randn(4, 6, 16), torch.randn(4, 6, 16)
+    grads = []
+    for exponent in (0.0, 1.0):
+        norm = GlobalWeightCompensatedLayerNorm(16, gain_init=0.01, compensation_exponent=exponent)
+        norm(x.clone().requires_grad_()).backward(upstream)
+        grads.append((norm.weight.grad, norm.bias.grad))
+    assert torch.equal(grads[0][0], grads[1][0]) and torch.equal(grads[0][1], grads[1][1])
+
+
+def test_eval_mode_shows_the_true_gradient():
+    torch.manual_seed(3)
+    norm = GlobalWeightCompensatedLayerNorm(16, gain_init=0.01)
+    data, upstream = torch.randn(4, 16), torch.randn(4, 16)
+    plain = data.clone().requires_grad_()
+    F.layer_norm(plain, (16,), norm.weight, norm.bias, norm.eps).backward(upstream)
+    in_eval = data.clone().requires_grad_()
+    norm.eval()(in_eval).backward(upstream)
+    in_training = data.clone().requires_grad_()
+    norm.train()(in_training).backward(upstream)
+    assert torch.equal(in_eval.grad, plain.grad)
+    torch.testing.assert_close(in_training.grad, 100 * plain.grad)
+
+
+def test_target_gain_gives_every_token_the_target_norm():
+    norm = GlobalWeightCompensatedLayerNorm(256, gain_init=target_gain(0.8, 256, target_scale=2.0))
+    norms = norm(30 * torch.randn(50, 256) + 5).norm(dim=-1)
+    torch.testing.assert_close(norms, torch.full_like(norms, 1.6), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("cast", [lambda m: m.bfloat16(), lambda m: m.to(torch.float16), lambda m: m.half()])
+def test_casting_a_model_never_rounds_the_gain(cast):
+    norm = GlobalWeightCompensatedLayerNorm(8, gain_init=0.0134)
+    model = cast(torch.nn.Sequential(torch.nn.Linear(8, 8), norm))
+    assert model[0].weight.dtype != torch.float32
+    assert norm.weight.dtype == norm.bias.dtype == torch.float32
+    assert torch.equal(norm.weight, torch.full((8,), 0.0134))
+
+
+def test_compiles_checkpoints_and_vmaps():
+    norm = GlobalWeightCompensatedLayerNorm(8, gain_init=0.02)
+    x = torch.randn(3, 8, requires_grad=True)
+    (expected,) = torch.autograd.grad(norm(x).pow(2).sum(), x)
+    checkpointed = torch.utils.checkpoint.checkpoint(norm, x, use_reentrant=False)
+    compiled = torch.compile(norm, backend="aot_eager", fullgraph=True)
+    for out in (checkpointed, compiled(x)):
+        assert torch.equal(torch.autograd.grad(out.pow(2).sum(), x)[0], expected)
+    per_row = torch.func.vmap(torch.func.grad(lambda row: norm(row).pow(2).sum()))(x)
+    torch.testing.assert_close(per_row, expected)
+
+
+def test_text_norm_is_the_mean_over_nonzero_rows_of_what_the_module_outputs():
+    class Scaled(torch.nn.Embedding):
+        def forward(self, ids):
+            return 3 * super().forward(ids)
+
+    embedding = Scaled(5, 4)
+    with torch.no_grad():
+        embedding.weight.copy_(torch.tensor([1.0, 0.0, 2.0, 0.0, 3.0])[:, None].expand(5, 4))
+    assert mean_embedding_norm(embedding, chunk=2) == pytest.approx(3 * 2 * math.sqrt(4))
+    with pytest.raises(ValueError, match="no finite non-zero row"):
+        torch.nn.init.zeros_(embedding.weight)
+        mean_embedding_norm(embedding)
