@@ -1,1 +1,0 @@
-"""The harness calls, scores and statistics behind the comparison table."""

@@ -1,0 +1,170 @@
+"""Evaluate checkpoints on the benchmarks of Table 4: `python -m eval.suite --run DIR --data ROOT --models A=PATH`.
+
+Writes harness output, answer logs, run.json and scores.json under the run's folder. Run again, it continues.
+"""
+
+import argparse
+import hashlib
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from eval.suite import mirror, run_record, scores
+from eval.suite.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
+from eval.suite.files import read_json, write_json
+from eval.suite.job import Job, Task
+from eval.suite.runner import Runner
+from modeling_aligned_llava.answer_log import hash_checkpoint
+from modeling_aligned_llava.errors import UserError, run_main
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m eval.suite", description=__doc__.split("\n\n")[0])
+    p.add_argument("--run", required=True, type=Path, help="folder of the run, e.g. results/tinyworld")
+    p.add_argument("--data", required=True, type=Path, help="data root with one folder a dataset, ROOT/org/name/")
+    p.add_argument(
+        "--models", required=True, nargs="+", metavar="NAME=PATH", help="checkpoints; NAME-seedN names a seed"
+    )
+    p.add_argument("--baseline", metavar="NAME", help="the arm others are compared with (default: the first)")
+    p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
+    p.add_argument(
+        "--tasks", nargs="+", choices=list(BY_KEY), default=list(BY_KEY), metavar="TASK", help="default: all nine"
+    )
+    p.add_argument("--jobs", type=int, default=2, help="worker processes side by side (default 2)")
+    p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
+    p.add_argument("--max-new-tokens", type=int, help="upper limit on the length of answers (default: the tasks' own)")
+    p.add_argument("--dtype", default="auto", help="auto (the checkpoint's), float32, bfloat16")
+    p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
+    p.add_argument("--trust-remote-code", action="store_true", help="run model code found in a checkpoint")
+    return p
+
+
+def read_models(arguments: list[str], default_seed: int | None) -> dict[str, tuple[scores.Arm, Path, bool]]:
+    """NAME -> (arm, checkpoint folder, whether it is multimodal).
+
+    Raises:
+        UserError: no NAME=PATH, a name twice, or a folder that is no checkpoint.
+    """
+    models = {}
+    for argument in arguments:
+        name, _, path = argument.partition("=")
+        if not re.fullmatch(r"[\w.+-]+", name) or not path:
+            raise UserError(f"--models {argument}: expected NAME=PATH, the name of letters, digits and . + - _")
+        if name in models:
+            raise UserError(f"--models: {name} is given twice")
+        folder = Path(path).resolve()
+        config = read_json(folder / "config.json")
+        if config is None or not any(folder.glob("*.safetensors")):
+            raise UserError(f"--models {name}: no checkpoint (config.json and *.safetensors) in {path}")
+        text = config.get("text_config", config)
+        source = text.get("_name_or_path") or config.get("_name_or_path") or text["model_type"]
+        seeded = re.fullmatch(r"(.+)-seed(\d+)", name)
+        method, seed = (seeded[1], int(seeded[2])) if seeded else (name, default_seed)
+        models[name] = scores.Arm(name, Path(source).name, method, seed), folder, "vision_config" in config
+    return models
+
+
+def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False) -> tuple[dict, list[Job]]:
+    """Everything that can be wrong is found here, before any work starts.
+
+    Returns:
+        The models as `read_models` gives them, and one job a (checkpoint, harness), the long multimodal ones first.
+    """
+    models = read_models(args.models, args.seed)
+    root = args.data.resolve()
+    if not root.is_dir():
+        raise UserError(f"--data {args.data}: no such folder")
+    wanted = [benchmark for benchmark in BENCHMARKS if benchmark.key in args.tasks]
+    if not any(multimodal for _, _, multimodal in models.values()):
+        wanted = [benchmark for benchmark in wanted if benchmark.harness == "lm-eval"]
+    tasks = {b.key: Task(b.key, mirror.count_rows(root, b), mirror.fingerprint(root, b)) for b in wanted}
+    # The datasets cache knows a folder by its name, not its content: other data, other cache.
+    content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
+    jobs = [
+        Job(
+            name=name,
+            multimodal=multimodal,
+            checkpoint=str(folder),
+            weights=hash_checkpoint(folder),
+            harness=harness,
+            tasks=[tasks[benchmark.key] for benchmark in wanted if benchmark.harness == harness],
+            root=str(root),
+            output=str(output.resolve()),
+            answer_log=str(answers.resolve() / f"{name}.jsonl"),
+            cache=str(args.run.resolve() / "cache" / content),
+            batch_size=args.batch_size,
+            max_new_tokens=args.max_new_tokens,
+            dtype=args.dtype,
+            device=args.device,
+            blank_images=blank_images,
+            trust_remote_code=args.trust_remote_code,
+            versions=run_record.versions(run_record.HARNESS_PACKAGES),
+        )
+        for harness in HARNESSES
+        for name, (_, folder, multimodal) in models.items()
+        if multimodal or harness == "lm-eval"
+    ]
+    return models, [job for job in jobs if job.tasks]
+
+
+def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
+    """What is there for every (checkpoint, benchmark): a result, a failure, or the reason why it was not run."""
+    results: dict[str, scores.Results] = {}
+    for name, (_, _, multimodal) in models.items():
+        reason = "not asked for" if multimodal else "a language model sees no images"
+        results[name] = {b.key: {"status": "not run", "reason": reason} for b in BENCHMARKS}
+    for job in jobs:
+        planned = {task.key: task for task in job.tasks}
+        for benchmark in BENCHMARKS:
+            result = read_json(job.result(benchmark.key))
+            if result is None or benchmark.harness != job.harness:
+                continue
+            # Of tasks left out with --tasks the data is not looked at; all else must still be the same.
+            task = planned.get(benchmark.key) or Task(
+                benchmark.key, result["inputs"]["rows"], result["inputs"]["data"]
+            )
+            if result["inputs"] == job.inputs(task):
+                results[job.name][benchmark.key] = result
+    return results
+
+
+def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
+    settings = {name: getattr(args, name) for name in ("batch_size", "max_new_tokens", "dtype", "device", "tasks")}
+    weights = {job.name: job.weights for job in jobs}
+    arms = {
+        name: {
+            "method": arm.method,
+            "seed": arm.seed,
+            "backbone": arm.backbone,
+            "path": str(path),
+            "sha256": weights.get(name),
+        }
+        for name, (arm, path, _) in models.items()
+    }
+    tasks = {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
+    return run_record.record(
+        settings | {"shots": 0, "decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks}
+    )
+
+
+def main() -> None:
+    args = parser().parse_args()
+    models, jobs = plan(args, args.run / "harness", args.run / "answers")
+    methods = [arm.method for arm, _, _ in models.values()]
+    baseline = args.baseline or methods[0]
+    if baseline not in methods:
+        raise UserError(f"--baseline {baseline}: not among the models ({', '.join(methods)})")
+    write_json(args.run / "run.json", describe_run(args, models, jobs))
+    console = Console(stderr=True)
+    ok = Runner(args.run / "logs", args.jobs, console).run(jobs)
+    arms = [arm for arm, _, _ in models.values()]
+    write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline))
+    console.print(f"scores: {args.run / 'scores.json'}")
+    sys.exit(0 if ok else 1)
+
+
+if __name__ == "__main__":
+    run_main(main)

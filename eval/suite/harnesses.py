@@ -1,0 +1,154 @@
+"""The two harnesses behind one call: evaluate one stock task with one loaded checkpoint, leave its files.
+
+Imported by worker processes only (9 CPU-seconds). The network is loaded once a process and held outside the harness.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Protocol
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+
+import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
+from eval.suite.benchmarks import TASK_FOLDERS
+from eval.suite.job import Job
+
+
+class Harness(Protocol):
+    """What a worker needs of a harness."""
+
+    def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
+        """Run one stock task and write the harness's results and sample logs into `folder`."""
+
+    def images(self, task: str) -> dict[int, str]:
+        """Digest of each document's image, to tell questions about the same one; empty for text."""
+
+
+def resolve_device(device: str) -> str:
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+
+
+class LmmsEval:
+    """lmms-eval with the adapter of this package."""
+
+    def __init__(self, job: Job) -> None:
+        import lmms_eval.tasks
+
+        self.job = job
+        self.device = resolve_device(job.device)
+        stock = Path(lmms_eval.tasks.__file__).parent
+        self.tasks = lmms_eval.tasks.TaskManager(
+            "ERROR",
+            include_path=[f"{stock / folder}/" for folder in TASK_FOLDERS["lmms-eval"]],
+            include_defaults=False,
+            model_name="aligned_llava",
+        )
+        self.adapter(lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
+
+    def adapter(self, progress: Callable[[float], None]) -> Any:
+        from modeling_aligned_llava.lmms_eval_model import AlignedLlava
+
+        job = self.job
+        return AlignedLlava(
+            pretrained=job.checkpoint,
+            dtype=job.dtype,
+            device=self.device,
+            batch_size=job.batch_size,
+            max_new_tokens=job.max_new_tokens,
+            answer_log=job.answer_log,
+            fingerprint=job.weights,
+            blank_images=job.blank_images,
+            trust_remote_code=job.trust_remote_code,
+            progress=progress,
+        )
+
+    def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
+        from lmms_eval.evaluator import simple_evaluate
+        from lmms_eval.loggers import EvaluationTracker
+        from lmms_eval.utils import get_datetime_str
+
+        tracker = EvaluationTracker(output_path=str(folder))
+        arguments = f"pretrained={self.job.checkpoint},batch_size={self.job.batch_size}"
+        tracker.general_config_tracker.log_experiment_args("aligned_llava", arguments, "", "", False)
+        results = simple_evaluate(
+            model=self.adapter(progress),
+            model_args=arguments,
+            tasks=[task],
+            batch_size=self.job.batch_size,
+            device=self.device,
+            task_manager=self.tasks,
+            bootstrap_iters=0,
+            cli_args=SimpleNamespace(output_path=str(folder), process_with_media=False, reasoning_tags=None),
+            process_docs_parallel=1,
+        )
+        samples = results.pop("samples")
+        tracker.save_results_aggregated(results=results, samples=samples, datetime_str=get_datetime_str())
+        for name, rows in samples.items():
+            tracker.save_results_samples(task_name=name, samples=rows)
+
+    def images(self, task: str) -> dict[int, str]:
+        adapter = self.adapter(lambda rows: None)
+        return adapter.image_digests(task)
+
+
+def load_text_model(job: Job, device: str, progress: Callable[[float], None]) -> Any:
+    """The checkpoint as an lm-eval model: the decoder inside a vision-language model, or a bare one."""
+    from lm_eval.models.huggingface import HFLM
+
+    from modeling_aligned_llava.batched_generation import load_complete
+
+    auto_class = AutoModelForImageTextToText if job.multimodal else AutoModelForCausalLM
+    model = load_complete(auto_class, job.checkpoint, job.dtype, job.trust_remote_code).to(device)
+    tokenizer = AutoTokenizer.from_pretrained(job.checkpoint, trust_remote_code=job.trust_remote_code)
+
+    class TextModel(HFLM):  # HFLM's `hf` knows no class for LlavaConfig; given the loaded network it needs none
+        def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            progress(inps.shape[0])
+            return super()._model_call(inps, *args, **kwargs)
+
+    return TextModel(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=job.batch_size)
+
+
+class LmEval:
+    """lm-eval on the decoder, with the harness's defaults: no chat template, no system text, 0-shot."""
+
+    def __init__(self, job: Job) -> None:
+        import lm_eval.tasks
+
+        self.job = job
+        self.progress: Callable[[float], None] = lambda rows: None
+        self.device = resolve_device(job.device)
+        stock = Path(lm_eval.tasks.__file__).parent
+        self.tasks = lm_eval.tasks.TaskManager(
+            include_path=[stock / folder for folder in TASK_FOLDERS["lm-eval"]], include_defaults=False
+        )
+        self.model = load_text_model(job, self.device, lambda rows: self.progress(rows))
+
+    def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
+        from lm_eval.evaluator import simple_evaluate
+        from lm_eval.loggers import EvaluationTracker
+
+        forwards = 4 if task == "hellaswag" else 1  # MMLU's four letters share one forward pass
+        self.progress = lambda rows: progress(rows / forwards)
+        tracker = EvaluationTracker(output_path=str(folder))
+        tracker.general_config_tracker.log_experiment_args(
+            "aligned_llava", f"pretrained={self.job.checkpoint}", None, None, False
+        )
+        results = simple_evaluate(
+            model=self.model,
+            tasks=[task],
+            num_fewshot=0,
+            batch_size=self.job.batch_size,
+            device=self.device,
+            task_manager=self.tasks,
+            bootstrap_iters=0,
+        )
+        samples = results.pop("samples")
+        tracker.save_results_aggregated(results=results, samples=samples)
+        for name, rows in samples.items():
+            tracker.save_results_samples(task_name=name, samples=rows)
+
+    def images(self, task: str) -> dict[int, str]:
+        return {}

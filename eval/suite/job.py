@@ -1,0 +1,59 @@
+"""What one worker process is asked to do: some tasks of one harness with one checkpoint. Travels as JSON."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """One benchmark of a job: its key, the rows its split has, and the digest of its data."""
+
+    key: str
+    rows: int
+    data: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """Paths are absolute: a worker runs in a folder of its own. `weights` is the digest of the checkpoint,
+    `multimodal` tells a vision-language model from a bare decoder."""
+
+    name: str
+    multimodal: bool
+    checkpoint: str
+    weights: str
+    harness: str
+    tasks: list[Task]
+    root: str
+    output: str
+    answer_log: str
+    cache: str
+    batch_size: int
+    max_new_tokens: int | None
+    dtype: str
+    device: str
+    blank_images: bool
+    trust_remote_code: bool
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def folder(self, key: str) -> Path:
+        """Where the harness's files and the result of one task lie."""
+        return Path(self.output) / self.name / key
+
+    def result(self, key: str) -> Path:
+        return self.folder(key) / "result.json"
+
+    def inputs(self, task: Task) -> dict[str, Any]:
+        """All that a result depends on; a finished task is skipped while these stay the same."""
+        settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "versions")
+        return {"data": task.data, "rows": task.rows} | {name: getattr(self, name) for name in settings}
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Job":
+        content = json.loads(text)
+        return cls(**content | {"tasks": [Task(**task) for task in content["tasks"]]})

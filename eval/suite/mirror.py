@@ -1,0 +1,76 @@
+"""A data root: one folder a dataset, `ROOT/org/name/`, as `hf download --repo-type dataset --local-dir` writes it.
+
+What a benchmark holds is read here from the files themselves, never through the harness or the datasets cache, so that
+a result on stale or half-downloaded data cannot pass.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import yaml
+
+from eval.suite.benchmarks import Benchmark
+from modeling_aligned_llava.answer_log import hash_files
+from modeling_aligned_llava.errors import UserError
+
+
+def _configs(folder: Path) -> list[dict[str, Any]]:
+    """The `configs:` of the dataset card; empty without one."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return []
+    parts = card.read_text(encoding="utf-8").split("---\n", 2)
+    header = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    return (header or {}).get("configs") or []
+
+
+def _patterns(data_files: Any, split: str) -> list[str]:
+    """Glob patterns of one split in the card's `data_files` (a string, a list, or a list of {split, path})."""
+    patterns: list[str] = []
+    for entry in data_files if isinstance(data_files, list) else [data_files]:
+        if isinstance(entry, str):
+            patterns.append(entry)
+        elif entry["split"] == split:
+            patterns.extend([entry["path"]] if isinstance(entry["path"], str) else entry["path"])
+    return patterns
+
+
+def _folder(root: Path, benchmark: Benchmark) -> Path:
+    folder = root / benchmark.folder
+    if not folder.is_dir():
+        raise UserError(f"benchmark {benchmark.key}: no folder {folder}")
+    return folder
+
+
+def count_rows(root: Path, benchmark: Benchmark) -> int:
+    """Rows of the split that is scored, over all configurations that count.
+
+    Raises:
+        UserError: no such folder, configuration or split, or no parquet files in it.
+    """
+    folder = _folder(root, benchmark)
+    configs = _configs(folder) or [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
+    if benchmark.config not in (None, "*"):
+        configs = [config for config in configs if config["config_name"] == benchmark.config]
+    rows = 0
+    for config in configs:
+        for pattern in _patterns(config.get("data_files", []), benchmark.split):
+            for path in folder.glob(pattern):
+                try:
+                    rows += pyarrow.parquet.read_metadata(path).num_rows
+                except (OSError, pyarrow.ArrowException) as error:
+                    raise UserError(f"benchmark {benchmark.key}: {path} is not readable parquet ({error})") from None
+    if rows == 0:
+        wanted = f"split {benchmark.split}" + (f" of {benchmark.config}" if benchmark.config else "")
+        raise UserError(f"benchmark {benchmark.key}: {folder} holds no parquet rows of {wanted}")
+    return rows
+
+
+def fingerprint(root: Path, benchmark: Benchmark) -> str:
+    """sha256 of every file of the benchmark's folder but hidden ones (the download's own bookkeeping)."""
+    folder = _folder(root, benchmark)
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return hash_files(
+        (path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)), folder
+    )

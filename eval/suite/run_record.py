@@ -1,0 +1,59 @@
+"""`run.json`: what was run, on what, with what: enough to run it again and to tell why two runs differ."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+
+PACKAGES = ("modeling-aligned-llava", "torch", "transformers", "lmms-eval", "lm-eval", "datasets", "trl", "accelerate")
+HARNESS_PACKAGES = ("torch", "transformers", "lmms-eval", "lm-eval", "datasets")
+
+
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
+    """Installed versions; a package that is not installed is left out."""
+    installed = {}
+    for package in packages:
+        try:
+            installed[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = [line for line in info.read_text().splitlines() if "model name" in line] if info.is_file() else []
+    return names[0].split(":", 1)[1].strip() if names else platform.processor()
+
+
+def _gpus() -> list[str]:
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return output.stdout.splitlines() if output.returncode == 0 else []
+
+
+def _commit() -> str | None:
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        output = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)  # noqa: S603
+    except OSError:
+        return None
+    return output.stdout.strip() or None
+
+
+def record(settings: dict[str, Any], models: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """The content of run.json; no time stamps, so that a repeated run leaves the file as it is."""
+    return {
+        "settings": settings,
+        "models": models,
+        "data": data,
+        "versions": {"python": platform.python_version()} | versions(),
+        "code": _commit(),
+        "hardware": {"cpu": _processor(), "cores": os.cpu_count(), "gpus": _gpus(), "system": platform.system()},
+    }

@@ -1,0 +1,117 @@
+"""A worker process: one checkpoint in one harness, one guarded call a task (`python -m eval.suite.worker JOB`).
+
+A task that fails costs only itself. Events go to standard output as JSON lines; whatever the harness prints goes to
+standard error, a log file. When the runner dies, so does the worker: nothing is left behind that writes results.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+from typing import Any, TextIO
+
+from eval.suite.benchmarks import BENCHMARKS, BY_KEY
+from eval.suite.files import write_json
+from eval.suite.job import Job, Task
+
+
+def die_with_the_runner() -> None:
+    """The runner holds the other end of standard input; its end means that nobody waits for results any more."""
+
+    def wait() -> None:
+        while os.read(0, 1):  # not sys.stdin: its lock would be held at interpreter exit
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def take_events_stream() -> TextIO:
+    """Standard output as it is now; from here on everything else that writes to it goes to standard error."""
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    return events
+
+
+def enter_workspace(root: str, folder: Path) -> None:
+    """Work where `org/name` is found as in the data root, so that stock task definitions run unchanged.
+
+    The folder is our own, with links into the root, because some scorers write into the working directory.
+    """
+    folder.mkdir(parents=True)
+    for organisation in {benchmark.folder.split("/")[0] for benchmark in BENCHMARKS}:
+        (folder / organisation).symlink_to(Path(root) / organisation)
+    os.chdir(folder)
+
+
+def describe(error: BaseException) -> str:
+    """One line for a table cell: the innermost cause (scorers are wrapped in retries), its first line."""
+    attempt = getattr(error, "last_attempt", None)
+    if attempt is not None and attempt.failed:
+        return describe(attempt.exception())
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+
+
+class Worker:
+    """Runs the tasks of a job one after another and reports each."""
+
+    def __init__(self, job: Job, events: TextIO) -> None:
+        self.job = job
+        self.events = events
+        self.harness: Any = None
+
+    def report(self, **event: Any) -> None:
+        self.events.write(json.dumps(event) + "\n")
+
+    def run(self) -> None:
+        for task in self.job.tasks:
+            self.report(event="start", task=task.key)
+            try:
+                if self.harness is None:
+                    self.harness = self.load()
+                result = self.evaluate(task)
+            except Exception as error:
+                traceback.print_exc()
+                self.finish(task, {"status": "failed", "reason": describe(error)})
+            else:
+                self.finish(task, {"status": "ok", "reason": None} | result)
+
+    def load(self) -> Any:
+        from eval.suite.harnesses import LmEval, LmmsEval
+
+        return {"lmms-eval": LmmsEval, "lm-eval": LmEval}[self.job.harness](self.job)
+
+    def evaluate(self, task: Task) -> dict[str, Any]:
+        from eval.suite.samples import read_result
+
+        benchmark = BY_KEY[task.key]
+        folder = self.job.folder(task.key)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        self.harness.evaluate(
+            benchmark.task, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows)
+        )
+        return read_result(benchmark, folder, task.rows, self.harness.images(benchmark.task)).to_json()
+
+    def finish(self, task: Task, result: dict[str, Any]) -> None:
+        write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)
+        self.report(event="end", task=task.key, status=result["status"], reason=result["reason"])
+
+
+def main() -> None:
+    job = Job.from_json(sys.argv[1])
+    die_with_the_runner()
+    events = take_events_stream()
+    with tempfile.TemporaryDirectory(prefix="eval-") as folder:
+        enter_workspace(job.root, Path(folder) / "workspace")
+        Worker(job, events).run()
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Greedy answers of any image-text-to-text checkpoint, many rows at a time: with or without images, left-padded.
+
+Decoding never depends on what `generation_config.json` happens to hold (the paper: "greedy decoding for all tasks");
+only the end-of-sequence tokens are taken from the checkpoint.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
+
+from modeling_aligned_llava.errors import UserError
+
+
+# Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+@dataclass
+class Generator:
+    """A network with its processor; no `nn.Module`, because lmms-eval deletes those among an adapter's attributes."""
+
+    model: Any
+    processor: Any
+
+    def render(self, text: str, images: int) -> str:
+        """One user turn as the checkpoint's chat template writes it, `images` pictures before the text.
+
+        Image tokens written out in `text` itself are removed: a document must not open an image slot.
+        """
+        image_token = self.processor.image_token
+        while "<image>" in text or image_token in text:
+            text = text.replace("<image>", "").replace(image_token, "")
+        content = [{"type": "image"}] * images + [{"type": "text", "text": text}]
+        turn = [{"role": "user", "content": content}]
+        prompt = self.processor.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        if prompt.count(image_token) != images:
+            raise ValueError(f"the chat template wrote {prompt.count(image_token)} image slots for {images} images")
+        return prompt
+
+    @torch.inference_mode()
+    def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
+        """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
+        flat = [image for row in images for image in row]
+        inputs = self.processor(
+            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
+        ).to(self.model.device, self.model.dtype)
+        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
+        answers = self.processor.tokenizer.batch_decode(
+            ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+        )
+        return [CONTROL_CHARACTERS.sub("", answer) for answer in answers]
+
+
+def end_tokens(*sources: Any) -> list[int]:
+    """Every end-of-sequence id that configs and tokenizers name, as an id, a list of ids or not at all."""
+    ids: set[int] = set()
+    for source in sources:
+        named = getattr(source, "eos_token_id", None)
+        ids.update(named if isinstance(named, list | tuple) else [] if named is None else [named])
+    return sorted(ids)
+
+
+def load_complete(auto_class: Any, folder: str, dtype: str, trust_remote_code: bool) -> Any:
+    """`auto_class.from_pretrained`, in evaluation mode, that never fills a hole with random weights.
+
+    Raises:
+        UserError: weights of the model are missing in the folder (transformers only prints a report and goes on).
+    """
+    model, info = auto_class.from_pretrained(
+        folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
+    )
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise UserError(f"{folder} lacks {len(missing)} weights of its model, the first is {missing[0]}")
+    return model.eval()
+
+
+def load_generator(
+    folder: str, dtype: str = "auto", device: str = "cpu", trust_remote_code: bool = False
+) -> Generator:
+    """Load a checkpoint, complete, for greedy decoding with its own processor."""
+    model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code)
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    tokenizer = processor.tokenizer
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # Replaced, not passed to generate(): there, fields left unset are filled from the checkpoint's own.
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        eos_token_id=end_tokens(model.generation_config, model.config.get_text_config(), tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Generator(model.to(device), processor)
