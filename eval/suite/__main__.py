@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
         "--models", required=True, nargs="+", metavar="NAME=PATH", help="checkpoints; NAME-seedN names a seed"
     )
     p.add_argument("--baseline", metavar="NAME", help="the arm others are compared with (default: the first)")
+    p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
     p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
     p.add_argument(
         "--tasks", nargs="+", choices=list(BY_KEY), default=list(BY_KEY), metavar="TASK", help="default: all nine"
@@ -42,7 +43,9 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def read_models(arguments: list[str], default_seed: int | None) -> dict[str, tuple[scores.Arm, Path, bool]]:
+def read_models(
+    arguments: list[str], backbone: str | None, seed: int | None
+) -> dict[str, tuple[scores.Arm, Path, bool]]:
     """NAME -> (arm, checkpoint folder, whether it is multimodal).
 
     Raises:
@@ -62,8 +65,12 @@ def read_models(arguments: list[str], default_seed: int | None) -> dict[str, tup
         text = config.get("text_config", config)
         source = text.get("_name_or_path") or config.get("_name_or_path") or text["model_type"]
         seeded = re.fullmatch(r"(.+)-seed(\d+)", name)
-        method, seed = (seeded[1], int(seeded[2])) if seeded else (name, default_seed)
-        models[name] = scores.Arm(name, Path(source).name, method, seed), folder, "vision_config" in config
+        method, own_seed = (seeded[1], int(seeded[2])) if seeded else (name, seed)
+        models[name] = (
+            scores.Arm(name, backbone or Path(source).name, method, own_seed),
+            folder,
+            "vision_config" in config,
+        )
     return models
 
 
@@ -73,7 +80,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
     Returns:
         The models as `read_models` gives them, and one job a (checkpoint, harness), the long multimodal ones first.
     """
-    models = read_models(args.models, args.seed)
+    models = read_models(args.models, args.backbone, args.seed)
     root = args.data.resolve()
     if not root.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
