@@ -54,6 +54,7 @@ def build(vocabulary: int) -> SiglipModel:
             "max_position_embeddings": CAPTION_TOKENS,
             "projection_size": 128,
         },
+        attn_implementation="eager",  # on a CPU, compiled, half the time of the fused kernel's backward
     )
     return SiglipModel(config)
 
@@ -93,6 +94,7 @@ def pretrain(out: Path, steps: int, batch_size: int, learning_rate: float, seed:
     rng = random.Random(f"tinyworld vision {seed}")
     tokenizer = train_tokenizer("")
     model = build(len(tokenizer))
+    tower = torch.compile(model.vision_model, dynamic=False)
     # the tower starts as SigLIP's does, the temperature and bias as its paper says
     torch.nn.init.constant_(model.logit_scale, math.log(10.0))
     torch.nn.init.constant_(model.logit_bias, -10.0)
@@ -106,7 +108,7 @@ def pretrain(out: Path, steps: int, batch_size: int, learning_rate: float, seed:
     for step in track(range(steps), description="vision tower"):
         pixels, cells, captions = draw_batch(rng, batch_size)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            patches = model.vision_model(pixel_values=pixels).last_hidden_state
+            patches = tower(pixel_values=pixels).last_hidden_state
             whole = model.vision_model.head(patches)
             parts = model.vision_model.head(cells_of(patches))
             captions_MD = model.text_model(input_ids=tokens_of(tokenizer, captions)).pooler_output
