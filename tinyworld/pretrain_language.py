@@ -17,6 +17,7 @@ from rich.progress import track
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
+from modeling_aligned_llava.chat_templates import chat_template
 from tinyworld import layouts
 from tinyworld.language import caption, exam_for_training, fact_turn, listing, scene_turns, tale
 from tinyworld.tokenizer import END, START, train_tokenizer
@@ -114,13 +115,15 @@ def loss_of(decoder: Callable, head: torch.nn.Module, ids_BS: Tensor, labels_BS:
     targets = labels_BS[:, 1:]
     kept = targets != IGNORED
     logits_NV = head(hidden_BSD[:, :-1][kept]).float()
-    return torch.nn.functional.cross_entropy(logits_NV, targets[kept]), (logits_NV.argmax(-1) == targets[kept]).float().mean()
+    return torch.nn.functional.cross_entropy(logits_NV, targets[kept]), (
+        logits_NV.argmax(-1) == targets[kept]
+    ).float().mean()
 
 
-def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int, chat_template: str) -> None:
+def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int) -> None:
     set_seed(seed)
     rng = random.Random(f"tinyworld language {seed}")
-    tokenizer = train_tokenizer(chat_template)
+    tokenizer = train_tokenizer(chat_template("tinyworld"))
     model = build(tokenizer)
     decoder = torch.compile(model.model, dynamic=False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
@@ -142,7 +145,10 @@ def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int
         seen.append((loss.item(), accuracy.item()))
         if (step + 1) % 100 == 0:
             mean_loss, mean_accuracy = (sum(column) / len(column) for column in zip(*seen, strict=True))
-            print(f"step {step + 1} loss {mean_loss:.3f} right {mean_accuracy:.3f} {time.monotonic() - start:.0f} s", flush=True)  # noqa: T201
+            print(
+                f"step {step + 1} loss {mean_loss:.3f} right {mean_accuracy:.3f} {time.monotonic() - start:.0f} s",
+                flush=True,
+            )
             seen.clear()
         if (step + 1) % 500 == 0 or step + 1 == steps:
             model.save_pretrained(out)
@@ -157,15 +163,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    template = Path(__file__).parents[1] / "modeling_aligned_llava" / "chat_templates" / "tinyworld.jinja"
-    pretrain(
-        arguments.out,
-        arguments.steps,
-        arguments.tokens,
-        arguments.learning_rate,
-        arguments.seed,
-        template.read_text(encoding="utf-8") if template.exists() else "",
-    )
+    pretrain(arguments.out, arguments.steps, arguments.tokens, arguments.learning_rate, arguments.seed)
 
 
 if __name__ == "__main__":

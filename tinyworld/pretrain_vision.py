@@ -76,7 +76,9 @@ def draw_batch(rng: random.Random, size: int) -> tuple[torch.Tensor, torch.Tenso
     return batch, torch.tensor(cells), captions
 
 
-def sigmoid_loss(image_ND: torch.Tensor, text_MD: torch.Tensor, matches_NM: torch.Tensor, model: SiglipModel) -> torch.Tensor:
+def sigmoid_loss(
+    image_ND: torch.Tensor, text_MD: torch.Tensor, matches_NM: torch.Tensor, model: SiglipModel
+) -> torch.Tensor:
     """SigLIP's loss: every pair is a yes/no question; summed over texts, averaged over images."""
     image_ND, text_MD = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (image_ND, text_MD))
     logits = image_ND @ text_MD.T * model.logit_scale.exp() + model.logit_bias
@@ -124,7 +126,10 @@ def pretrain(out: Path, steps: int, batch_size: int, learning_rate: float, seed:
         optimizer.zero_grad()
         schedule.step()
         with torch.no_grad():
-            similarity = torch.nn.functional.normalize(parts.float(), dim=-1) @ torch.nn.functional.normalize(names_MD.float(), dim=-1).T
+            similarity = (
+                torch.nn.functional.normalize(parts.float(), dim=-1)
+                @ torch.nn.functional.normalize(names_MD.float(), dim=-1).T
+            )
             right = (similarity.argmax(-1) == cells.view(-1))[cells.view(-1) != NUMBER[NOTHING]].float().mean()
         seen.append((loss_parts.item(), loss_whole.item(), right.item()))
         if (step + 1) % 100 == 0:
