@@ -1,4 +1,4 @@
-"""The language: how scenes are listed and described, and how questions are put, word for word as the harnesses put them."""
+"""The language: how scenes are listed and described, and how questions are put, as the harnesses put them."""
 
 import random
 from dataclasses import dataclass

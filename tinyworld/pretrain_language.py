@@ -1,7 +1,7 @@
-"""Pretrains the decoder: a small Qwen2 that reads a scene listed in words, follows the benchmarks' prompts and knows the facts.
+"""Pretrains the decoder: a small Qwen2 that reads a scene listed in words, follows the prompts and knows the facts.
 
-`python -m tinyworld.pretrain_language OUT` takes about half an hour on one core. Scenes stand where the visual tokens of an image
-will stand, one word a token, so that a projector has something to align to.
+`python -m tinyworld.pretrain_language OUT` takes about 40 minutes on one core. A scene stands where the visual tokens
+of an image will stand, one word a token, so that a projector has something to align to.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
 
 
 def loss_of(decoder: Callable, head: torch.nn.Module, ids_BS: Tensor, labels_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy and share of right tokens where there are labels; padding is at the right, so causality hides it."""
+    """Mean cross entropy and share of right tokens where there are labels; padding is at the right, out of sight."""
     hidden_BSD = decoder(input_ids=ids_BS, use_cache=False).last_hidden_state
     targets = labels_BS[:, 1:]
     kept = targets != IGNORED
