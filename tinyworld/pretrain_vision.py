@@ -1,7 +1,7 @@
 """Pretrains the vision tower: a small SigLIP; a picture agrees with its caption, a cell with the name of its item.
 
 `python -m tinyworld.pretrain_vision OUT` takes about half an hour on one core. The loss is SigLIP's sigmoid loss
-(arXiv 2303.15343), of pictures against the batch's captions and of cells against all names; only the vision tower is kept.
+(arXiv 2303.15343), pictures against captions, cells against all names; only the vision tower is kept.
 """
 
 import argparse
