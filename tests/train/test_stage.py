@@ -275,6 +275,7 @@ def test_run_script_trains_both_stages(tiny_backbones, tiny_data, tmp_path):
     (root / "data").symlink_to(tiny_data)
     script = Path(__file__).parents[2] / "train" / "run.sh"
     command = ["bash", str(script), "--backbone", "tinyworld", "--method", "norm", "--seed", "7"]
+    command += ["--vision-tower", str(tiny_backbones.vision), "--language-model", str(tiny_backbones.qwen2)]
     command += ["--output-root", str(root), "--", "--max_steps", "2", "--global_batch_size", "4"]
     command += ["--per_device_train_batch_size", "4"]
     env = {**os.environ, "LAUNCH": sys.executable}
