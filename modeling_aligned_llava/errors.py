@@ -13,5 +13,7 @@ def run_main(main: Callable[[], None]) -> None:
     try:
         main()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        # Out of a data-loading worker the message comes below that worker's traceback.
+        line = str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.UserError: ")
+        print(f"error: {line}", file=sys.stderr)  # noqa: T201
         sys.exit(1)

@@ -89,4 +89,5 @@ class ProgressBar(TrainerCallback):
             say(f"{self.title}: step {state.global_step}/{state.max_steps}, loss {logs['loss']:.4f}{left}")
 
     def on_train_end(self, args, state, control, **kwargs):
-        self.progress.stop()
+        if self.progress.live.is_started:
+            self.progress.stop()
