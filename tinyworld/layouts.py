@@ -37,9 +37,9 @@ def _cells(filled: dict[int, Item]) -> Items:
 
 
 def objects(rng: random.Random, count: int | None = None) -> Items:
-    """Two to six things in any cells: mostly shapes, now and then a letter or a digit; no two alike."""
+    """One to six things in any cells: mostly shapes, now and then a letter or a digit; no two alike."""
     things: list[Item] = []
-    wanted = count or rng.randint(2, 6)
+    wanted = count or rng.randint(1, 6)
     while len(things) < wanted:
         draw = rng.random() if count is None else 0.0
         if draw < 0.8:

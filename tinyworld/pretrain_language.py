@@ -19,13 +19,15 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 
 from modeling_aligned_llava.chat_templates import chat_template
 from tinyworld import layouts
-from tinyworld.language import caption, exam_for_training, fact_turn, listing, scene_turns, tale
+from tinyworld.language import LISTED_WORDS, caption, exam_for_training, fact_turn, listing, scene_turns, tale
 from tinyworld.tokenizer import END, START, train_tokenizer
 
 
 IGNORED = -100
 WIDTH = 64
-MIXTURE = {"dialogue": 50, "caption": 24, "tale": 9, "exam": 8, "fact": 9}
+MIXTURE = {"dialogue": 50, "caption": 20, "echo": 6, "tale": 8, "exam": 8, "fact": 8}
+FIRST_MIXTURE = {"dialogue": 20, "caption": 65, "echo": 15}  # copying what is listed comes before answering about it
+FIRST_SHARE = 0.1  # of all steps
 
 
 @dataclass
@@ -56,15 +58,17 @@ def _dialogue(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], 
     return pieces
 
 
-def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
-    """One training text by the mixture: what is asked or listed is context, what is answered or told is learnt."""
-    kind = rng.choices(list(MIXTURE), weights=list(MIXTURE.values()))[0]
+def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int]) -> Row:
+    """One training text by a mixture: what is asked or listed is context, what is answered or told is learnt."""
+    kind = rng.choices(list(mixture), weights=list(mixture.values()))[0]
+    items = layouts.draw(rng)
     if kind == "dialogue":
-        items = layouts.draw(rng)
         pieces = _dialogue(tokenizer, scene_turns(items, rng, 4), _listing(tokenizer, items, rng))
     elif kind == "caption":
-        items = layouts.draw(rng)
         pieces = [_listing(tokenizer, items, rng), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
+    elif kind == "echo":
+        words = "".join(f" {word}" for word in rng.choices(LISTED_WORDS, k=24))
+        pieces = [_piece(tokenizer, f"{words}\n", learnt=False), _piece(tokenizer, f"{words}{END}", learnt=True)]
     elif kind == "tale":
         pieces = [_piece(tokenizer, f"{tale(rng)}{END}", learnt=True)]
     elif kind == "exam":
@@ -75,11 +79,14 @@ def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random) -> Row:
     return Row([i for piece in pieces for i in piece.ids], [i for piece in pieces for i in piece.labels])
 
 
-def batches(tokenizer: PreTrainedTokenizerFast, rng: random.Random, tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(
+    tokenizer: PreTrainedTokenizerFast, rng: random.Random, tokens: int, first_steps: int
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (ids, labels) [B, S] of `tokens` tokens; S is a multiple of WIDTH, so that few shapes are compiled."""
     waiting: dict[int, list[Row]] = {}
+    given = 0
     while True:
-        new = row(tokenizer, rng)
+        new = row(tokenizer, rng, FIRST_MIXTURE if given < first_steps else MIXTURE)
         width = math.ceil(len(new.ids) / WIDTH) * WIDTH
         group = waiting.setdefault(width, [])
         group.append(new)
@@ -87,6 +94,7 @@ def batches(tokenizer: PreTrainedTokenizerFast, rng: random.Random, tokens: int)
             del waiting[width]
             ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in group])
             labels = torch.tensor([r.labels + [IGNORED] * (width - len(r.labels)) for r in group])
+            given += 1
             yield ids, labels
 
 
@@ -135,10 +143,10 @@ def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int
     others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [
         torch.optim.Muon(matrices, lr=learning_rate, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=learning_rate / 10, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.AdamW(others, lr=learning_rate / 5, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: shape(s, steps)) for o in optimizers]
-    stream = batches(tokenizer, rng, tokens)
+    stream = batches(tokenizer, rng, tokens, int(FIRST_SHARE * steps))
     seen, start = [], time.monotonic()
     for step in track(range(steps), description="decoder"):
         ids, labels = next(stream)
@@ -166,9 +174,9 @@ def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=9000)
+    parser.add_argument("--steps", type=int, default=8000)
     parser.add_argument("--tokens", type=int, default=2048, help="tokens a batch")
-    parser.add_argument("--learning-rate", type=float, default=2e-2)
+    parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     pretrain(arguments.out, arguments.steps, arguments.tokens, arguments.learning_rate, arguments.seed)
