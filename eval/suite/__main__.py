@@ -139,7 +139,10 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
-    settings = {name: getattr(args, name) for name in ("batch_size", "max_new_tokens", "dtype", "device", "tasks")}
+    settings = {
+        name: getattr(args, name)
+        for name in ("batch_size", "max_new_tokens", "dtype", "device", "trust_remote_code", "tasks")
+    }
     weights = {job.name: job.weights for job in jobs}
     arms = {
         name: {
