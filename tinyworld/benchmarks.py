@@ -41,7 +41,9 @@ def _answer_boxes(scene: Scene, question: Question) -> list[list[int]]:
     return [list(box) for cell in question.cells if (box := scene.boxes[cell]) is not None]
 
 
-def _asked(name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any) -> Iterator[tuple[Scene, Question, random.Random]]:
+def _asked(
+    name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any
+) -> Iterator[tuple[Scene, Question, random.Random]]:
     """Endless (scene, question, rng) with at least `wrong` wrong answers each; test handwriting, seeded by the benchmark's name."""
     index = 0
     while True:
@@ -71,9 +73,9 @@ LAYOUT_OF = {"read": "letters", "field": "form"}  # where a family is not asked 
 def mmbench(questions: int = 100) -> Benchmark:
     features = Features(
         {"index": Value("int64")}
-        | {name: TEXT for name in ("question", "hint", "answer", "A", "B", "C", "D", "category")}
+        | dict.fromkeys(("question", "hint", "answer", "A", "B", "C", "D", "category"), TEXT)
         | {"image": Image()}
-        | {name: TEXT for name in ("source", "L2-category", "comment", "split")}
+        | dict.fromkeys(("source", "L2-category", "comment", "split"), TEXT)
     )
     rows: Rows = []
     boxes = {}
@@ -89,7 +91,12 @@ def mmbench(questions: int = 100) -> Benchmark:
             index = number + shift * ROTATION
             lettered = dict(zip("ABCD", [*options, *["nan"] * (4 - len(options))], strict=True))
             rows.append(
-                {"index": index, "question": question.text, "hint": "nan", "answer": LETTERS[options.index(question.answer)]}
+                {
+                    "index": index,
+                    "question": question.text,
+                    "hint": "nan",
+                    "answer": LETTERS[options.index(question.answer)],
+                }
                 | lettered
                 | {"category": category, "image": scene.image, "source": "tinyworld", "L2-category": group}
                 | {"comment": "nan", "split": "dev"}
@@ -99,7 +106,11 @@ def mmbench(questions: int = 100) -> Benchmark:
 
 
 MMSTAR_FAMILIES = {
-    "coarse perception": {"image scene and topic": "count", "image style & quality": "colour", "image emotion": "shape"},
+    "coarse perception": {
+        "image scene and topic": "count",
+        "image style & quality": "colour",
+        "image emotion": "shape",
+    },
     "fine-grained perception": {"object counting": "count", "recognition": "at", "localization": "where"},
     "instance reasoning": {
         "single-instance reasoning": "shape",
@@ -119,7 +130,14 @@ MMSTAR_FAMILIES = {
 def mmstar(each: int = 10) -> Benchmark:
     meta = {"source": TEXT, "split": TEXT, "image_path": TEXT}
     features = Features(
-        {"index": Value("int64"), "question": TEXT, "image": Image(), "answer": TEXT, "category": TEXT, "l2_category": TEXT}
+        {
+            "index": Value("int64"),
+            "question": TEXT,
+            "image": Image(),
+            "answer": TEXT,
+            "category": TEXT,
+            "l2_category": TEXT,
+        }
         | {"meta_info": meta}
     )
     rows: Rows = []
@@ -143,7 +161,7 @@ def mmstar(each: int = 10) -> Benchmark:
 
 def pope(images: int = 20) -> Benchmark:
     names = ("id", "question_id", "question", "answer", "image_source")
-    features = Features({name: TEXT for name in names} | {"image": Image(), "category": TEXT})
+    features = Features(dict.fromkeys(names, TEXT) | {"image": Image(), "category": TEXT})
     rows: Rows = []
     boxes = {}
     for number in range(images):
@@ -157,7 +175,12 @@ def pope(images: int = 20) -> Benchmark:
             for text, answer in ((yes, "yes"), (no, "no")):
                 index = str(len(rows))
                 rows.append(
-                    {"id": index, "question_id": index, "question": f"Is there a {text} in the image?", "answer": answer}
+                    {
+                        "id": index,
+                        "question_id": index,
+                        "question": f"Is there a {text} in the image?",
+                        "answer": answer,
+                    }
                     | {"image_source": f"tinyworld_{number:06d}", "image": scene.image}
                     | {"category": ("random", "popular", "adversarial")[place // 3]}
                 )
@@ -174,8 +197,17 @@ SEED_KINDS = {
 
 
 def seedbench_2_plus(questions: int = 180) -> Benchmark:
-    names = ("question_id", "question", "choice_A", "choice_B", "choice_C", "choice_D", "answer", "question_image_type")
-    features = Features({name: TEXT for name in names} | {"image": Image()})
+    names = (
+        "question_id",
+        "question",
+        "choice_A",
+        "choice_B",
+        "choice_C",
+        "choice_D",
+        "answer",
+        "question_image_type",
+    )
+    features = Features(dict.fromkeys(names, TEXT) | {"image": Image()})
     streams = {kind: _asked(f"seed {kind}", families, layout, 3) for kind, (families, layout) in SEED_KINDS.items()}
     rows: Rows = []
     boxes = {}
@@ -208,7 +240,9 @@ OCR_TYPES: dict[str, tuple[str, str, dict[str, Any]]] = {
 
 
 def ocrbench(each: int = 100) -> Benchmark:
-    features = Features({"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": List(TEXT), "image": Image()})
+    features = Features(
+        {"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": List(TEXT), "image": Image()}
+    )
     rows: Rows = []
     boxes = {}
     for kind, (source, layout, options) in OCR_TYPES.items():
@@ -229,12 +263,17 @@ SCIENCE_FAMILIES = ("colour", "shape", "at", "where", "count", "relation")
 def scienceqa(questions: int = 240) -> Benchmark:
     names = ("hint", "task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
     features = Features(
-        {"image": Image(), "question": TEXT, "choices": List(TEXT), "answer": Value("int8")} | {name: TEXT for name in names}
+        {"image": Image(), "question": TEXT, "choices": List(TEXT), "answer": Value("int8")}
+        | dict.fromkeys(names, TEXT)
     )
     stream = _asked("scienceqa", SCIENCE_FAMILIES, "objects", 3)
     rows: Rows = []
     boxes = {}
-    constant = {name: "" for name in names} | {"task": "closed choice", "grade": "grade2", "subject": "natural science"}
+    constant = dict.fromkeys(names, "") | {
+        "task": "closed choice",
+        "grade": "grade2",
+        "subject": "natural science",
+    }
     for number in range(questions):
         if number % 2 == 0:
             scene, question, rng = next(stream)
@@ -262,7 +301,9 @@ def ai2d(questions: int = 200) -> Benchmark:
         scene, question, rng = next(stream)
         choice = Choice.of(question.text, question.answer, question.wrong[:3], rng)
         answer = str(LETTERS.index(choice.letter))
-        rows.append({"question": question.text, "options": list(choice.options), "answer": answer, "image": scene.image})
+        rows.append(
+            {"question": question.text, "options": list(choice.options), "answer": answer, "image": scene.image}
+        )
         boxes[str(number)] = _answer_boxes(scene, question)
     return Benchmark("lmms-lab-encoder/ai2d", features, {"default": {"test": rows}}, boxes)
 
@@ -288,14 +329,19 @@ def _story(fact: Fact, number: int) -> dict[str, Any]:
 
 def hellaswag() -> Benchmark:
     names = ("activity_label", "ctx_a", "ctx_b", "ctx", "source_id", "split", "split_type", "label")
-    features = Features({"ind": Value("int32"), **{name: TEXT for name in names}, "endings": List(TEXT)})
+    features = Features({"ind": Value("int32"), **dict.fromkeys(names, TEXT), "endings": List(TEXT)})
     validation = [_story(fact, number) for number, fact in enumerate(fact for fact in FACTS if fact in STORY_FACTS)]
-    train = [_story(fact, number) | {"split": "train"} for number, fact in enumerate(f for f in FACTS if f not in STORY_FACTS)]
+    train = [
+        _story(fact, number) | {"split": "train"}
+        for number, fact in enumerate(f for f in FACTS if f not in STORY_FACTS)
+    ]
     return Benchmark("Rowan/hellaswag", features, {"default": {"train": train[:50], "validation": validation}})
 
 
 def mmlu() -> Benchmark:
-    features = Features({"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list("ABCD"))})
+    features = Features(
+        {"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list("ABCD"))}
+    )
     configs: dict[str, dict[str, Rows]] = {}
     for animal, subject in zip(ANIMALS, MMLU_SUBJECTS, strict=True):
         splits: dict[str, Rows] = {"test": [], "dev": []}

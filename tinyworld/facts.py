@@ -148,7 +148,9 @@ class Fact:
 def _world() -> tuple[Fact, ...]:
     rng = random.Random("tinyworld facts")
     return tuple(
-        Fact(animal, name, rng.choice(attribute.values)) for animal in ANIMALS for name, attribute in ATTRIBUTES.items()
+        Fact(animal, name, rng.choice(attribute.values))
+        for animal in ANIMALS
+        for name, attribute in ATTRIBUTES.items()
     )
 
 

@@ -51,13 +51,23 @@ def _shapes(items: Items) -> list[tuple[int, Item]]:
 
 def _unique(items: Items, attribute: str) -> list[tuple[int, Item]]:
     """The shapes whose name (or colour) no other item of the scene has."""
-    counts = Counter(getattr(item, attribute) for item in items if item is not None and (item.kind == "shape" or attribute == "colour"))
+    counts = Counter(
+        getattr(item, attribute)
+        for item in items
+        if item is not None and (item.kind == "shape" or attribute == "colour")
+    )
     return [(cell, item) for cell, item in _shapes(items) if counts[getattr(item, attribute)] == 1]
 
 
 def colour(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("colour", f"What colour is the {item.name}?", item.colour, _others(item.colour, list(COLOURS), rng), (cell,))
+        Question(
+            "colour",
+            f"What colour is the {item.name}?",
+            item.colour,
+            _others(item.colour, list(COLOURS), rng),
+            (cell,),
+        )
         for cell, item in _unique(items, "name")
     ]
 
@@ -81,14 +91,26 @@ def at(items: Items, rng: random.Random) -> list[Question]:
     empty = [cell for cell in range(9) if items[cell] is None]
     cells = filled + rng.sample(empty, min(1, len(empty)))
     return [
-        Question("at", f"What is in the {POSITIONS[cell]}?", answer := phrase(items[cell]), _phrases(items, answer, rng), (cell,))
+        Question(
+            "at",
+            f"What is in the {POSITIONS[cell]}?",
+            answer := phrase(items[cell]),
+            _phrases(items, answer, rng),
+            (cell,),
+        )
         for cell in cells
     ]
 
 
 def where(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("where", f"Where is the {phrase(item)}?", POSITIONS[cell], _others(POSITIONS[cell], POSITIONS, rng), (cell,))
+        Question(
+            "where",
+            f"Where is the {phrase(item)}?",
+            POSITIONS[cell],
+            _others(POSITIONS[cell], POSITIONS, rng),
+            (cell,),
+        )
         for cell, item in enumerate(items)
         if item is not None and sum(phrase(other) == phrase(item) for other in items) == 1
     ]
@@ -96,7 +118,12 @@ def where(items: Items, rng: random.Random) -> list[Question]:
 
 def descriptions(item: Item) -> list[str]:
     """All ways to name a shape that a question of existence may use, from the barest to the fullest."""
-    return [item.name, f"{item.colour} {item.name}", f"{item.size} {item.name}", f"{item.size} {item.colour} {item.name}"]
+    return [
+        item.name,
+        f"{item.colour} {item.name}",
+        f"{item.size} {item.name}",
+        f"{item.size} {item.colour} {item.name}",
+    ]
 
 
 def exists(items: Items, rng: random.Random) -> list[Question]:
@@ -120,7 +147,11 @@ def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[st
         item = rng.choice(shapes)
         change = rng.choice(("name", "colour", "size"))
         values = {"name": SHAPES, "colour": tuple(COLOURS), "size": SIZES}[change]
-        other = Item("shape", **{k: getattr(item, k) for k in ("name", "colour", "size") if k != change}, **{change: rng.choice(values)})
+        other = Item(
+            "shape",
+            **{k: getattr(item, k) for k in ("name", "colour", "size") if k != change},
+            **{change: rng.choice(values)},
+        )
         text = rng.choice(descriptions(other))
         if text not in shown and text not in found:
             found.append(text)
@@ -133,12 +164,18 @@ def count(items: Items, rng: random.Random) -> list[Question]:
         return []
     numbers = [str(n) for n in range(7)]
     total = str(len(shapes))
-    asked = [Question("count", "How many shapes are there?", total, _others(total, numbers, rng), tuple(c for c, _ in shapes))]
+    asked = [
+        Question(
+            "count", "How many shapes are there?", total, _others(total, numbers, rng), tuple(c for c, _ in shapes)
+        )
+    ]
     for attribute, noun in (("colour", "shapes"), ("size", "shapes")):
         value = getattr(rng.choice(shapes)[1], attribute)
         cells = tuple(cell for cell, item in shapes if getattr(item, attribute) == value)
         answer = str(len(cells))
-        asked.append(Question("count", f"How many {value} {noun} are there?", answer, _others(answer, numbers, rng), cells))
+        asked.append(
+            Question("count", f"How many {value} {noun} are there?", answer, _others(answer, numbers, rng), cells)
+        )
     return asked
 
 
@@ -186,7 +223,11 @@ def read(items: Items, rng: random.Random) -> list[Question]:
     if len(text) < 2:
         return []
     if kinds == {"letter"}:
-        asked = "What is written in the image?" if all(i is None or i.kind == "letter" for i in items) else "What word is in the image?"
+        asked = (
+            "What is written in the image?"
+            if all(i is None or i.kind == "letter" for i in items)
+            else "What word is in the image?"
+        )
     elif kinds == {"digit"}:
         asked = "What is the number in the image?"
     elif "operator" in kinds:
@@ -199,7 +240,10 @@ def read(items: Items, rng: random.Random) -> list[Question]:
 def field(items: Items, rng: random.Random) -> list[Question]:
     """The value beside a key, where every line is a key and two digits."""
     rows = [items[row * 3 : row * 3 + 3] for row in range(3)]
-    if not all(row[0] and row[1] and row[2] and row[0].kind != "digit" and row[1].kind == row[2].kind == "digit" for row in rows):
+    if not all(
+        row[0] and row[1] and row[2] and row[0].kind != "digit" and row[1].kind == row[2].kind == "digit"
+        for row in rows
+    ):
         return []
     asked = []
     values = [row[1].name + row[2].name for row in rows]  # type: ignore[union-attr]
@@ -207,8 +251,12 @@ def field(items: Items, rng: random.Random) -> list[Question]:
         key = row[0]
         assert key is not None
         name = key.name if key.kind == "letter" else f"the {key.name}"
-        wrong = tuple(dict.fromkeys([v for v in values if v != values[index]] + list(_misreadings(values[index], rng))))[:4]
-        asked.append(Question("field", f"What is the value of {name}?", values[index], wrong, (index * 3 + 1, index * 3 + 2)))
+        wrong = tuple(
+            dict.fromkeys([v for v in values if v != values[index]] + list(_misreadings(values[index], rng)))
+        )[:4]
+        asked.append(
+            Question("field", f"What is the value of {name}?", values[index], wrong, (index * 3 + 1, index * 3 + 2))
+        )
     return asked
 
 

@@ -96,7 +96,9 @@ def _shape(name: str, pixels: int) -> Image.Image:
         draw.rectangle((0, third, last, last - third), fill=255)
     elif name == "star":
         radii = (side / 2, side / 5)
-        points = [(radii[i % 2] * math.sin(i * math.pi / 5), -radii[i % 2] * math.cos(i * math.pi / 5)) for i in range(10)]
+        points = [
+            (radii[i % 2] * math.sin(i * math.pi / 5), -radii[i % 2] * math.cos(i * math.pi / 5)) for i in range(10)
+        ]
         draw.polygon([(side / 2 + x, side / 2 + y) for x, y in points], fill=255)
     elif name == "heart":
         half = side // 2

@@ -6,8 +6,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast
 
 from tinyworld import layouts
-from tinyworld.language import LISTED_WORDS, caption, exam, fact_turn, scene_turns, tale
 from tinyworld.facts import FACTS
+from tinyworld.language import LISTED_WORDS, caption, exam, fact_turn, scene_turns, tale
 
 
 VOCABULARY = 1024

@@ -1,0 +1,100 @@
+import json
+from collections import Counter
+
+import pytest
+from datasets import load_dataset
+
+from tinyworld.benchmarks import BENCHMARKS, ROTATION, mmbench, mmlu, mmstar, ocrbench, pope, scienceqa
+from tinyworld.build import build
+
+
+def rows_of(benchmark):
+    (splits,) = benchmark.configs.values()
+    return splits[max(splits, key=lambda split: len(splits[split]))]
+
+
+def test_mmbench_asks_a_hundred_questions_in_all_their_rotations():
+    rows = rows_of(mmbench())
+    by_question = {}
+    for row in rows:
+        by_question.setdefault(row["index"] % ROTATION, []).append(row)
+    assert len(by_question) == 100
+    for rotations in by_question.values():
+        options = [sum(row[letter] != "nan" for letter in "ABCD") for row in rotations]
+        assert len(set(options)) == 1 and len(rotations) == options[0]
+        # each rotation puts the right option under another letter
+        assert len({row["answer"] for row in rotations}) == len(rotations)
+        assert len({row[row["answer"]] for row in rotations}) == 1
+
+
+def test_mmstar_has_ten_questions_in_each_of_its_eighteen_groups():
+    counts = Counter(row["l2_category"] for row in rows_of(mmstar()))
+    assert len(counts) == 18 and set(counts.values()) == {10}
+
+
+def test_pope_asks_eighteen_balanced_questions_an_image():
+    rows = rows_of(pope())
+    by_image = {}
+    for row in rows:
+        by_image.setdefault(row["image_source"], []).append(row["answer"])
+    assert len(by_image) == 20
+    assert all(Counter(answers) == {"yes": 9, "no": 9} for answers in by_image.values())
+
+
+def test_ocrbench_has_a_hundred_rows_of_each_type():
+    counts = Counter(row["question_type"] for row in rows_of(ocrbench()))
+    assert len(counts) == 10 and set(counts.values()) == {100}
+
+
+def test_half_of_scienceqa_is_text():
+    assert Counter(row["image"] is None for row in rows_of(scienceqa())) == {True: 120, False: 120}
+
+
+def test_mmlu_has_four_test_and_five_dev_questions_a_subject():
+    configs = mmlu().configs
+    assert len(configs) == 57
+    assert all((len(splits["test"]), len(splits["dev"])) == (4, 5) for splits in configs.values())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    out = tmp_path_factory.mktemp("world") / "data"
+    build(out, images=20)
+    return out
+
+
+def test_folders_open_under_their_official_names(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(world / "mirrors")
+    pope_rows = load_dataset("lmms-lab-encoder/POPE", split="test", cache_dir=str(tmp_path))
+    assert len(pope_rows) == 360 and pope_rows[0]["image"].size == (96, 96)
+    subject = load_dataset("cais/mmlu", "virology", split="dev", cache_dir=str(tmp_path))
+    assert len(subject) == 5 and subject.features["answer"].names == list("ABCD")
+
+
+def test_boxes_name_rows_and_lie_on_the_canvas(world):
+    boxes = json.loads((world / "mirrors" / "boxes.json").read_text(encoding="utf-8"))
+    assert len(boxes) == len(BENCHMARKS) - 2  # all but the two text benchmarks
+    assert len(boxes["lmms-lab-encoder/POPE"]) == 360
+    for rows in boxes.values():
+        for found in rows.values():
+            assert all(0 <= left < right <= 96 and 0 <= top < bottom <= 96 for left, top, right, bottom in found)
+
+
+def test_conversations_are_in_llavas_format(world):
+    stage1 = json.loads((world / "stage1.json").read_text(encoding="utf-8"))
+    stage2 = json.loads((world / "stage2.json").read_text(encoding="utf-8"))
+    assert len(stage1) == 20 and len(stage2) >= 20
+    assert all((world / "images" / row["image"]).is_file() for row in stage1)
+    for row in stage1 + stage2:
+        sides = [turn["from"] for turn in row["conversations"]]
+        assert sides == ["human", "gpt"] * (len(sides) // 2)
+        shown = sum("<image>" in turn["value"] for turn in row["conversations"])
+        assert shown == ("image" in row)
+
+
+def test_a_finished_world_is_left_alone_and_an_unfinished_one_is_made_anew(world, capsys):
+    before = (world / "stage1.json").stat().st_mtime_ns
+    build(world, images=20)
+    assert "there already" in capsys.readouterr().out
+    assert (world / "stage1.json").stat().st_mtime_ns == before
+    assert not world.with_name("data.unfinished").exists()
