@@ -193,7 +193,7 @@ def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
 
 
 def write_mirror(root: Path, n: int = 4, ocr: int = 1000) -> Path:
-    """All nine benchmarks with `n` rows each (`ocr` for OCRBench, whose scorer divides by 1000; `n` a MMLU subject)."""
+    """All nine benchmarks with `n` rows each (MMLU: each subject), but OCRBench, whose scorer divides by 1000."""
     write_dataset(root / "lmms-lab-encoder/MMBench", {"en": {"dev": mmbench(n)}})
     write_dataset(root / "Lin-Chen/MMStar", {"val": {"val": mmstar(n)}})
     write_dataset(root / "lmms-lab-encoder/POPE", {"default": {"test": pope(n)}})
@@ -208,8 +208,8 @@ def write_mirror(root: Path, n: int = 4, ocr: int = 1000) -> Path:
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% for c in m['content'] %}"
-    "{% if c['type'] == 'image' %}{{ '<image>\n' }}{% else %}{{ c['text'] }}{% endif %}{% endfor %}{{ '<|im_end|>\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    "{% if c['type'] == 'image' %}{{ '<image>\n' }}{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
 
@@ -219,10 +219,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
     backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    special = ["<|im_start|>", "<image>"]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=backend, eos_token="<|im_end|>", pad_token="<pad>", additional_special_tokens=special
-    )
+    special = {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<pad>",
+        "additional_special_tokens": ["<|im_start|>", "<image>"],
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
 def text_config(words: PreTrainedTokenizerFast) -> Qwen2Config:
@@ -242,7 +244,7 @@ def text_config(words: PreTrainedTokenizerFast) -> Qwen2Config:
 
 
 def write_llava(folder: Path, seed: int = 0) -> Path:
-    """A stock LLaVA checkpoint with 4 visual tokens; its generation config asks for sampling, which must not matter."""
+    """A stock LLaVA checkpoint with 4 visual tokens; its generation config asks for sampling."""
     torch.manual_seed(seed)
     words = tokenizer()
     vision = SiglipVisionConfig(
@@ -264,7 +266,7 @@ def write_llava(folder: Path, seed: int = 0) -> Path:
         tokenizer=words,
         patch_size=14,
         vision_feature_select_strategy="full",
-        image_token="<image>",
+        image_token="<image>",  # noqa: S106
         num_additional_image_tokens=0,
         chat_template=CHAT_TEMPLATE,
     )

@@ -48,7 +48,7 @@ def test_answers_do_not_depend_on_the_batch_size(tiny_llava, answers, batch_size
 
 
 def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
-    """Against a plain loop of argmax over the model's forward pass, whatever the checkpoint's generation config asks."""
+    """Against a plain loop of argmax over the forward pass, whatever the checkpoint's generation config asks."""
     generator = load_generator(str(tiny_llava), "float32")
     processor, model = generator.processor, generator.model
     text, images = ROWS[1]
@@ -114,7 +114,7 @@ def test_request_arguments_are_left_alone(tiny_llava):
 
 def test_limits_and_stop_strings(tiny_llava, answers):
     short = adapter(tiny_llava, batch_size=4, max_new_tokens=1).generate_until(requests())
-    assert all(answer.startswith(start) and len(start) <= 1 for answer, start in zip(answers, short, strict=True))
+    assert max(map(len, short)) == 1 < max(map(len, answers))
     stop = answers[0][2]
     stopped = adapter(tiny_llava, batch_size=4).generate_until(requests(options=OPTIONS | {"until": stop}))
     assert stopped[0] == answers[0].split(stop)[0]
