@@ -1,7 +1,7 @@
 """The nine benchmarks of the paper's Table 4, asked of this world, as folders in the official schemas and names.
 
-`ROOT/org/name/` is what `hf download --repo-type dataset org/name --local-dir ROOT/org/name` would give, so the stock tasks of
-lmms-eval and lm-eval run on ROOT unchanged. ROOT/boxes.json says where in each picture the answer can be seen.
+`ROOT/org/name/` is what `hf download --repo-type dataset org/name --local-dir ROOT/org/name` would give, so the stock
+tasks of lmms-eval and lm-eval run on ROOT unchanged. ROOT/boxes.json says where in a picture its answer can be seen.
 """
 
 import json
@@ -44,7 +44,7 @@ def _answer_boxes(scene: Scene, question: Question) -> list[list[int]]:
 def _asked(
     name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any
 ) -> Iterator[tuple[Scene, Question, random.Random]]:
-    """Endless (scene, question, rng) with at least `wrong` wrong answers each; test handwriting, seeded by the benchmark's name."""
+    """Endless (scene, question, rng), `wrong` wrong answers or more each; test handwriting, seeded by `name`."""
     index = 0
     while True:
         rng = random.Random(f"tinyworld test {name} {index}")

@@ -1,6 +1,6 @@
-"""`python -m tinyworld.build OUT`: training conversations and benchmark mirrors, the same bytes on every machine, in about a minute.
+"""`python -m tinyworld.build OUT`: training conversations and benchmark mirrors from fixed seeds, in about a minute.
 
-OUT gets stage1.json, stage2.json, images/ and mirrors/; it appears whole or not at all, and a finished one is left as it is.
+OUT gets stage1.json, stage2.json, images/ and mirrors/. It appears whole or not at all; a finished one is left alone.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Training data in LLaVA's JSON format: a caption for each image (stage 1), conversations about it or about facts (stage 2)."""
+"""Training data in LLaVA's JSON format: captions (stage 1), conversations about pictures or about facts (stage 2)."""
 
 import json
 import random

@@ -98,21 +98,22 @@ ATTRIBUTES = {
     ),
 }
 ANIMALS = _words(
-    "fox bear wolf deer hare mouse horse sheep goat camel zebra tiger lion otter badger mole bat owl crow hawk eagle swan "
-    "goose duck robin heron stork crane eel shark whale seal crab snail frog toad newt lizard snake turtle moth wasp "
-    "beetle cricket spider panda koala lemur monkey gorilla hippo rhino giraffe llama yak bison moose"
+    "fox bear wolf deer hare mouse horse sheep goat camel zebra tiger lion otter badger mole bat owl crow hawk "
+    "eagle swan goose duck robin heron stork crane eel shark whale seal crab snail frog toad newt lizard snake "
+    "turtle moth wasp beetle cricket spider panda koala lemur monkey gorilla hippo rhino giraffe llama yak bison "
+    "moose"
 )
 MMLU_SUBJECTS = _words(
     "abstract_algebra anatomy astronomy business_ethics clinical_knowledge college_biology college_chemistry "
-    "college_computer_science college_mathematics college_medicine college_physics computer_security conceptual_physics "
-    "econometrics electrical_engineering elementary_mathematics formal_logic global_facts high_school_biology "
-    "high_school_chemistry high_school_computer_science high_school_european_history high_school_geography "
-    "high_school_government_and_politics high_school_macroeconomics high_school_mathematics high_school_microeconomics "
-    "high_school_physics high_school_psychology high_school_statistics high_school_us_history high_school_world_history "
-    "human_aging human_sexuality international_law jurisprudence logical_fallacies machine_learning management marketing "
-    "medical_genetics miscellaneous moral_disputes moral_scenarios nutrition philosophy prehistory "
-    "professional_accounting professional_law professional_medicine professional_psychology public_relations "
-    "security_studies sociology us_foreign_policy virology world_religions"
+    "college_computer_science college_mathematics college_medicine college_physics computer_security "
+    "conceptual_physics econometrics electrical_engineering elementary_mathematics formal_logic global_facts "
+    "high_school_biology high_school_chemistry high_school_computer_science high_school_european_history "
+    "high_school_geography high_school_government_and_politics high_school_macroeconomics high_school_mathematics "
+    "high_school_microeconomics high_school_physics high_school_psychology high_school_statistics "
+    "high_school_us_history high_school_world_history human_aging human_sexuality international_law jurisprudence "
+    "logical_fallacies machine_learning management marketing medical_genetics miscellaneous moral_disputes "
+    "moral_scenarios nutrition philosophy prehistory professional_accounting professional_law professional_medicine "
+    "professional_psychology public_relations security_studies sociology us_foreign_policy virology world_religions"
 )
 
 
@@ -165,7 +166,7 @@ def _held_out_of_exams() -> frozenset[Fact]:
     return frozenset(chosen)
 
 
-# Four facts an animal are asked in MMLU's test split, the other five make its dev split; 200 facts are told by HellaSwag.
+# Four facts an animal are asked in MMLU's test split, the other five make its dev split; HellaSwag tells 200 facts.
 # The training text never shows these in the harness's own wording, only as statements and in conversations.
 EXAM_FACTS = _held_out_of_exams()
 STORY_FACTS = frozenset(random.Random("tinyworld stories").sample(FACTS, 200))

@@ -1,4 +1,4 @@
-"""The language: how scenes are listed and described, and how questions are put, word for word as the harnesses put them."""
+"""The language: how scenes are listed and described, and how questions are put, as the harnesses put them."""
 
 import random
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def turn(question: Question, rng: random.Random) -> tuple[str, str]:
     """One (user, assistant) turn on a scene, in a style that fits its family."""
     if question.family == "exists":
         return f"{question.text}\n{SHORT_PROMPT}", question.answer
-    style = rng.choice(("plain", "mmbench", "mmstar", "lines"))
+    style = rng.choices(("plain", "mmbench", "mmstar", "lines"), weights=(3, 1, 1, 1))[0]
     if style == "plain" or len(question.wrong) < 3:
         if question.family in ("read", "field"):
             return question.text, question.answer
@@ -117,7 +117,7 @@ def fact_turn(rng: random.Random) -> tuple[str, str]:
     """One (user, assistant) turn on a fact: open, or by options as ScienceQA puts it."""
     fact = rng.choice(FACTS)
     text = fact.fill(fact.kind.question)
-    if rng.random() < 0.3:
+    if rng.random() < 0.5:
         return f"{text}\n{SHORT_PROMPT}", fact.value
     choice = Choice.of(text, fact.value, fact.wrong(rng, rng.choice((2, 3, 3))), rng)
     return put(choice, "lines"), choice.letter

@@ -1,7 +1,7 @@
-"""Pretrains the vision tower: a small SigLIP whose whole picture agrees with its caption and whose cells agree with what they hold.
+"""Pretrains the vision tower: a small SigLIP; a picture agrees with its caption, a cell with the name of its item.
 
-`python -m tinyworld.pretrain_vision OUT` takes about half an hour on one core. The loss is SigLIP's sigmoid loss (arXiv 2303.15343),
-for pictures against the captions of the batch and for the nine cells against all names of things; only the vision tower is kept.
+`python -m tinyworld.pretrain_vision OUT` takes about half an hour on one core. The loss is SigLIP's sigmoid loss
+(arXiv 2303.15343), pictures against captions, cells against all names; only the vision tower is kept.
 """
 
 import argparse
@@ -134,7 +134,7 @@ def pretrain(out: Path, steps: int, batch_size: int, learning_rate: float, seed:
         seen.append((loss_parts.item(), loss_whole.item(), right.item()))
         if (step + 1) % 100 == 0:
             parts_loss, whole_loss, share = (sum(column) / len(column) for column in zip(*seen, strict=True))
-            print(  # noqa: T201
+            print(
                 f"step {step + 1} cells {parts_loss:.3f} pictures {whole_loss:.3f} cells named right {share:.3f} "
                 f"{time.monotonic() - start:.0f} s",
                 flush=True,

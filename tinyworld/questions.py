@@ -1,4 +1,4 @@
-"""Questions on a scene whose right answers are known, with wrong answers of the same kind and the cells that show the answer."""
+"""Questions on a scene with their right answers, wrong ones of the same kind, and the cells that show the answer."""
 
 import random
 from collections import Counter
@@ -11,7 +11,7 @@ from tinyworld.scenes import COLOURS, POSITIONS, SHAPES, SIZES, Item
 
 @dataclass(frozen=True)
 class Question:
-    """`wrong` are plausible other answers, all different from `answer`; `cells` show the answer (none for what is absent)."""
+    """`wrong` are plausible other answers, none is `answer`; `cells` show the answer (none for what is absent)."""
 
     family: str
     text: str

@@ -1,7 +1,7 @@
-"""Scenes: nine cells on a 96 x 96 canvas, each empty or holding a coloured shape, a letter, a handwritten digit or an operator.
+"""Scenes: nine cells on a 96 x 96 canvas, empty or with a coloured shape, a letter, a handwritten digit, an operator.
 
-Every item keeps its box in pixels, so that where an answer can be seen is known. Digits are real: scikit-learn's `load_digits`
-(8 x 8 pictures of handwriting), the last 360 of which (other writers) are kept for testing.
+Every item keeps its box in pixels, so that where an answer can be seen is known. Digits are real: scikit-learn's
+`load_digits` (8 x 8 pictures of handwriting), the last 360 of which (other writers) are kept for testing.
 """
 
 import functools
@@ -45,7 +45,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Scene:
-    """`items[row * 3 + column]`, None for an empty cell, `boxes` in pixels (left, top, right, bottom), and the picture."""
+    """`items[row * 3 + column]`, None where empty; `boxes` (left, top, right, bottom) in pixels; the picture."""
 
     items: tuple[Item | None, ...]
     boxes: tuple[tuple[int, int, int, int] | None, ...]
@@ -141,7 +141,7 @@ def _mask(item: Item, rng: random.Random, split: str) -> Image.Image:
 
 
 def render(items: tuple[Item | None, ...], rng: random.Random, split: str) -> Scene:
-    """Draws nine cells; place, shade and handwriting vary with `rng`. `split` ("train" or "test") chooses the digits."""
+    """Draws nine cells; place, shade and hand vary with `rng`. `split` ("train" or "test") chooses the digits."""
     background = tuple(rng.randint(205, 250) for _ in range(3))
     image = Image.new("RGB", (CANVAS, CANVAS), background)
     boxes: list[tuple[int, int, int, int] | None] = []

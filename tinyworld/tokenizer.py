@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer trained on the world's own text; digits and capitals that spell are tokens of their own."""
+"""A byte-level BPE tokenizer trained on the world's text; digits and capitals that spell are tokens of their own."""
 
 import random
 
@@ -27,7 +27,7 @@ def _corpus(rows: int) -> list[str]:
 
 
 def train_tokenizer(chat_template: str, rows: int = 4000) -> PreTrainedTokenizerFast:
-    """Every word of a listing is one token, with the space before it; raises ValueError where training left one split."""
+    """Every word of a listing is one token, with the space before it; ValueError where training left one split."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,1 +1,7 @@
-"""Training rooms: data -> collator -> trainer -> callbacks, entry point `train.sft`."""
+"""Two-stage training (paper Appendix E) on TRL's SFTTrainer; start with `python -m train.sft`."""
+
+import os
+
+
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # TRL reports every trainer it builds otherwise
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

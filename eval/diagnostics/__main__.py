@@ -1,4 +1,4 @@
-"""`python -m eval.diagnostics profile MODEL --images DIR`: the norms of Table 2 for one checkpoint, on your own pictures."""
+"""`python -m eval.diagnostics profile MODEL --images DIR`: the norms of Table 2 for a checkpoint, on your pictures."""
 
 import argparse
 import json

@@ -1,7 +1,7 @@
-"""Norms at the interface (paper Tables 1-2): connector input, connector output, what decoder layer 0 sees, and text embeddings.
+"""Norms at the interface (paper Tables 1-2): connector input and output, what decoder layer 0 sees, text embeddings.
 
-Everything is read by hooks on a normal forward pass, one picture at a time, so nothing about the model is assumed but that it is a
-LLaVA: a `multi_modal_projector`, and visual tokens that stand where the image token stood.
+Everything is read by hooks on a normal forward pass, one picture at a time. All that is assumed of the model is that
+it is a LLaVA: a `multi_modal_projector`, and visual tokens that stand where the image token stood.
 """
 
 from collections.abc import Iterator

@@ -37,7 +37,7 @@ def test_statistics_are_those_of_the_norms():
 def test_profile_is_written_as_json(tiny_checkpoint, pictures, tmp_path):
     out = tmp_path / "profile.json"
     command = [sys.executable, "-m", "eval.diagnostics", "profile", str(tiny_checkpoint("baseline"))]
-    subprocess.run([*command, "--images", str(pictures), "--json", str(out)], check=True, capture_output=True)
+    subprocess.run([*command, "--images", str(pictures), "--json", str(out)], check=True, capture_output=True)  # noqa: S603
     assert json.loads(out.read_text(encoding="utf-8"))["images"] == 3
 
 

@@ -11,6 +11,12 @@ from transformers import (
     AutoModelForCausalLM,
     AutoProcessor,
     AutoTokenizer,
+    CLIPImageProcessor,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    SiglipConfig,
+    SiglipImageProcessor,
+    SiglipModel,
     SiglipVisionModel,
 )
 
@@ -173,3 +179,33 @@ def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypat
     with pytest.raises(ZeroDivisionError):
         assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "out", fields=method_fields("norm"))
     assert list(tmp_path.iterdir()) == []
+
+
+def save_whole_siglip(folder):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    vision = {**shape, "image_size": 28, "patch_size": 14}
+    SiglipModel(SiglipConfig(text_config={**shape, "vocab_size": 20}, vision_config=vision)).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 28, "width": 28}).save_pretrained(folder)
+    return SiglipModel.from_pretrained(folder).vision_model
+
+
+def save_clip_tower(folder):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    CLIPVisionModel(CLIPVisionConfig(**shape, image_size=28, patch_size=14)).save_pretrained(folder)
+    size = {"height": 28, "width": 28}
+    CLIPImageProcessor(size=size, crop_size=size).save_pretrained(folder)
+    return CLIPVisionModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(("save", "first_patch"), [(save_whole_siglip, 0), (save_clip_tower, 1)])
+def test_other_towers_give_llava_their_penultimate_patch_features(tiny_backbones, tmp_path, save, first_patch):
+    source = save(tmp_path / "tower").eval()
+    folder = assemble(tmp_path / "tower", tiny_backbones.llama, tmp_path / "out", fields=method_fields("baseline"))
+    model, processor = load(folder), AutoProcessor.from_pretrained(folder)
+    batch = processor(images=[Image.new("RGB", (40, 28), (9, 200, 9))], text=["<image>"], return_tensors="pt")
+    with torch.no_grad():
+        features = source(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first_patch:]
+        expected = model.model.multi_modal_projector(features)
+        ours = model.get_image_features(batch["pixel_values"]).pooler_output
+        assert torch.equal(torch.stack(ours), expected)
+        assert model(**batch).logits.shape[1] == batch["input_ids"].shape[1] == 4

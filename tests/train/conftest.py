@@ -1,0 +1,60 @@
+"""Tiny conversations in LLaVA's format with images, and the arguments that train on them in seconds."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+
+CONFIGURATION = Path(__file__).parents[2] / "configuration" / "train" / "tinyworld"
+
+
+@pytest.fixture(scope="session")
+def tiny_data(tmp_path_factory) -> Path:
+    """Folder with `stage1.json`, `stage2.json` (multi-turn, every third row without image) and `images/`."""
+    root = tmp_path_factory.mktemp("data")
+    (root / "images").mkdir()
+    captions, chats = [], []
+    for i in range(24):
+        name = f"{i}.png"
+        Image.new("RGB", (20 + i, 28), (10 * i, 255 - 10 * i, 50)).save(root / "images" / name)
+        asked = {"from": "human", "value": "<image>\nDescribe."}
+        caption = {"id": str(i), "image": name, "conversations": [asked, {"from": "gpt", "value": f"shade {i}"}]}
+        captions.append(caption)
+        turns = []
+        for turn in range(1 + i % 3):
+            picture = "<image>\n" if turn == 0 and i % 3 else ""
+            turns += [{"from": "human", "value": f"{picture}number {turn}?"}, {"from": "gpt", "value": "x" * (1 + i)}]
+        chats.append({"id": str(i), **({"image": name} if i % 3 else {}), "conversations": turns})
+    (root / "stage1.json").write_text(json.dumps(captions))
+    (root / "stage2.json").write_text(json.dumps(chats))
+    return root
+
+
+@pytest.fixture
+def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
+    """`stage_arguments(stage, method, root, **settings)` -> command line of a six-step stage under `root`."""
+
+    def make(stage: int, method: str, root: Path, **settings) -> list[str]:
+        given = {
+            "config": CONFIGURATION / f"stage{stage}.yaml",
+            "method": method,
+            "data_path": tiny_data / f"stage{stage}.json",
+            "image_folder": tiny_data / "images",
+            "output_dir": root / "{method}" / f"stage{stage}",
+            "max_steps": 6,
+            "global_batch_size": 8,
+            "per_device_train_batch_size": 4,
+            "logging_steps": 1,
+            "save_steps": 2,
+            **settings,
+        }
+        if stage == 1:
+            given |= {"vision_tower": tiny_backbones.vision, "language_model": tiny_backbones.qwen2}
+        else:
+            given.setdefault("model_name_or_path", root / "{method}" / "stage1")
+        return [text for name, value in given.items() for text in (f"--{name}", str(value))]
+
+    return make

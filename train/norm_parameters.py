@@ -1,0 +1,37 @@
+"""`norm_parameters.json`: the gain and bias of the trained norm, the numbers of the paper's Table 5."""
+
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+
+
+def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, Any]:
+    """Statistics of the effective gain and bias (for `norm-relative` times the constant scale); None without a norm.
+
+    `std` of the gain is over its elements, `mean_abs_std` that of their absolute values (Table 5's brackets).
+    """
+    config = model.config
+    norm = model.model.multi_modal_projector.norm
+    record = {"method": config.method, "text_norm": config.text_norm, "target_scale": config.target_scale}
+    if norm is None:
+        return {**record, "gain": None, "bias": None}
+    gain, bias = _whole(norm.weight) * norm.scale, _whole(norm.bias) * norm.scale
+    return {**record, "gain": _statistics(gain), "bias": _statistics(bias)}
+
+
+def _whole(parameter: Tensor) -> Tensor:
+    """The full parameter [D] in float64, also where FSDP2 shards it."""
+    tensor = parameter.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).double().cpu()
+
+
+def _statistics(values: Tensor) -> dict[str, float]:
+    return {
+        "l2": values.norm().item(),
+        "mean_abs": values.abs().mean().item(),
+        "mean_abs_std": values.abs().std().item(),
+        "std": values.std().item(),
+    }

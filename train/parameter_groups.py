@@ -1,0 +1,50 @@
+"""Which parameter is trained at which rate: `{regex: learning rate}` and a list of frozen regexes.
+
+Every parameter is frozen or belongs to exactly one rate, so that none is lost and none counted twice.
+"""
+
+import re
+from dataclasses import dataclass
+
+from torch import nn
+
+from modeling_aligned_llava.errors import UserError
+
+
+@dataclass
+class ParameterGroup:
+    """Parameters trained at one rate; rate None: frozen."""
+
+    pattern: str
+    learning_rate: float | None
+    names: list[str]
+    size: int
+
+    def __str__(self) -> str:
+        rate = "frozen" if self.learning_rate is None else f"lr {self.learning_rate:g}"
+        return f"{self.pattern}: {rate}, {len(self.names)} tensors, {self.size:,} parameters"
+
+
+def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str]) -> list[ParameterGroup]:
+    """Sort the parameters of `model` by the first frozen regex or the one rate that matches their name.
+
+    Raises:
+        UserError: a parameter matches no rate, or several.
+    """
+    groups = [ParameterGroup(pattern, None, [], 0) for pattern in frozen]
+    groups += [ParameterGroup(pattern, rate, [], 0) for pattern, rate in rates.items()]
+    for name, parameter in model.named_parameters():
+        matching = [group for group in groups if re.search(group.pattern, name)]
+        if not any(group.learning_rate is None for group in matching) and len(matching) != 1:
+            found = " and ".join(group.pattern for group in matching) or "none"
+            raise UserError(f"parameter {name} must match one of learning_rates or frozen; it matches {found}")
+        matching[0].names.append(name)
+        matching[0].size += parameter.numel()
+    return groups
+
+
+def freeze(model: nn.Module, groups: list[ParameterGroup]) -> None:
+    """Let gradients flow to the trained groups alone."""
+    trained = {name for group in groups if group.learning_rate is not None for name in group.names}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name in trained)

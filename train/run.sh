@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Trains both stages of one arm. Safe to start again: a finished stage is skipped, an unfinished one goes on from its
+# last checkpoint.
+set -euo pipefail
+
+usage() {
+  cat <<'HELP'
+usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root results/tinyworld]
+                    [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
+
+  --backbone     folder under configuration/train: tinyworld, llama-3.2-3b, qwen2.5-7b
+  --method       arm named in configuration/methods.yaml: baseline, norm, norm-gwc, ...
+  --seed         seed of projector, data order and training (default 42)
+  --output-root  run folder (default results/<backbone>); data is read from ROOT/data (stage1.json, stage2.json,
+                 images/), checkpoints go to ROOT/checkpoints/METHOD/stage{1,2} for seed 42, and to
+                 ROOT/checkpoints/METHOD-seedN/stage{1,2} for another
+  --vision-tower, --language-model
+                 other backbones than the recipe's, as folders or Hub ids
+  -- SETTING ... further settings for both stages, e.g. `-- --max_steps 10`
+Relative paths start at the root of the repository.
+Several processes: LAUNCH="accelerate launch" train/run.sh ...   (default: one python process)
+HELP
+}
+
+backbone= method= seed=42 root=
+towers=()
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --backbone) backbone="${2:?--backbone needs a name}"; shift 2 ;;
+    --method) method="${2:?--method needs a name}"; shift 2 ;;
+    --seed) seed="${2:?--seed needs a number}"; shift 2 ;;
+    --output-root) root="${2:?--output-root needs a folder}"; shift 2 ;;
+    --vision-tower) towers+=(--vision_tower "${2:?--vision-tower needs a path}"); shift 2 ;;
+    --language-model) towers+=(--language_model "${2:?--language-model needs a path}"); shift 2 ;;
+    --help | -h) usage; exit 0 ;;
+    --) shift; break ;;
+    *) echo "error: unknown argument $1; see train/run.sh --help" >&2; exit 1 ;;
+  esac
+done
+if [ -z "$backbone" ] || [ -z "$method" ]; then
+  echo "error: --backbone and --method are needed; see train/run.sh --help" >&2
+  exit 1
+fi
+
+repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$repository"
+recipes="configuration/train/$backbone"
+if [ ! -d "$recipes" ]; then
+  echo "error: no backbone $backbone; there are: $(ls configuration/train | xargs)" >&2
+  exit 1
+fi
+root="${root:-results/$backbone}"
+arm="$method"
+[ "$seed" = 42 ] || arm="$method-seed$seed"
+python=.venv/bin/python
+[ -x "$python" ] || python=python3
+launch="${LAUNCH:-$python}"
+
+for stage in stage1 stage2; do
+  from=("${towers[@]}")
+  [ "$stage" = stage1 ] || from=(--model_name_or_path "$root/checkpoints/$arm/stage1")
+  $launch -m train.sft --config "$recipes/$stage.yaml" --method "$method" --seed "$seed" \
+    --data_path "$root/data/$stage.json" --image_folder "$root/data/images" \
+    --output_dir "$root/checkpoints/$arm/$stage" "${from[@]}" "$@"
+done

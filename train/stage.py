@@ -1,0 +1,155 @@
+"""One training stage from settings to final model: assemble or load, tokenize, train, save."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from transformers import AutoProcessor, PrinterCallback, ProcessorMixin
+from transformers.utils import logging
+from trl import SFTConfig
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava.assembly import assemble
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.errors import UserError
+from train.arguments import RunArguments, parse_arguments
+from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
+from train.collator import ImageTextCollator
+from train.conversations import read_conversations
+from train.norm_parameters import norm_parameters
+from train.parameter_groups import freeze, group_parameters
+from train.stage_folder import StageFolder, peek_settings, say, write_json
+from train.tokenization import tokenize_conversations
+from train.trainer import AlignedSFTTrainer
+
+
+def run_stage(argv: list[str]) -> None:
+    """Run the stage that the command line describes, from wherever an earlier start left it.
+
+    Raises:
+        UserError: settings, data or the checkpoint to go on from are not usable.
+    """
+    run, training = parse_arguments(argv)
+    logging.disable_progress_bar()  # a bar for each of a dozen small files
+    settings = peek_settings(argv) or {}
+    folder = StageFolder(str(training.output_dir))
+    if changes := folder.changed_settings(settings):
+        raise UserError(
+            f"{folder.path} was started with other settings ({'; '.join(changes)}): "
+            "remove it or choose another --output_dir"
+        )
+    rows = read_conversations(run.data_path, run.image_folder)
+    with training.main_process_first(desc="assembly"):
+        source = _source_checkpoint(run, folder, training.seed)
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(source, dtype=torch.float32)
+    processor = AutoProcessor.from_pretrained(source)
+    trainer = _build_trainer(run, training, model, processor, rows)
+    if trainer.is_world_process_zero():
+        folder.record_settings(settings)
+        folder.drop_torn_checkpoints()
+    trainer.accelerator.wait_for_everyone()
+
+    checkpoint = folder.last_checkpoint()
+    if checkpoint is not None:
+        _say(trainer, f"going on from {checkpoint}")
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    _save_final(trainer, folder, run, training)
+    _say(trainer, f"{folder.path}: done")
+
+
+def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int) -> Path:
+    """The checkpoint that the stage starts from: assembled from backbones, or an earlier stage's of the same arm."""
+    if run.model_name_or_path is None:
+        assembled = folder.path / "assembled"
+        if not assembled.exists():
+            folder.path.mkdir(parents=True, exist_ok=True)
+            assert run.vision_tower is not None and run.language_model is not None
+            assemble(
+                run.vision_tower,
+                run.language_model,
+                assembled,
+                fields=method_fields(run.method),
+                seed=seed,
+                chat_template=run.chat_template,
+            )
+        return assembled
+    source = Path(run.model_name_or_path)
+    if not (source / "config.json").is_file():
+        raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
+    made_for = AlignedLlavaForConditionalGeneration.config_class.from_pretrained(source).method
+    if made_for != run.method:
+        raise UserError(f"{source} belongs to method {made_for}, not to {run.method}")
+    return source
+
+
+def _build_trainer(
+    run: RunArguments,
+    training: SFTConfig,
+    model: AlignedLlavaForConditionalGeneration,
+    processor: ProcessorMixin,
+    rows: list[dict],
+) -> AlignedSFTTrainer:
+    tokenizer = processor.tokenizer
+    dataset, left_out = tokenize_conversations(
+        rows,
+        tokenizer,
+        template=chat_template("plain") if run.prompt_format == "plain" else str(processor.chat_template),
+        image_token_id=model.config.image_token_id,
+        image_tokens=model.config.image_seq_length,
+        max_length=training.max_length,
+        source=run.data_path,
+    )
+    assert isinstance(run.learning_rates, dict)
+    groups = group_parameters(model, run.learning_rates, run.frozen)
+    freeze(model, groups)
+    stage = Path(str(training.output_dir)).name
+    trainer = AlignedSFTTrainer(
+        model=model,
+        args=training,
+        train_dataset=dataset,
+        data_collator=ImageTextCollator(processor.image_processor, tokenizer.pad_token_id),
+        processing_class=processor,
+        callbacks=[
+            JsonLines(Path(str(training.output_dir)) / "log.jsonl"),
+            ProgressBar(f"{run.method} {stage}"),
+            StopOnBrokenLoss(),
+        ],
+        parameter_groups=groups,
+    )
+    trainer.remove_callback(PrinterCallback)
+    _say(
+        trainer, f"{run.data_path}: {len(dataset)} rows, {left_out} left out (more than {training.max_length} tokens)"
+    )
+    _say(
+        trainer,
+        f"global batch {run.global_batch_size} = {training.per_device_train_batch_size} rows x "
+        f"{training.world_size} processes x {training.gradient_accumulation_steps} accumulation steps",
+    )
+    for group in groups:
+        _say(trainer, str(group))
+    return trainer
+
+
+def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:
+    """Write the final model into the stage's folder; the marker comes last, so a torn save is done again."""
+    unfinished = folder.path / ".final"
+    trainer.save_model(str(unfinished))
+    if not trainer.is_world_process_zero():
+        return
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    write_json(unfinished / "norm_parameters.json", norm_parameters(model))
+    config = json.loads((unfinished / "config.json").read_text(encoding="utf-8"))
+    config.pop("use_cache", None)  # the trainer switches the cache off for itself, not for those who load the model
+    write_json(unfinished / "config.json", config)
+    for pickled in unfinished.glob("*.bin"):  # training_args.bin
+        pickled.unlink()
+    for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
+        os.replace(file, folder.path / file.name)
+    record = {"method": run.method, "seed": training.seed, "steps": trainer.state.global_step}
+    folder.mark_complete(record)
+
+
+def _say(trainer: AlignedSFTTrainer, text: str) -> None:
+    if trainer.is_world_process_zero():
+        say(text)
