@@ -32,7 +32,7 @@ def _processor() -> str:
 def _gpus() -> list[str]:
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        output = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        output = subprocess.run(command, capture_output=True, text=True, timeout=30)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return []
     return output.stdout.splitlines() if output.returncode == 0 else []
@@ -41,7 +41,7 @@ def _gpus() -> list[str]:
 def _commit() -> str | None:
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)
+        output = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent)  # noqa: S603
     except OSError:
         return None
     return output.stdout.strip() or None

@@ -127,7 +127,7 @@ class Runner:
     def start(self, job: Job) -> subprocess.Popen[str]:
         """A worker that lives no longer than this process: it watches its standard input, held open here."""
         with self.log(job).open("a", encoding="utf-8") as log:
-            return subprocess.Popen(
+            return subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "eval.suite.worker", job.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

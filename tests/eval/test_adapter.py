@@ -158,5 +158,5 @@ def test_lmms_eval_finds_the_adapter_and_its_import_is_light():
 @pytest.mark.slow
 def test_lmms_eval_command_line_lists_the_adapter():
     code = "import lmms_eval.models as m; print(m.get_model('aligned_llava').__name__)"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
     assert output.stdout.split()[-1] == "AlignedLlava", output.stderr

@@ -61,14 +61,14 @@ def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
 )
 def test_run_all_names_the_culprit(options, culprit):
     command = ["bash", str(REPOSITORY / "eval/run_all.sh"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)  # noqa: S603
     assert done.returncode != 0
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert culprit in done.stderr
 
 
 def test_run_all_help():
-    done = subprocess.run(["bash", str(REPOSITORY / "eval/run_all.sh"), "--help"], capture_output=True, text=True)
+    done = subprocess.run(["bash", str(REPOSITORY / "eval/run_all.sh"), "--help"], capture_output=True, text=True)  # noqa: S603, S607
     assert done.returncode == 0
     assert all(
         option in done.stdout for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline")

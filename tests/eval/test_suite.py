@@ -28,7 +28,7 @@ def suite(run, root, models, *options, **popen):
     command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", root, "--max-new-tokens", "4"]
     command += [*options, "--models", *(f"{name}={path}" for name, path in models.items())]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
+    return subprocess.Popen(  # noqa: S603
         [str(part) for part in command], env=environment, stderr=subprocess.PIPE, text=True, **popen
     )
 
@@ -87,7 +87,7 @@ def test_killed_anywhere_it_ends_with_the_same_scores(whole_run, tiny_llava, mir
         process.kill()
         process.wait()
         time.sleep(1)
-        alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
         assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
     code, errors = finish(suite(tmp_path, mirror_root, models, "--tasks", "ocrbench", "pope", "hellaswag"))
     assert code == 0, errors
@@ -117,7 +117,7 @@ def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
     }
     command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", mirror_root, "--max-new-tokens", "4"]
     command += ["--tasks", "mmstar", "pope", "--models", f"baseline={tiny_llava}"]
-    done = subprocess.run(
+    done = subprocess.run(  # noqa: S603
         [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 1
