@@ -14,7 +14,7 @@ from rich.table import Table
 from eval.suite.__main__ import collect, plan
 from eval.suite.benchmarks import BENCHMARKS
 from eval.suite.files import read_json, write_json
-from eval.suite.runner import Runner
+from eval.suite.runner import Runner, only_writer
 from modeling_aligned_llava.errors import UserError, run_main
 
 
@@ -57,7 +57,8 @@ def main() -> None:
     models, true_jobs = plan(args, own.run / "harness", own.run / "answers")
     _, blank_jobs = plan(args, blank / "harness", blank / "answers", blank_images=True)
     console = Console()
-    Runner(blank / "logs", 1, console).run(blank_jobs)
+    with only_writer(blank / "logs"):
+        Runner(blank / "logs", 1, console).run(blank_jobs)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank ones")

@@ -16,6 +16,7 @@ from eval.suite import mirror, samples
 from eval.suite.benchmarks import BENCHMARKS, BY_KEY
 from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
+from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
 
 
@@ -61,6 +62,13 @@ def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
     )
     assert [cells["baseline", key]["n"] for key in BY_KEY] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
     assert all(cells["norm", key]["delta"] == 0 for key in [*BY_KEY, "avg"])
+
+
+def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
+    run, models = whole_run
+    with only_writer(run / "logs"):
+        code, errors = finish(suite(run, mirror_root, models))
+    assert code == 1 and errors.startswith(f"error: another evaluation works in {run}")
 
 
 def test_a_second_run_changes_nothing(whole_run, mirror_root):
