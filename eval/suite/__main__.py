@@ -16,7 +16,7 @@ from eval.suite import mirror, run_record, scores
 from eval.suite.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
 from eval.suite.files import read_json, write_json
 from eval.suite.job import Job, Task
-from eval.suite.runner import Runner
+from eval.suite.runner import Runner, only_writer
 from modeling_aligned_llava.answer_log import hash_checkpoint
 from modeling_aligned_llava.errors import UserError, run_main
 
@@ -139,7 +139,10 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
-    settings = {name: getattr(args, name) for name in ("batch_size", "max_new_tokens", "dtype", "device", "tasks")}
+    settings = {
+        name: getattr(args, name)
+        for name in ("batch_size", "max_new_tokens", "dtype", "device", "trust_remote_code", "tasks")
+    }
     weights = {job.name: job.weights for job in jobs}
     arms = {
         name: {
@@ -164,11 +167,12 @@ def main() -> None:
     baseline = args.baseline or methods[0]
     if baseline not in methods:
         raise UserError(f"--baseline {baseline}: not among the models ({', '.join(methods)})")
-    write_json(args.run / "run.json", describe_run(args, models, jobs))
     console = Console(stderr=True)
-    ok = Runner(args.run / "logs", args.jobs, console).run(jobs)
-    arms = [arm for arm, _, _ in models.values()]
-    write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline))
+    with only_writer(args.run / "logs"):
+        write_json(args.run / "run.json", describe_run(args, models, jobs))
+        ok = Runner(args.run / "logs", args.jobs, console).run(jobs)
+        arms = [arm for arm, _, _ in models.values()]
+        write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline))
     console.print(f"scores: {args.run / 'scores.json'}")
     sys.exit(0 if ok else 1)
 

@@ -4,6 +4,7 @@ A worker that dies (out of memory, killed) is started again at the task it died 
 task failed and the next worker goes on behind it. Finished tasks are skipped while their inputs stay the same.
 """
 
+import fcntl
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from rich.text import Text
 
 from eval.suite.files import read_json, write_json
 from eval.suite.job import Job, Task
+from modeling_aligned_llava.errors import UserError
 
 
 # Variables of the user's shell that would make a harness read other data or ask the network.
@@ -51,6 +54,22 @@ def is_finished(job: Job, task: Task) -> bool:
     return result is not None and result["status"] == "ok" and result["inputs"] == job.inputs(task)
 
 
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold `folder` for this process; the system lets go of it however the process ends.
+
+    Raises:
+        UserError: another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another evaluation works in {folder.parent}; wait for it or end it") from None
+        yield
+
+
 class Runner:
     """Progress and outcome of all jobs. `run` returns whether every task ended well."""
 
@@ -65,7 +84,6 @@ class Runner:
         open_jobs = [(job, [task for task in job.tasks if not is_finished(job, task)]) for job in jobs]
         total = sum(task.rows for job in jobs for task in job.tasks)
         left = sum(task.rows for _, tasks in open_jobs for task in tasks)
-        self.logs.mkdir(parents=True, exist_ok=True)
         columns = (
             TextColumn("{task.description:<32}"),
             BarColumn(),
@@ -95,6 +113,8 @@ class Runner:
             self.bars.advance(self.all_rows, task.rows)
             if status == "failed":
                 self.failed(job, task, reason)
+            elif not self.console.is_terminal:
+                self.console.print(f"{job.name} {task.key}: done")
 
         while tasks:
             process = self.start(replace(job, tasks=tasks))

@@ -16,7 +16,6 @@ from eval.suite.benchmarks import Benchmark
 
 
 Row = dict[str, Any]
-LETTER_WITH_DOT = re.compile(r"[A-Z]\.")
 
 
 @dataclass
@@ -89,9 +88,8 @@ def _mmstar_parses(row: Row) -> bool:
 
 
 def _letter_parses(row: Row) -> bool:
-    """ScienceQA and AI2D accept "A" in either case, or anything that begins with "A."."""
-    answer = row["filtered_resps"].strip()
-    return bool(re.fullmatch(r"[A-Za-z]\W*", answer) or LETTER_WITH_DOT.match(answer))
+    """ScienceQA and AI2D accept "A" in either case, or anything that begins with "A."; ScienceQA has up to five."""
+    return bool(re.match(r"[A-Ea-e]\W*$|[A-E]\.", row["filtered_resps"].strip()))
 
 
 def _seed_correct(row: Row) -> float:

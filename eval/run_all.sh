@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# The whole comparison with one command: train the arms, judge them on nine benchmarks, print Table 4 of the paper.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+usage() {
+    cat <<'HELP'
+bash eval/run_all.sh [options]
+
+Without options: builds tinyworld, trains the arms baseline, norm and norm-gwc on it, evaluates them and the bare
+language model on the nine benchmarks of the paper's Table 4, and prints that table. Offline but for the set-up; about
+15 minutes on two CPU cores after the set-up (once, about 4 minutes). Killed at any point and started again, it goes on
+where it was; run again, it changes nothing.
+
+  --methods M [M ...]         arms to train, names from configuration/methods.yaml; the first is the one that others are
+                              compared with, unless --baseline says otherwise (default: baseline norm norm-gwc)
+  --seeds N [N ...]           seeds to train each arm with (default: 42)
+  --run NAME                  everything lands in results/NAME (default: tinyworld)
+  --baseline NAME             the arm that others are compared with (default: the first)
+
+Evaluate checkpoints that exist already, on mirrors of the real benchmarks (one folder a dataset, ROOT/org/name/, as
+`hf download --repo-type dataset org/name --local-dir ROOT/org/name` writes it); nothing is trained:
+
+  --models NAME=PATH [...]    checkpoints to evaluate
+  --data ROOT                 the mirrors
+  --run NAME                  default with --models: custom
+
+  --help                      this text
+
+In results/NAME: run.json (settings, versions, hardware, weight hashes), data/, checkpoints/, logs/, answers/, harness/,
+scores.json, tables/table4.{md,tex,csv}, figures/table4.svg.
+HELP
+}
+
+fail() {
+    echo "error: $*" >&2
+    exit 1
+}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Options: everything that can be wrong is found before any work starts.
+
+METHODS=() SEEDS=() MODELS=() RUN="" DATA="" BASELINE=""
+while (($#)); do
+    option=$1
+    shift
+    values=()
+    while (($#)) && [[ $1 != --* ]]; do
+        values+=("$1")
+        shift
+    done
+    case $option in
+        --help) usage && exit 0 ;;
+        --methods) METHODS=("${values[@]}") ;;
+        --seeds) SEEDS=("${values[@]}") ;;
+        --models) MODELS=("${values[@]}") ;;
+        --run) RUN=${values[0]:-} ;;
+        --data) DATA=${values[0]:-} ;;
+        --baseline) BASELINE=${values[0]:-} ;;
+        *) fail "unknown option $option; bash eval/run_all.sh --help lists them" ;;
+    esac
+    ((${#values[@]})) || fail "$option needs a value"
+    [[ $option == --methods || $option == --seeds || $option == --models ]] || ((${#values[@]} == 1)) ||
+        fail "$option takes one value, not ${#values[@]}"
+done
+
+if ((${#MODELS[@]})); then
+    [[ -n $DATA ]] || fail "--models needs --data ROOT, the mirrors of the benchmarks"
+    ((${#METHODS[@]} + ${#SEEDS[@]} == 0)) || fail "--models evaluates existing checkpoints; --methods and --seeds train"
+    [[ -d $DATA ]] || fail "--data $DATA: no such folder"
+    for model in "${MODELS[@]}"; do
+        [[ $model == ?*=?* ]] || fail "--models $model: expected NAME=PATH"
+        [[ -f ${model#*=}/config.json ]] || fail "--models ${model%%=*}: no checkpoint (config.json) in ${model#*=}"
+    done
+else
+    [[ -z $DATA ]] || fail "--data needs --models NAME=PATH; tinyworld makes its own data"
+    ((${#METHODS[@]})) || METHODS=(baseline norm norm-gwc)
+    ((${#SEEDS[@]})) || SEEDS=(42)
+    BASELINE=${BASELINE:-${METHODS[0]}}
+    known=$(sed -n 's/^\([a-z][a-z0-9-]*\):.*/\1/p' configuration/methods.yaml)
+    for method in "${METHODS[@]}"; do
+        grep -qxF -- "$method" <<<"$known" || fail "unknown method $method; configuration/methods.yaml has:" $known
+    done
+    for seed in "${SEEDS[@]}"; do
+        [[ $seed =~ ^[0-9]+$ ]] || fail "--seeds $seed: not a whole number"
+    done
+    [[ " ${METHODS[*]} " == *" $BASELINE "* ]] || fail "--baseline $BASELINE: not among the methods (${METHODS[*]})"
+fi
+[[ -n $RUN ]] || { ((${#MODELS[@]})) && RUN=custom || RUN=tinyworld; }
+[[ $RUN =~ ^[A-Za-z0-9._-]+$ && $RUN != .* ]] || fail "--run $RUN: a name of letters, digits and . _ - for a folder under results/"
+OUT=results/$RUN
+mkdir -p "$OUT/logs"
+
+# One run at a time in a folder. The lock lives as long as any process that inherited it: what a killed run left working
+# finishes its step first, so that two never write the same files.
+exec 9>"$OUT/.lock"
+"${PYTHON:-python3}" - "$OUT" <<'LOCK' || fail "could not lock $OUT"
+import fcntl, sys
+try:
+    fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print(f"An earlier run still works in {sys.argv[1]}; waiting for it (end it yourself, or let it finish).", flush=True)
+    fcntl.flock(9, fcntl.LOCK_EX)
+LOCK
+
+say() { printf '\n== %s\n' "$*"; }
+export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 1 Set-up: .venv with all that is needed. Once, about 4 minutes and 7 GB; afterwards nothing.
+say "1 set-up"
+make --silent install
+PATH=$PWD/.venv/bin:$PATH
+
+if ((!${#MODELS[@]})); then
+    # -----------------------------------------------------------------------------------------------------------------
+    # 2 Data: scenes, conversations for both stages and the nine benchmarks. About 1 minute; skipped if it is there.
+    say "2 data: $OUT/data"
+    [[ -d $OUT/data ]] || python -m tinyworld.build "$OUT/data"
+    DATA=$OUT/data/mirrors
+
+    # -----------------------------------------------------------------------------------------------------------------
+    # 3, 4 Training: stage 1 (projector and norm), then stage 2 (everything), two arms side by side with one thread
+    # each. About 5 CPU-minutes an arm; a finished stage is skipped, an interrupted one resumes.
+    say "3, 4 training, stages 1 and 2: ${METHODS[*]}; seeds ${SEEDS[*]}"
+    for seed in "${SEEDS[@]}"; do
+        for method in "${METHODS[@]}"; do
+            printf '%s\0%s\0' "$method" "$seed"
+        done
+    done | xargs -0 -n 2 -P 2 bash -c '
+        set -o pipefail
+        bash train/run.sh --backbone tinyworld --method "$1" --seed "$2" --output-root "$0" 2>&1 |
+            tee -a "$0/logs/train.$1.$2.log"
+    ' "$OUT" || fail "training failed; see above and $OUT/logs/"
+
+    for seed in "${SEEDS[@]}"; do
+        for method in "${METHODS[@]}"; do
+            name=$method
+            [[ $seed == 42 ]] || name=$method-seed$seed
+            MODELS+=("$name=$OUT/checkpoints/$name/stage2")
+        done
+    done
+    # The bare decoder shows what multimodal training does to the text columns.
+    MODELS+=("language-model=tinyworld/backbones/language")
+    SUITE=(--backbone tinyworld --seed 42 --max-new-tokens 16)
+else
+    SUITE=(--jobs 2)
+fi
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 5 Benchmarks: every checkpoint through the stock tasks of lmms-eval and lm-eval, two workers side by side.
+# About 2.5 CPU-minutes a tinyworld arm; answered questions and finished tasks are not asked again.
+say "5 benchmarks"
+status=0
+python -m eval.suite --run "$OUT" --data "$DATA" --models "${MODELS[@]}" "${SUITE[@]}" \
+    ${BASELINE:+--baseline "$BASELINE"} || status=$?
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 6 Tables: Table 4 as Markdown, LaTeX and CSV, a figure, and here. A few seconds.
+say "6 tables"
+[[ ! -f $OUT/scores.json ]] || python -m eval.report.tables "$OUT"
+exit "$status"

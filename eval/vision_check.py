@@ -1,0 +1,86 @@
+"""Is vision used? The seven multimodal benchmarks once more with every image replaced by a grey one of the same size.
+
+`python -m eval.vision_check --run results/tinyworld --method baseline` prints both scores of each task and the mean
+difference, and exits with status 1 if that is under `--minimum` points.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from eval.suite.__main__ import collect, plan
+from eval.suite.benchmarks import BENCHMARKS
+from eval.suite.files import read_json, write_json
+from eval.suite.runner import Runner, only_writer
+from modeling_aligned_llava.errors import UserError, run_main
+
+
+def recorded_run(run: Path, name: str) -> argparse.Namespace:
+    """The arguments that evaluated model `name` of the run, for its multimodal tasks.
+
+    Raises:
+        UserError: the run was not evaluated, or knows no such model.
+    """
+    record = read_json(run / "run.json")
+    if record is None:
+        raise UserError(f"no {run / 'run.json'}; evaluate the run first (python -m eval.suite)")
+    if name not in record["models"]:
+        raise UserError(f"--method {name}: not in {run / 'run.json'} ({', '.join(record['models'])})")
+    settings, model = record["settings"], record["models"][name]
+    return argparse.Namespace(
+        run=run,
+        data=Path(record["data"]["root"]),
+        models=[f"{name}={model['path']}"],
+        backbone=model["backbone"],
+        seed=model["seed"],
+        tasks=[benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"],
+        batch_size=settings["batch_size"],
+        max_new_tokens=settings["max_new_tokens"],
+        dtype=settings["dtype"],
+        device=settings["device"],
+        trust_remote_code=settings["trust_remote_code"],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m eval.vision_check", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--run", required=True, type=Path, help="folder of an evaluated run, e.g. results/tinyworld")
+    parser.add_argument("--method", default="baseline", help="model of the run to check (default: baseline)")
+    parser.add_argument("--minimum", type=float, default=20, help="points the mean must fall by (default 20)")
+    own = parser.parse_args()
+    args = recorded_run(own.run, own.method)
+    blank = own.run / "blank"
+
+    models, true_jobs = plan(args, own.run / "harness", own.run / "answers")
+    _, blank_jobs = plan(args, blank / "harness", blank / "answers", blank_images=True)
+    console = Console()
+    with only_writer(blank / "logs"):
+        Runner(blank / "logs", 1, console).run(blank_jobs)
+    true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
+
+    table = Table(title=f"{own.method}: true images against blank ones")
+    for column in ("benchmark", "true", "blank", "difference"):
+        table.add_column(column, justify="left" if column == "benchmark" else "right")
+    differences = {}
+    for benchmark in BENCHMARKS:
+        if benchmark.key not in args.tasks:
+            continue
+        for kind, result in (("true", true[benchmark.key]), ("blank", without[benchmark.key])):
+            if result["status"] != "ok":
+                raise UserError(f"{benchmark.key} with {kind} images: {result['status']} ({result['reason']})")
+        seen, unseen = true[benchmark.key]["score"], without[benchmark.key]["score"]
+        differences[benchmark.key] = seen - unseen
+        table.add_row(benchmark.title, f"{seen:.1f}", f"{unseen:.1f}", f"{seen - unseen:+.1f}")
+    mean = sum(differences.values()) / len(differences)
+    table.add_row("mean", "", "", f"{mean:+.1f}")
+    write_json(blank / "vision_check.json", {"method": own.method, "differences": differences, "mean": mean})
+    console.print(table)
+    console.print(f"mean difference {mean:.1f} points, asked for at least {own.minimum:g}")
+    sys.exit(0 if mean >= own.minimum else 1)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,288 @@
+"""A stand-in for the nine benchmarks in the official schemas, and a tiny random LLaVA to answer them."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import ClassLabel, Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import (
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    SiglipImageProcessor,
+    SiglipVisionConfig,
+)
+
+
+TEXT = Value("string")
+LETTERS = "ABCD"
+OPTIONS = ["red", "green", "blue", "black"]
+OCR_TYPES = ["Regular Text Recognition", "Scene Text-centric VQA", "Doc-oriented VQA", "Key Information Extraction"]
+SUBJECTS_FILES = "tasks/mmlu/default/mmlu_*.yaml"
+
+
+def picture(index: int) -> Pictures.Image:
+    return Pictures.new("RGB", (30 + 6 * (index % 3), 28), (index * 37 % 256, index * 91 % 256, 120))
+
+
+def question(index: int) -> str:
+    return f"Question {index}: what colour is the box?" + " please" * (index % 5)
+
+
+def write_dataset(folder: Path, configs: dict[str, dict[str, tuple[list[dict[str, Any]], Features]]]) -> None:
+    """A dataset folder as the Hub has it: a card that lists the configurations, and parquet files."""
+    card = ["---", "configs:"]
+    for config, splits in configs.items():
+        card += [f"- config_name: {config}", "  data_files:"]
+        for split, (rows, features) in splits.items():
+            path = f"{config}/{split}-00000-of-00001.parquet"
+            (folder / config).mkdir(parents=True, exist_ok=True)
+            Dataset.from_list(rows, features=features).to_parquet(folder / path)
+            card += [f"  - split: {split}", f"    path: {path}"]
+    (folder / "README.md").write_text("\n".join([*card, "---", ""]))
+
+
+def strings(*names: str) -> dict[str, Value]:
+    return dict.fromkeys(names, TEXT)
+
+
+def mmbench(n: int) -> tuple[list[dict], Features]:
+    """Every question twice, its options rotated by one the second time."""
+    rows = []
+    for index in range(n):
+        base, turn = divmod(index, 2)
+        turned = OPTIONS[turn:3] + OPTIONS[:turn]
+        options = dict(zip(LETTERS, [*turned, "nan"], strict=True))
+        answer = LETTERS[turned.index("green")]
+        text = {"question": question(base), "hint": "nan", "source": "x", "comment": "nan", "split": "dev"}
+        groups = {"category": "ocr", "L2-category": "logic_reasoning"}
+        rows.append(
+            {"index": base + turn * 1_000_000, "image": picture(base), "answer": answer} | options | text | groups
+        )
+    names = ("question", "hint", "answer", *LETTERS, "category", "source", "L2-category", "comment", "split")
+    return rows, Features({"index": Value("int64"), "image": Image(), **strings(*names)})
+
+
+def mmstar(n: int) -> tuple[list[dict], Features]:
+    groups = [
+        ("math", "geometry"),
+        ("math", "geometry"),
+        ("math", "statistical reasoning"),
+        ("logic", "diagram reasoning"),
+    ]
+    rows = [
+        {
+            "index": i,
+            "question": question(i) + "\nOptions: A: red, B: green, C: blue, D: black",
+            "image": picture(i),
+            "answer": LETTERS[i % 4],
+            "category": groups[i % 4][0],
+            "l2_category": groups[i % 4][1],
+        }
+        for i in range(n)
+    ]
+    return rows, Features(
+        {"index": Value("int64"), "image": Image(), **strings("question", "answer", "category", "l2_category")}
+    )
+
+
+def pope(n: int) -> tuple[list[dict], Features]:
+    rows = [
+        {
+            "question_id": str(i),
+            "question": f"Is there a box {i} in the image?",
+            "answer": ["yes", "no"][i % 2],
+            "image": picture(i // 2),
+            "category": "random",
+        }
+        for i in range(n)
+    ]
+    return rows, Features({"image": Image(), **strings("question_id", "question", "answer", "category")})
+
+
+def seedbench(n: int) -> tuple[list[dict], Features]:
+    rows = [
+        {
+            "question_id": str(i),
+            "question": question(i),
+            **{f"choice_{letter}": option for letter, option in zip(LETTERS, OPTIONS, strict=True)},
+            "answer": LETTERS[i % 4],
+            "question_image_type": ["chart", "map", "web"][i % 3],
+            "image": picture(i),
+        }
+        for i in range(n)
+    ]
+    names = ("question_id", "question", *(f"choice_{letter}" for letter in LETTERS), "answer", "question_image_type")
+    return rows, Features({"image": Image(), **strings(*names)})
+
+
+def ocrbench(n: int) -> tuple[list[dict], Features]:
+    rows = [
+        {
+            "dataset": ["IIIT5K", "HME100k"][i % 2],
+            "question": "what is written in the image?",
+            "question_type": OCR_TYPES[i % 4],
+            "answer": ["CENTRE", f"word{i}"],
+            "image": picture(i % 7),
+        }
+        for i in range(n)
+    ]
+    return rows, Features({"answer": List(TEXT), "image": Image(), **strings("dataset", "question", "question_type")})
+
+
+def scienceqa(n: int) -> tuple[list[dict], Features]:
+    rows = [
+        {
+            "image": picture(i) if i % 2 == 0 else None,
+            "question": question(i),
+            "choices": OPTIONS[: 2 + i % 2],
+            "answer": i % 2,
+            "hint": "Some hint." if i % 3 else "",
+        }
+        for i in range(n)
+    ]
+    return rows, Features(
+        {"image": Image(), "choices": List(TEXT), "answer": Value("int8"), **strings("question", "hint")}
+    )
+
+
+def ai2d(n: int) -> tuple[list[dict], Features]:
+    rows = [{"question": question(i), "options": OPTIONS, "answer": str(i % 4), "image": picture(i)} for i in range(n)]
+    return rows, Features({"options": List(TEXT), "image": Image(), **strings("question", "answer")})
+
+
+def hellaswag(n: int) -> tuple[list[dict], Features]:
+    rows = [
+        {
+            "ind": i,
+            "activity_label": "Removing ice from car",
+            "ctx_a": f"A man number {i} is outside.",
+            "ctx_b": "he",
+            "endings": ["runs away quickly.", "scrapes the ice off.", "sings.", "eats a sandwich on the roof."],
+            "label": str(i % 4),
+        }
+        for i in range(n)
+    ]
+    return rows, Features(
+        {"ind": Value("int32"), "endings": List(TEXT), **strings("activity_label", "ctx_a", "ctx_b", "label")}
+    )
+
+
+def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
+    import lm_eval
+    import yaml
+
+    features = Features(
+        {"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list(LETTERS))}
+    )
+    configs = {}
+    for path in sorted(Path(lm_eval.__file__).parent.glob(SUBJECTS_FILES)):
+        subject = yaml.safe_load(path.read_text())["dataset_name"]
+        rows = [
+            {"question": f"{subject} {i}?", "subject": subject, "choices": ["1", "2", "3", "4"], "answer": i % 4}
+            for i in range(max(n, 5))
+        ]
+        configs[subject] = {"test": (rows[:n], features), "dev": (rows[:5], features)}
+    return configs
+
+
+def write_mirror(root: Path, n: int = 4, ocr: int = 1000) -> Path:
+    """All nine benchmarks with `n` rows each (MMLU: each subject), but OCRBench, whose scorer divides by 1000."""
+    write_dataset(root / "lmms-lab-encoder/MMBench", {"en": {"dev": mmbench(n)}})
+    write_dataset(root / "Lin-Chen/MMStar", {"val": {"val": mmstar(n)}})
+    write_dataset(root / "lmms-lab-encoder/POPE", {"default": {"test": pope(n)}})
+    write_dataset(root / "doolayer/SEED-Bench-2-Plus", {"default": {"test": seedbench(n)}})
+    write_dataset(root / "echo840/OCRBench", {"default": {"test": ocrbench(ocr)}})
+    write_dataset(root / "lmms-lab-encoder/ScienceQA", {"ScienceQA-FULL": {"test": scienceqa(n)}})
+    write_dataset(root / "lmms-lab-encoder/ai2d", {"default": {"test": ai2d(n)}})
+    write_dataset(root / "Rowan/hellaswag", {"default": {"train": hellaswag(n), "validation": hellaswag(n)}})
+    write_dataset(root / "cais/mmlu", mmlu(n))
+    return root
+
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% for c in m['content'] %}"
+    "{% if c['type'] == 'image' %}{{ '<image>\n' }}{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes and a few special tokens."""
+    vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    special = {
+        "eos_token": "<|im_end|>",
+        "pad_token": "<pad>",
+        "additional_special_tokens": ["<|im_start|>", "<image>"],
+    }
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+
+
+def text_config(words: PreTrainedTokenizerFast) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=words.eos_token_id,
+        pad_token_id=words.pad_token_id,
+        initializer_range=0.3,  # answers then depend on the prompt
+    )
+
+
+def write_llava(folder: Path, seed: int = 0) -> Path:
+    """A stock LLaVA checkpoint with 4 visual tokens; its generation config asks for sampling."""
+    torch.manual_seed(seed)
+    words = tokenizer()
+    vision = SiglipVisionConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, image_size=28, patch_size=14
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text_config(words),
+        image_token_id=words.convert_tokens_to_ids("<image>"),
+        vision_feature_layer=-1,
+        vision_feature_select_strategy="full",
+        image_seq_length=4,
+    )
+    model = LlavaForConditionalGeneration(config)
+    model.generation_config.update(do_sample=True, temperature=5.0, repetition_penalty=3.0)
+    model.save_pretrained(folder)
+    processor = LlavaProcessor(
+        image_processor=SiglipImageProcessor(size={"height": 28, "width": 28}),
+        tokenizer=words,
+        patch_size=14,
+        vision_feature_select_strategy="full",
+        image_token="<image>",  # noqa: S106
+        num_additional_image_tokens=0,
+        chat_template=CHAT_TEMPLATE,
+    )
+    processor.save_pretrained(folder)
+    return folder
+
+
+def write_language_model(folder: Path, seed: int = 0) -> Path:
+    torch.manual_seed(seed)
+    words = tokenizer()
+    Qwen2ForCausalLM(text_config(words)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def mixed_rows(n: int) -> list[tuple[str, list[Pictures.Image]]]:
+    """Prompts of different lengths, every third without an image."""
+    rng = random.Random(0)
+    return [(question(i) + " really" * rng.randrange(8), [] if i % 3 == 0 else [picture(i)]) for i in range(n)]

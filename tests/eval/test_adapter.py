@@ -1,0 +1,162 @@
+"""The lmms-eval adapter on a stock LLaVA, driven the way lmms-eval drives it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, load_generator
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.lmms_eval_model import AlignedLlava
+from tests.eval.stand_in import mixed_rows, write_llava
+
+
+ROWS = mixed_rows(18)
+OPTIONS = {"until": ["\n\n"], "max_new_tokens": 6, "do_sample": False, "temperature": 0}
+
+
+def requests(rows=ROWS, options=OPTIONS):
+    return [
+        SimpleNamespace(args=(text, options, lambda document: rows[document][1], index, "task", "test"))
+        for index, (text, _) in enumerate(rows)
+    ]
+
+
+def adapter(folder, **arguments):
+    model = AlignedLlava(str(folder), dtype="float32", progress=lambda rows: None, **arguments)
+    model.task_dict = {"task": {"test": range(len(ROWS))}}
+    return model
+
+
+@pytest.fixture(scope="module")
+def answers(tiny_llava):
+    return adapter(tiny_llava, batch_size=1).generate_until(requests())
+
+
+def test_answers_say_something_and_differ(answers):
+    assert all(answers) and len(set(answers)) > len(answers) // 2
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])
+def test_answers_do_not_depend_on_the_batch_size(tiny_llava, answers, batch_size):
+    assert adapter(tiny_llava, batch_size=batch_size).generate_until(requests()) == answers
+
+
+def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
+    """Against a plain loop of argmax over the forward pass, whatever the checkpoint's generation config asks."""
+    generator = load_generator(str(tiny_llava), "float32")
+    processor, model = generator.processor, generator.model
+    text, images = ROWS[1]
+    inputs = processor(text=generator.render(text, 1), images=images, return_tensors="pt", add_special_tokens=False)
+    ids = inputs.pop("input_ids")
+    start = ids.shape[1]
+    while ids.shape[1] < start + 6 and ids[0, -1] != processor.tokenizer.eos_token_id:
+        with torch.no_grad():
+            logits = model(input_ids=ids, pixel_values=inputs["pixel_values"]).logits
+        ids = torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1)
+    expected = CONTROL_CHARACTERS.sub("", processor.decode(ids[0, start:], skip_special_tokens=True))
+    assert answers[1] == expected.split("\n\n")[0]
+
+
+def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
+    log = tmp_path / "log.jsonl"
+    straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:6]) + lines[6][:20])  # a batch and a half, and a torn line
+
+    model = adapter(tiny_llava, batch_size=4, answer_log=str(log))
+    sizes = []
+    answer = type(model._generator).answer
+
+    def counted(self, prompts, *rest):
+        sizes.append(len(prompts))
+        return answer(self, prompts, *rest)
+
+    monkeypatch.setattr(type(model._generator), "answer", counted)
+    assert model.generate_until(requests()) == straight
+    assert sizes == [4, 4, 4, 2]  # only the first batch was whole
+    assert model.generate_until(requests()) == straight
+    assert len(sizes) == 4
+
+
+def test_a_new_network_does_not_get_the_old_answers(tiny_llava, tmp_path, answers):
+    other = write_llava(tmp_path / "other", seed=1)
+    log = str(tmp_path / "log.jsonl")
+    adapter(tiny_llava, batch_size=4, answer_log=log).generate_until(requests())
+    assert adapter(other, batch_size=4, answer_log=log).generate_until(requests()) != answers
+
+
+def test_blank_images_change_answers_with_images_only(tiny_llava, tmp_path, answers):
+    log = str(tmp_path / "log.jsonl")
+    adapter(tiny_llava, batch_size=4, answer_log=log).generate_until(requests())
+    blank = adapter(tiny_llava, batch_size=4, answer_log=log, blank_images=True).generate_until(requests())
+    changed = [blank[index] != answers[index] for index in range(len(ROWS))]
+    assert any(changed)
+    assert not any(changed[index] for index, (_, images) in enumerate(ROWS) if not images)
+
+
+def test_document_text_never_opens_an_image_slot(tiny_llava):
+    rows = [("what is <image> and <ima<image>ge>?", []), ("what is  and ?", [])]
+    first, second = adapter(tiny_llava, batch_size=2).generate_until(requests(rows))
+    assert first == second
+
+
+def test_request_arguments_are_left_alone(tiny_llava):
+    options = json.loads(json.dumps(OPTIONS))
+    adapter(tiny_llava, batch_size=4).generate_until(requests(options=options))
+    assert options == OPTIONS
+
+
+def test_limits_and_stop_strings(tiny_llava, answers):
+    short = adapter(tiny_llava, batch_size=4, max_new_tokens=1).generate_until(requests())
+    assert max(map(len, short)) == 1 < max(map(len, answers))
+    stop = answers[0][2]
+    stopped = adapter(tiny_llava, batch_size=4).generate_until(requests(options=OPTIONS | {"until": stop}))
+    assert stopped[0] == answers[0].split(stop)[0]
+
+
+def test_errors_are_raised_not_answered(tiny_llava):
+    def broken(document):
+        raise OSError("truncated picture")
+
+    request = SimpleNamespace(args=("text", OPTIONS, broken, 0, "task", "test"))
+    with pytest.raises(OSError, match="truncated picture"):
+        adapter(tiny_llava).generate_until([request])
+    with pytest.raises(ValueError, match="greedily"):
+        adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))
+
+
+def test_missing_weights_are_an_error(tiny_llava, tmp_path):
+    folder = tmp_path / "holed"
+    folder.mkdir()
+    for path in Path(tiny_llava).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "projector" in name)
+    save_file(
+        {key: value for key, value in weights.items() if key != name}, folder / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(UserError, match="lacks 1 weights"):
+        load_generator(str(folder), "float32")
+
+
+def test_lmms_eval_finds_the_adapter_and_its_import_is_light():
+    from lmms_eval.models.registry_v2 import ModelRegistryV2
+
+    from modeling_aligned_llava.lmms_eval_model import manifest
+
+    registry = ModelRegistryV2()
+    registry.register_manifest(manifest())
+    assert registry.get_model_class("aligned_llava") is AlignedLlava
+
+
+@pytest.mark.slow
+def test_lmms_eval_command_line_lists_the_adapter():
+    code = "import lmms_eval.models as m; print(m.get_model('aligned_llava').__name__)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
+    assert output.stdout.split()[-1] == "AlignedLlava", output.stderr

@@ -1,0 +1,75 @@
+"""What a user gets wrong ends in one line that names it, before any work starts."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from eval import vision_check
+from eval.suite import __main__ as suite
+from modeling_aligned_llava.errors import UserError
+from tests.eval.stand_in import pope, write_dataset
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def refuse(monkeypatch, module, arguments):
+    monkeypatch.setattr("sys.argv", ["program", *map(str, arguments)])
+    with pytest.raises(UserError) as error:
+        module.main()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_suite_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
+    def message(*models, data=tmp_path, more=()):
+        return refuse(monkeypatch, suite, ["--run", tmp_path / "run", "--data", data, *more, "--models", *models])
+
+    good = f"baseline={tiny_llava}"
+    assert "no checkpoint" in message("baseline=/nowhere") and "/nowhere" in message("baseline=/nowhere")
+    assert "expected NAME=PATH" in message("baseline")
+    assert "expected NAME=PATH" in message(f"../up={tiny_llava}")
+    assert "given twice" in message(good, good)
+    assert "no such folder" in message(good, data=tmp_path / "absent")
+    assert "benchmark mmbench: no folder" in message(good)
+    write_dataset(tmp_path / "lmms-lab-encoder/POPE", {"default": {"test": pope(2)}})
+    assert "--baseline norm" in message(good, more=["--baseline", "norm", "--tasks", "pope"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
+    assert "run.json" in refuse(monkeypatch, vision_check, ["--run", tmp_path])
+    (tmp_path / "run.json").write_text('{"models": {"norm": {}}}')
+    assert "--method baseline" in refuse(monkeypatch, vision_check, ["--run", tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("options", "culprit"),
+    [
+        (["--methods", "baseline", "nrom"], "unknown method nrom"),
+        (["--seeds", "42", "x"], "--seeds x"),
+        (["--frobnicate"], "unknown option --frobnicate"),
+        (["--run", "../elsewhere"], "--run ../elsewhere"),
+        (["--run"], "--run needs a value"),
+        (["--baseline", "norm-relative"], "--baseline norm-relative"),
+        (["--models", "a=/nowhere", "--data", "/"], "no checkpoint (config.json) in /nowhere"),
+        (["--models", "a=/nowhere", "--data", "/nowhere"], "--data /nowhere: no such folder"),
+        (["--models", "a=/nowhere"], "--models needs --data"),
+        (["--data", "/"], "--data needs --models"),
+    ],
+)
+def test_run_all_names_the_culprit(options, culprit):
+    command = ["bash", str(REPOSITORY / "eval/run_all.sh"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)  # noqa: S603
+    assert done.returncode != 0
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert culprit in done.stderr
+
+
+def test_run_all_help():
+    done = subprocess.run(["bash", str(REPOSITORY / "eval/run_all.sh"), "--help"], capture_output=True, text=True)  # noqa: S603, S607
+    assert done.returncode == 0
+    assert all(
+        option in done.stdout for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline")
+    )

@@ -1,0 +1,57 @@
+"""`eval/run_all.sh` on existing checkpoints, killed with its children left alive, and started again."""
+
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+RUN = "test-run-all"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="run_all.sh would install .venv first"),
+]
+
+
+@pytest.fixture
+def folder():
+    folder = REPOSITORY / "results" / RUN
+    shutil.rmtree(folder, ignore_errors=True)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def start(tiny_llava, mirror_root, log):
+    command = ["bash", "eval/run_all.sh", "--run", RUN, "--data", mirror_root, "--models", f"baseline={tiny_llava}"]
+    return subprocess.Popen(list(map(str, command)), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603
+
+
+def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothing(
+    folder, tiny_llava, mirror_root, tmp_path
+):
+    with (tmp_path / "first.log").open("w") as log:
+        first = start(tiny_llava, mirror_root, log)
+        while not (folder / "answers").exists():
+            time.sleep(0.1)
+            assert first.poll() is None, (tmp_path / "first.log").read_text()
+        first.kill()  # the shell alone; what it started works on
+        first.wait()
+    with (tmp_path / "second.log").open("w") as log:
+        assert start(tiny_llava, mirror_root, log).wait(timeout=600) == 0, (tmp_path / "second.log").read_text()
+    output = (tmp_path / "second.log").read_text()
+    assert "An earlier run still works" in output
+    assert "Table 4" in output and "(paper)" in output and "failed" not in output
+    results = [
+        folder / "scores.json",
+        folder / "run.json",
+        *(folder / "tables").iterdir(),
+        folder / "figures/table4.svg",
+    ]
+    assert {path.name for path in results} >= {"table4.md", "table4.tex", "table4.csv"}
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results}
+    with (tmp_path / "third.log").open("w") as log:
+        assert start(tiny_llava, mirror_root, log).wait(timeout=60) == 0, (tmp_path / "third.log").read_text()
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results} == before

@@ -1,0 +1,235 @@
+"""The real harnesses on a stand-in mirror: whole runs, kills, an oracle. Slow: each worker imports its harness."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from lmms_eval.api.model import lmms
+
+from eval.suite import mirror, samples
+from eval.suite.benchmarks import BENCHMARKS, BY_KEY
+from eval.suite.harnesses import LmmsEval
+from eval.suite.job import Job, Task
+from eval.suite.runner import only_writer
+from eval.suite.worker import enter_workspace
+
+
+pytestmark = pytest.mark.slow
+REPOSITORY = Path(__file__).resolve().parents[2]
+MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]
+
+
+def suite(run, root, models, *options, **popen):
+    command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", root, "--max-new-tokens", "4"]
+    command += [*options, "--models", *(f"{name}={path}" for name, path in models.items())]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(  # noqa: S603
+        [str(part) for part in command], env=environment, stderr=subprocess.PIPE, text=True, **popen
+    )
+
+
+def finish(process):
+    _, errors = process.communicate(timeout=400)
+    return process.returncode, errors
+
+
+def content(run):
+    return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.json") if "cache" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def whole_run(tiny_llava, tiny_language_model, mirror_root, tmp_path_factory):
+    run = tmp_path_factory.mktemp("run")
+    models = {"baseline": tiny_llava, "norm": tiny_llava, "language-model": tiny_language_model}
+    code, errors = finish(suite(run, mirror_root, models))
+    assert code == 0, errors
+    return run, models
+
+
+def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
+    run, _ = whole_run
+    rows = [row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"]
+    cells = {(row["method"], row["benchmark"]): row for row in rows}
+    assert {key for key, row in cells.items() if row["status"] == "ok"} == (
+        {(method, key) for method in ("baseline", "norm") for key in [*BY_KEY, "avg"]}
+        | {("language-model", "hellaswag"), ("language-model", "mmlu")}
+    )
+    assert [cells["baseline", key]["n"] for key in BY_KEY] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
+    assert all(cells["norm", key]["delta"] == 0 for key in [*BY_KEY, "avg"])
+
+
+def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
+    run, models = whole_run
+    with only_writer(run / "logs"):
+        code, errors = finish(suite(run, mirror_root, models))
+    assert code == 1 and errors.startswith(f"error: another evaluation works in {run}")
+
+
+def test_a_second_run_changes_nothing(whole_run, mirror_root):
+    run, models = whole_run
+    before = content(run)
+    times = {path: (run / path).stat().st_mtime_ns for path in before}
+    code, errors = finish(suite(run, mirror_root, models))
+    assert code == 0, errors
+    assert content(run) == before
+    assert {path: (run / path).stat().st_mtime_ns for path in before} == times
+
+
+def test_nothing_is_written_into_the_data(whole_run, mirror_root):
+    assert not list(mirror_root.rglob("*submission*"))
+
+
+def test_killed_anywhere_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror_root, tmp_path):
+    """Killed the hard way, the runner alone: its workers must not live on."""
+    run, _ = whole_run
+    models = {"baseline": tiny_llava}
+    for wait in (6, 12, 16):
+        process = suite(tmp_path, mirror_root, models, "--tasks", "ocrbench", "pope", "hellaswag")
+        time.sleep(wait)
+        process.kill()
+        process.wait()
+        time.sleep(1)
+        alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
+        assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
+    code, errors = finish(suite(tmp_path, mirror_root, models, "--tasks", "ocrbench", "pope", "hellaswag"))
+    assert code == 0, errors
+    for key in ("ocrbench", "pope", "hellaswag"):
+        ours, theirs = (json.loads((r / f"harness/baseline/{key}/result.json").read_text()) for r in (tmp_path, run))
+        assert ours["items"] == theirs["items"] and ours["score"] == theirs["score"]
+
+
+def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
+    """The worker is killed whenever it is at POPE: POPE fails with a reason, the rest is done, exit status 1."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'eval.suite.worker' in ' '.join(sys.orig_argv):\n"
+        "    import threading, time\n"
+        "    def watch():\n"
+        "        while not os.path.isdir(os.environ['VICTIM']):\n"
+        "            time.sleep(0.01)\n"
+        f"        os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
+        "    threading.Thread(target=watch, daemon=True).start()\n"
+    )
+    run = tmp_path / "run"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)]),
+        "VICTIM": str(run / "harness/baseline/pope"),
+    }
+    command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", mirror_root, "--max-new-tokens", "4"]
+    command += ["--tasks", "mmstar", "pope", "--models", f"baseline={tiny_llava}"]
+    done = subprocess.run(  # noqa: S603
+        [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    rows = {
+        row["benchmark"]: row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"
+    }
+    assert rows["mmstar"]["status"] == "ok", done.stderr
+    assert rows["pope"]["status"] == "failed" and "died twice (killed by signal 9)" in rows["pope"]["reason"]
+    assert rows["avg"]["status"] == "failed"
+
+
+def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
+    import shutil
+
+    root = tmp_path / "root"
+    shutil.copytree(mirror_root, root)
+    from tests.eval.stand_in import ocrbench, write_dataset
+
+    write_dataset(root / "echo840/OCRBench", {"default": {"test": ocrbench(3)}})
+    run = tmp_path / "run"
+    code, errors = finish(suite(run, root, {"baseline": tiny_llava}, "--tasks", "ocrbench", "pope"))
+    assert code == 1
+    rows = {
+        row["benchmark"]: row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"
+    }
+    assert rows["pope"]["status"] == "ok", errors
+    assert rows["ocrbench"]["status"] == "failed" and "1000" in rows["ocrbench"]["reason"]
+    assert rows["mmlu"]["status"] == "not run"
+
+
+class Oracle(lmms):
+    """Gives the right answer, or, to every third document, a wrong one."""
+
+    def __init__(self, mistakes):
+        super().__init__()
+        self.mistakes = mistakes
+
+    def generate_until(self, requests):
+        return [self.answer(*request.args[3:]) for request in requests]
+
+    def answer(self, document, task, split):
+        if self.mistakes and document % 3 == 0:
+            return "Z"
+        right = self.task_dict[task][split][document]["answer"]
+        if task in ("scienceqa", "ai2d"):
+            right = "ABCDEF"[int(right)]
+        return right[0] if isinstance(right, list) else right
+
+    def loglikelihood(self, requests):
+        raise NotImplementedError
+
+    def generate_until_multi_round(self, requests):
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def lmms_harness(tiny_llava, mirror_root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("oracle")
+    os.environ["HF_HOME"] = str(folder / "cache")
+    tasks = [Task(key, mirror.count_rows(mirror_root, BY_KEY[key]), "") for key in MULTIMODAL]
+    job = Job(
+        name="oracle",
+        multimodal=True,
+        checkpoint=str(tiny_llava),
+        weights="",
+        harness="lmms-eval",
+        tasks=tasks,
+        root=str(mirror_root),
+        output=str(folder),
+        answer_log=str(folder / "log.jsonl"),
+        cache=str(folder / "cache"),
+        batch_size=4,
+        max_new_tokens=4,
+        dtype="float32",
+        device="cpu",
+        blank_images=False,
+        trust_remote_code=False,
+    )
+    before = Path.cwd()
+    enter_workspace(str(mirror_root), folder / "workspace")
+    yield SimpleNamespace(harness=LmmsEval(job), tasks={task.key: task for task in tasks}, folder=folder)
+    os.chdir(before)
+
+
+@pytest.mark.parametrize("key", MULTIMODAL)
+def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypatch, key):
+    benchmark, rows = BY_KEY[key], lmms_harness.tasks[key].rows
+    for mistakes in (False, True):
+        if mistakes and key == "ocrbench":
+            continue  # its scorer keeps its counts in a global: one call a process, as the workers do
+        monkeypatch.setattr(LmmsEval, "adapter", lambda self, progress, m=mistakes: Oracle(m))
+        folder = lmms_harness.folder / f"{key}-{mistakes}"
+        folder.mkdir()
+        lmms_harness.harness.evaluate(benchmark.task, folder, lambda rows: None)
+        result = samples.read_result(benchmark, folder, rows, {0: "same", 1: "same"})
+        if not mistakes:
+            assert (result.score, result.unparseable, result.rows) == (100, 0, rows)
+            continue
+        wrong = (rows + 2) // 3
+        assert result.score < 100 and result.unparseable == wrong / rows
+        if key == "mmbench":  # rows 0 and 3 are rotations of questions 0 and 1
+            assert result.items.correct == [0, 0]
+        else:
+            assert sum(result.items.correct) == rows - wrong
+            assert result.items.cluster[0] == result.items.cluster[1] == "same" != result.items.cluster[2]
+    with pytest.raises(ValueError, match=f"{rows + 1} rows in the data"):
+        samples.read_result(benchmark, folder, rows + 1, {})
