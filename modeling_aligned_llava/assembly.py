@@ -18,13 +18,10 @@ from transformers import (
     AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
-    AutoTokenizer,
     LlavaProcessor,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
 )
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import logging
 
 from .chat_templates import chat_template as shipped_template
@@ -33,6 +30,7 @@ from .errors import UserError, run_main
 from .methods import method_fields
 from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from .norm_alignment import mean_embedding_norm
+from .saved_tokenizer import SavedTokenizer
 
 
 IMAGE_TOKEN = "<image>"  # noqa: S105
@@ -79,7 +77,7 @@ def assemble(
     _check_source(language_model, "language model")
     tower, kind = _load_tower(vision_tower)
     language = _load(AutoModelForCausalLM, language_model, "language model")
-    tokenizer = _load_tokenizer(language_model)
+    tokenizer = _load(SavedTokenizer, language_model, "tokenizer")
     image_processor = _load(AutoImageProcessor, vision_tower, "image processor")
     template = _choose_template(tokenizer, chat_template, language_model)
 
@@ -157,17 +155,6 @@ def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
     if info["missing_keys"]:
         raise UserError(f"vision tower: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
     return (model if vision_config is config else model.vision_model), kind
-
-
-def _load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer as it was saved.
-
-    AutoTokenizer goes by the model type and gives, for instance, every Qwen2 model Qwen's own text splitting, even
-    when tokenizer.json says otherwise.
-    """
-    saved_class = get_tokenizer_config(source).get("tokenizer_class")
-    generic = saved_class in ("TokenizersBackend", "PreTrainedTokenizerFast")
-    return _load(PreTrainedTokenizerFast if generic else AutoTokenizer, source, "tokenizer")
 
 
 def _choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source: str | Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.progress import track
 
 from tinyworld import layouts
-from tinyworld.language import caption, fact_turn, scene_turns
+from tinyworld.language import caption, fact_turns, scene_turns
 from tinyworld.scenes import render
 
 
@@ -40,7 +40,7 @@ def write_conversations(out: Path, images: int, seed: int = 0) -> None:
         turns = scene_turns(items, rng, TURNS)
         stage2.append({"id": f"scene-{index}", "image": name, "conversations": _conversation(turns, with_image=True)})
         if rng.random() < TEXT_ONLY_SHARE:
-            facts = _conversation([fact_turn(rng) for _ in range(TURNS)], with_image=False)
+            facts = _conversation(fact_turns(rng, TURNS), with_image=False)
             stage2.append({"id": f"facts-{index}", "conversations": facts})
     for name, rows in (("stage1.json", stage1), ("stage2.json", stage2)):
         (out / name).write_text(json.dumps(rows, indent=1), encoding="utf-8")

@@ -86,21 +86,23 @@ def put(choice: Choice, style: str) -> str:
     raise ValueError(f"no prompt style {style!r}; known: mmbench, mmstar, lines")
 
 
+def open_turn(question: Question) -> tuple[str, str]:
+    """The question as it is, answered in words."""
+    prompt = question.text if question.family in ("read", "field") else f"{question.text}\n{SHORT_PROMPT}"
+    return prompt, question.answer
+
+
 def turn(question: Question, rng: random.Random) -> tuple[str, str]:
     """One (user, assistant) turn on a scene, in a style that fits its family."""
-    if question.family == "exists":
-        return f"{question.text}\n{SHORT_PROMPT}", question.answer
-    style = rng.choices(("plain", "mmbench", "mmstar", "lines"), weights=(3, 1, 1, 1))[0]
-    if style == "plain" or len(question.wrong) < 3:
-        if question.family in ("read", "field"):
-            return question.text, question.answer
-        return f"{question.text}\n{SHORT_PROMPT}", question.answer
+    style = rng.choices(("open", "mmbench", "mmstar", "lines"), weights=(3, 1, 1, 1))[0]
+    if style == "open" or question.family == "exists" or len(question.wrong) < 3:
+        return open_turn(question)
     choice = Choice.of(question.text, question.answer, question.wrong[: rng.choice((2, 3, 3))], rng)
     return put(choice, style), choice.letter
 
 
-def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """Up to `count` turns on one scene, spread over the families that it can be asked about."""
+def scene_questions(items: Items, rng: random.Random, count: int) -> list[Question]:
+    """Up to `count` questions on one scene, spread over the families that it can be asked about."""
     by_family: dict[str, list[Question]] = {}
     for question in ask(items, rng):
         by_family.setdefault(question.family, []).append(question)
@@ -110,17 +112,37 @@ def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str,
         chosen.append(by_family[family].pop())
         if not by_family[family]:
             del by_family[family]
-    return [turn(question, rng) for question in chosen]
+    return chosen
 
 
-def fact_turn(rng: random.Random) -> tuple[str, str]:
-    """One (user, assistant) turn on a fact: open, or by options as ScienceQA puts it."""
-    fact = rng.choice(FACTS)
-    text = fact.fill(fact.kind.question)
-    if rng.random() < 0.5:
-        return f"{text}\n{SHORT_PROMPT}", fact.value
-    choice = Choice.of(text, fact.value, fact.wrong(rng, rng.choice((2, 3, 3))), rng)
-    return put(choice, "lines"), choice.letter
+def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """Up to `count` turns on one scene, each in a style of its own."""
+    return [turn(question, rng) for question in scene_questions(items, rng, count)]
+
+
+def taught_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """As `scene_turns`, but questions by options often follow their own answer in words: matching is learnt."""
+    turns: list[tuple[str, str]] = []
+    for question in scene_questions(items, rng, count):
+        asked = turn(question, rng)
+        if asked[1] != question.answer and rng.random() < 0.5:
+            turns.append(open_turn(question))
+        turns.append(asked)
+    return turns
+
+
+def fact_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """`count` (user, assistant) turns on facts: in words, by options as ScienceQA puts it, or one after the other."""
+    turns: list[tuple[str, str]] = []
+    for fact in rng.sample(FACTS, count):
+        text = fact.fill(fact.kind.question)
+        style = rng.choice(("words", "options", "both"))
+        if style != "options":
+            turns.append((f"{text}\n{SHORT_PROMPT}", fact.value))
+        if style != "words":
+            choice = Choice.of(text, fact.value, fact.wrong(rng, rng.choice((2, 3, 3))), rng)
+            turns.append((put(choice, "lines"), choice.letter))
+    return turns
 
 
 def exam(fact: Fact, rng: random.Random) -> tuple[str, str]:

@@ -19,13 +19,13 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 
 from modeling_aligned_llava.chat_templates import chat_template
 from tinyworld import layouts
-from tinyworld.language import LISTED_WORDS, caption, exam_for_training, fact_turn, listing, scene_turns, tale
+from tinyworld.language import LISTED_WORDS, caption, exam_for_training, fact_turns, listing, tale, taught_turns
 from tinyworld.tokenizer import END, START, train_tokenizer
 
 
 IGNORED = -100
 WIDTH = 64
-MIXTURE = {"dialogue": 50, "caption": 20, "echo": 6, "tale": 8, "exam": 8, "fact": 8}
+MIXTURE = {"dialogue": 46, "caption": 14, "echo": 4, "tale": 12, "exam": 12, "fact": 12}
 FIRST_MIXTURE = {"dialogue": 20, "caption": 65, "echo": 15}  # copying what is listed comes before answering about it
 FIRST_SHARE = 0.1  # of all steps
 
@@ -63,7 +63,7 @@ def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[st
     kind = rng.choices(list(mixture), weights=list(mixture.values()))[0]
     items = layouts.draw(rng)
     if kind == "dialogue":
-        pieces = _dialogue(tokenizer, scene_turns(items, rng, 4), _listing(tokenizer, items, rng))
+        pieces = _dialogue(tokenizer, taught_turns(items, rng, 3), _listing(tokenizer, items, rng))
     elif kind == "caption":
         pieces = [_listing(tokenizer, items, rng), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
     elif kind == "echo":
@@ -75,7 +75,7 @@ def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[st
         prompt, letter = exam_for_training(rng)
         pieces = [_piece(tokenizer, prompt, learnt=False), _piece(tokenizer, f"{letter}{END}", learnt=True)]
     else:
-        pieces = _dialogue(tokenizer, [fact_turn(rng) for _ in range(3)], scene=None)
+        pieces = _dialogue(tokenizer, fact_turns(rng, 3), scene=None)
     return Row([i for piece in pieces for i in piece.ids], [i for piece in pieces for i in piece.labels])
 
 

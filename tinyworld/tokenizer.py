@@ -7,7 +7,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tinyworld import layouts
 from tinyworld.facts import FACTS
-from tinyworld.language import LISTED_WORDS, caption, exam, fact_turn, scene_turns, tale
+from tinyworld.language import LISTED_WORDS, caption, exam, fact_turns, scene_turns, tale
 
 
 VOCABULARY = 1024
@@ -20,7 +20,7 @@ def _corpus(rows: int) -> list[str]:
     for _ in range(rows):
         items = layouts.draw(rng)
         text.append("user\nassistant\n" + "\n".join(f"{q}\n{a}" for q, a in scene_turns(items, rng, 4)))
-        text += ["\n".join(fact_turn(rng)), caption(items), tale(rng), "".join(exam(rng.choice(FACTS), rng))]
+        text += ["\n".join(fact_turns(rng, 1)[0]), caption(items), tale(rng), "".join(exam(rng.choice(FACTS), rng))]
         words = rng.choices(LISTED_WORDS, k=12)
         text.append(f" {' '.join(words)}\n{chr(10).join(words)}")
     return text

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
 from eval.suite.benchmarks import TASK_FOLDERS
 from eval.suite.job import Job
+from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
 
 
 class Harness(Protocol):
@@ -101,7 +102,7 @@ def load_text_model(job: Job, device: str, progress: Callable[[float], None]) ->
 
     auto_class = AutoModelForImageTextToText if job.multimodal else AutoModelForCausalLM
     model = load_complete(auto_class, job.checkpoint, job.dtype, job.trust_remote_code).to(device)
-    tokenizer = AutoTokenizer.from_pretrained(job.checkpoint, trust_remote_code=job.trust_remote_code)
+    tokenizer = SavedTokenizer.from_pretrained(job.checkpoint, trust_remote_code=job.trust_remote_code)
 
     class TextModel(HFLM):  # HFLM's `hf` knows no class for LlavaConfig; given the loaded network it needs none
         def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
