@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass
 
-from tinyworld.facts import EXAM_FACTS, FACTS, STORY_FACTS, Fact
+from tinyworld.facts import ATTRIBUTES, EXAM_FACTS, FACTS, STORY_FACTS, Fact
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, ask
 from tinyworld.scenes import COLOURS, LETTERS, POSITIONS, SHAPES, SIZES, Item
@@ -12,6 +12,15 @@ from tinyworld.scenes import COLOURS, LETTERS, POSITIONS, SHAPES, SIZES, Item
 GRID = 6  # patches a side: the listing has one word for each of the 36 visual tokens
 EMPTY = "."
 LISTED_WORDS = (*SIZES, *COLOURS, *SHAPES, "letter", "digit", "sign", *LETTERS, *"0123456789", "+", "-", EMPTY)
+
+ANSWER_WORDS = (
+    tuple(COLOURS),
+    SHAPES,
+    POSITIONS,
+    tuple(str(n) for n in range(10, 100)),
+    tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES),
+    *(attribute.values for attribute in ATTRIBUTES.values()),
+)
 
 LETTER_PROMPT = "Answer with the option's letter from the given choices directly"
 SHORT_PROMPT = "Answer the question using a single word or phrase."
@@ -143,6 +152,13 @@ def fact_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
             choice = Choice.of(text, fact.value, fact.wrong(rng, rng.choice((2, 3, 3))), rng)
             turns.append((put(choice, "lines"), choice.letter))
     return turns
+
+
+def matching(rng: random.Random) -> tuple[str, str]:
+    """A word and lettered options, one of which it is: (prompt, letter)."""
+    options = rng.sample(rng.choice(ANSWER_WORDS), rng.randint(2, 4))
+    choice = Choice.of(options[0], options[0], options[1:], rng)
+    return f"{choice.question}\n{choice.lines}", choice.letter
 
 
 def exam(fact: Fact, rng: random.Random) -> tuple[str, str]:

@@ -19,15 +19,25 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 
 from modeling_aligned_llava.chat_templates import chat_template
 from tinyworld import layouts
-from tinyworld.language import LISTED_WORDS, caption, exam_for_training, fact_turns, listing, tale, taught_turns
+from tinyworld.language import (
+    LISTED_WORDS,
+    caption,
+    exam_for_training,
+    fact_turns,
+    listing,
+    matching,
+    scene_questions,
+    tale,
+    taught_turns,
+)
 from tinyworld.tokenizer import END, START, train_tokenizer
 
 
 IGNORED = -100
 WIDTH = 64
-MIXTURE = {"dialogue": 46, "caption": 14, "echo": 4, "tale": 12, "exam": 12, "fact": 12}
-FIRST_MIXTURE = {"dialogue": 20, "caption": 65, "echo": 15}  # copying what is listed comes before answering about it
-FIRST_SHARE = 0.1  # of all steps
+MIXTURE = {"dialogue": 32, "quiz": 22, "match": 4, "caption": 8, "tale": 11, "exam": 11, "fact": 12}
+FIRST_MIXTURE = {"quiz": 37, "match": 15, "caption": 40, "echo": 8}  # dense in answers: reading, looking up, matching
+FIRST_SHARE = 0.15  # of all steps
 
 
 @dataclass
@@ -58,6 +68,14 @@ def _dialogue(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], 
     return pieces
 
 
+def _lines(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> list[Row]:
+    """Prompts and answers line by line, without the words around them that a dialogue has."""
+    pieces = []
+    for prompt, answer in pairs:
+        pieces += [_piece(tokenizer, f"\n{prompt}\n", learnt=False), _piece(tokenizer, answer, learnt=True)]
+    return pieces
+
+
 def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int]) -> Row:
     """One training text by a mixture: what is asked or listed is context, what is answered or told is learnt."""
     kind = rng.choices(list(mixture), weights=list(mixture.values()))[0]
@@ -66,6 +84,11 @@ def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[st
         pieces = _dialogue(tokenizer, taught_turns(items, rng, 3), _listing(tokenizer, items, rng))
     elif kind == "caption":
         pieces = [_listing(tokenizer, items, rng), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
+    elif kind == "quiz":
+        pieces = _lines(tokenizer, [(q.text, q.answer) for q in scene_questions(items, rng, 12)])
+        pieces = [_listing(tokenizer, items, rng), *pieces]
+    elif kind == "match":
+        pieces = _lines(tokenizer, [matching(rng) for _ in range(8)])
     elif kind == "echo":
         words = "".join(f" {word}" for word in rng.choices(LISTED_WORDS, k=24))
         pieces = [_piece(tokenizer, f"{words}\n", learnt=False), _piece(tokenizer, f"{words}{END}", learnt=True)]

@@ -1,0 +1,46 @@
+"""Every command of the README is executed, in order, as a newcomer would type it."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TESTS = "make test"  # what runs this file; running it here would never end
+NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="the commands use .venv (make install)"),
+]
+
+
+def blocks(language: str) -> list[str]:
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("block", blocks("bash"), ids=lambda block: block.splitlines()[0][:50])
+def test_command(block):
+    assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0  # noqa: S607
+    if NOT_HERE in block or block.strip() == TESTS:
+        return
+    assembled = re.search(r"--out (\S+)", block)
+    if assembled and (REPOSITORY / assembled[1]).exists():
+        pytest.skip(f"{assembled[1]} is there from an earlier run")
+    ended = subprocess.run(["bash", "-e"], input=block, text=True, cwd=REPOSITORY, capture_output=True)  # noqa: S607
+    assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
+
+
+def test_loading_as_the_readme_says():
+    checkpoint = REPOSITORY / "results/tinyworld/checkpoints/baseline/stage2"
+    (load,) = blocks("python")
+    code = f"path = {str(checkpoint)!r}\n{load}\nprint(type(model).__name__)"
+    python = REPOSITORY / ".venv/bin/python"
+    ended = subprocess.run(  # noqa: S603
+        [python, "-c", code], text=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
+    assert ended.stdout.strip() == "AlignedLlavaForConditionalGeneration", ended.stderr[-3000:]

@@ -1,0 +1,103 @@
+"""What `bash eval/run_all.sh` must show at toy scale; it is run here unless results/tinyworld is finished already."""
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+RUN = REPOSITORY / "results" / "tinyworld"
+PYTHON = REPOSITORY / ".venv/bin/python"
+ARMS = ("baseline", "norm", "norm-gwc")
+NINE = ("mmbench", "mmstar", "pope", "seedbench_2_plus", "ocrbench", "scienceqa", "ai2d", "hellaswag", "mmlu")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="run_all.sh would install .venv first"),
+]
+
+
+def command(*words: object) -> subprocess.CompletedProcess:
+    return subprocess.run([str(word) for word in words], cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
+
+
+@pytest.fixture(scope="module", autouse=True)
+def finished_run():
+    ended = command("bash", "eval/run_all.sh")
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+
+
+def scores() -> dict[tuple[str, str], dict]:
+    rows = json.loads((RUN / "scores.json").read_text(encoding="utf-8"))
+    return {(row["method"], row["benchmark"]): row for row in rows if row["source"] == "measured"}
+
+
+def test_again_it_ends_within_a_minute_and_changes_nothing():
+    def state() -> dict[Path, int]:
+        files = [RUN / "run.json", RUN / "scores.json", *RUN.glob("tables/*"), *RUN.glob("checkpoints/*/*/*")]
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    before, start = state(), time.monotonic()
+    assert command("bash", "eval/run_all.sh").returncode == 0
+    assert time.monotonic() - start < 60
+    assert state() == before
+
+
+def test_every_arm_has_every_score():
+    found = scores()
+    for arm in ARMS:
+        for benchmark in (*NINE, "avg"):
+            row = found[arm, benchmark]
+            assert row["status"] == "ok" and row["ci95"][0] <= row["score"] <= row["ci95"][1]
+            assert (row["delta"] is None) == (arm == "baseline")
+
+
+def test_the_decoder_alone_is_20_points_above_chance_on_text():
+    found = scores()
+    assert found["language-model", "hellaswag"]["score"] >= 45
+    assert found["language-model", "mmlu"]["score"] >= 45
+    assert found["language-model", "pope"]["status"] == "not run"
+
+
+def test_handwritten_digits_are_read_20_points_above_chance():
+    (samples,) = (RUN / "harness/baseline/ocrbench").rglob("*_samples_ocrbench.jsonl")
+    rows = [json.loads(line)["ocrbench_accuracy"] for line in samples.read_text(encoding="utf-8").splitlines()]
+    digits = [row["score"] for row in rows if row["question_type"] == "Digit String Recognition"]
+    assert len(digits) == 100
+    assert 100 * sum(digits) / len(digits) >= 20 + 1  # two digits or more: chance is at most 1 in 100
+
+
+def profiled(checkpoint: Path, images: Path, out: Path) -> dict:
+    ended = command(PYTHON, "-m", "eval.diagnostics", "profile", checkpoint, "--images", images, "--json", out)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(out.read_text(encoding="utf-8"))
+
+
+def test_visual_tokens_dwarf_text_in_the_baseline_and_equal_it_at_the_start_of_the_norm(tmp_path):
+    images = RUN / "data/images"
+    baseline = profiled(RUN / "checkpoints/baseline/stage2", images, tmp_path / "baseline.json")
+    assert baseline["ratio"] >= 10
+    start = RUN / "checkpoints/norm/stage1/assembled"
+    norm = profiled(start, images, tmp_path / "norm.json")
+    text_norm = json.loads((start / "config.json").read_text(encoding="utf-8"))["text_norm"]
+    assert norm["norms"]["visual tokens at layer 0"]["mean"] == pytest.approx(text_norm, rel=0.01)
+
+
+def test_a_photograph_needs_no_special_treatment(tmp_path):
+    from sklearn.datasets import load_sample_images
+
+    from modeling_aligned_llava.batched_generation import load_generator
+
+    photograph = Image.fromarray(load_sample_images().images[0])
+    assert photograph.size == (640, 427)
+    photograph.save(tmp_path / "china.jpg")
+    checkpoint = RUN / "checkpoints/baseline/stage2"
+    assert profiled(checkpoint, tmp_path / "china.jpg", tmp_path / "profile.json")["images"] == 1
+    generator = load_generator(str(checkpoint))
+    prompt = generator.render("What colour is the square?", images=1)
+    (answer,) = generator.answer([prompt], [[photograph]], max_new_tokens=16)
+    assert answer.strip()

@@ -1,0 +1,70 @@
+"""The shipped backbones: small, safe to load, and able to do what training builds on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
+from tinyworld.benchmarks import hellaswag, mmlu
+from tinyworld.language import LISTED_WORDS
+
+
+BACKBONES = Path(__file__).resolve().parents[2] / "tinyworld" / "backbones"
+CHANCE = 0.25
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    model = AutoModelForCausalLM.from_pretrained(BACKBONES / "language").eval()
+    return model, SavedTokenizer.from_pretrained(BACKBONES / "language")
+
+
+def test_weights_are_safetensors_and_under_12_megabytes():
+    files = [path for path in BACKBONES.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} <= {".safetensors", ".json", ".jinja"}
+    assert sum(path.stat().st_size for path in files) < 12e6
+
+
+def test_every_listed_word_is_one_token(decoder):
+    _, tokenizer = decoder
+    assert isinstance(tokenizer, PreTrainedTokenizerFast)
+    assert all(len(tokenizer.encode(f" {word}", add_special_tokens=False)) == 1 for word in LISTED_WORDS)
+
+
+@torch.inference_mode()
+def log_likelihoods(decoder, pairs: list[tuple[str, str]]) -> torch.Tensor:
+    """Summed log-probability of each continuation behind its context, [len(pairs)]."""
+    model, tokenizer = decoder
+    contexts = [tokenizer.encode(context, add_special_tokens=False) for context, _ in pairs]
+    whole = [tokenizer.encode(context + ending, add_special_tokens=False) for context, ending in pairs]
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in whole], batch_first=True)
+    scores = model(input_ids=ids, use_cache=False).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
+    return torch.stack([scores[i, len(contexts[i]) - 1 : len(row) - 1].sum() for i, row in enumerate(whole)])
+
+
+def test_decoder_knows_its_stories_20_points_above_chance(decoder):
+    rows = hellaswag().configs["default"]["validation"]
+    right = 0
+    for row in rows:
+        context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
+        scores = log_likelihoods(decoder, [(context, f" {ending}") for ending in row["endings"]])
+        lengths = torch.tensor([len(ending) for ending in row["endings"]])
+        right += int((scores / lengths).argmax()) == int(row["label"])
+    assert right / len(rows) >= CHANCE + 0.20
+
+
+def test_decoder_passes_its_exams_20_points_above_chance(decoder):
+    rows = [row for splits in mmlu().configs.values() for row in splits["test"]]
+    right = 0
+    for row in rows:
+        lines = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", row["choices"], strict=True))
+        subject = row["subject"].replace("_", " ")
+        context = (
+            f"The following are multiple choice questions (with answers) about {subject}.\n\n"
+            f"{row['question']}\n{lines}\nAnswer:"
+        )
+        scores = log_likelihoods(decoder, [(context, f" {letter}") for letter in "ABCD"])
+        right += int(scores.argmax()) == row["answer"]
+    assert right / len(rows) >= CHANCE + 0.20
