@@ -24,6 +24,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from .batched_generation import end_tokens
 from .chat_templates import chat_template as shipped_template
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError, run_main
@@ -101,7 +102,8 @@ def assemble(
     model = _join(config, tower, language, seed)
     model.generation_config = language.generation_config
     model.generation_config._from_model_config = False  # what stands here is meant, not derived
-    model.generation_config.eos_token_id = _eos_ids(language, tokenizer)
+    # chat models have several, and their configs disagree on which
+    model.generation_config.eos_token_id = end_tokens(language.generation_config, language.config, tokenizer)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     processor = LlavaProcessor(
         image_processor=image_processor,
@@ -213,14 +215,6 @@ def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
     bound = 1 / math.sqrt(linear.in_features)
     for parameter in linear.parameters():
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
-
-
-def _eos_ids(language: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Every id that ends an answer: chat models have several, and their configs disagree on which."""
-    ids: set[int] = set()
-    for found in (language.generation_config.eos_token_id, language.config.eos_token_id, tokenizer.eos_token_id):
-        ids.update(found if isinstance(found, list) else [] if found is None else [found])
-    return sorted(ids)
 
 
 def _forget_local_paths(config: AlignedLlavaConfig, vision_tower: str | Path, language_model: str | Path) -> None:
