@@ -39,7 +39,7 @@ class Family(NamedTuple):
     note: str = ""
 
 
-_NEWLINE = "`image_newline`, a learned vector with a norm of its own, ends every row of a tiled image"
+_NEWLINE = "`image_newline`, a learned vector with a norm of its own, ends the rows of an image"
 _SCALED = "text is scaled by sqrt(D) inside the embedding module; `s` is the norm behind that scaling"
 
 FAMILIES: dict[str, Family] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
 
 from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
@@ -187,6 +188,23 @@ def test_a_base_model_without_head_is_served(tmp_path):
     assert type(again) is type(base)
     with torch.no_grad():
         assert torch.equal(again(**inputs).last_hidden_state, base(**inputs).last_hidden_state)
+
+
+def test_peft_trains_the_norm_in_full_beside_lora(tmp_path):
+    model, inputs = tiny("qwen2_5_vl")
+    lora = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=[NORM])
+    tuned = get_peft_model(align(model), lora).train()
+    tuned(**inputs, labels=inputs["input_ids"]).loss.backward()
+    trained = {key: p for key, p in tuned.named_parameters() if p.requires_grad}
+    assert sum(NORM in key for key in trained) == 2 and all(p.grad is not None for p in trained.values())
+    torch.optim.SGD(trained.values(), lr=0.1).step()
+    expected = logits(tuned.eval(), inputs)
+    tuned.save_pretrained(tmp_path / "adapter")
+    again = PeftModel.from_pretrained(align(tiny("qwen2_5_vl")[0]), tmp_path / "adapter").eval()
+    assert torch.equal(logits(again, inputs), expected)
+    merged = again.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    assert torch.equal(logits(load_aligned(tmp_path / "merged"), inputs), logits(merged, inputs))
 
 
 def test_a_copy_calls_its_own_norm_and_initialisation_leaves_it_alone():
