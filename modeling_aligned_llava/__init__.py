@@ -3,6 +3,7 @@
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
 
 from .configuration_aligned_llava import AlignedLlavaConfig
+from .connectors import align, load_aligned
 from .methods import method_fields, method_names
 from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
 from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
@@ -23,6 +24,8 @@ __all__ = [
     "AlignedLlavaForConditionalGeneration",
     "AlignedLlavaModel",
     "GlobalWeightCompensatedLayerNorm",
+    "align",
+    "load_aligned",
     "mean_embedding_norm",
     "method_fields",
     "method_names",
