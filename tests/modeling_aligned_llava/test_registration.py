@@ -40,7 +40,6 @@ def test_the_light_parts_do_not_wait_for_torch():
     [
         "import modeling_aligned_llava",
         "from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig",
-        "from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaModel",
     ],
 )
 def test_the_auto_classes_know_the_model_after(first):
