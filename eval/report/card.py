@@ -1,7 +1,7 @@
 """The model card of one checkpoint, from the run that evaluated it: metadata for the Hub, tables, recipe, limits.
 
-A pure function of files: `results/RUN/{run,scores}.json`, the checkpoint's own, and `model_cards/`. What is not recorded
-is said to be so; a score belongs to the checkpoint only if the run evaluated these very weights.
+A pure function of files: `results/RUN/{run,scores}.json`, the checkpoint's own, and `model_cards/`. What is not
+recorded is said to be so; a score belongs to the checkpoint only if the run evaluated these very weights.
 """
 
 from pathlib import Path
@@ -65,6 +65,8 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
     rows = _required(run / "scores.json", "evaluate the run first (python -m eval.suite)")
     arm = _arm(checkpoint, record, run)
+    # The words of an exception can hold paths of the machine; its class says enough here.
+    rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
     cells = [row for row in rows if row["source"] == "measured" and _same_arm(row, arm)]
     official = is_official(cells, Path(record["data"]["root"]))
     stages = _stages(checkpoint)
@@ -77,7 +79,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         datasets=datasets or None,
         model_name=repository.rpartition("/")[2],
         eval_results=_eval_results(cells, official, run.name, record["versions"]) or None,
-        **_licence([part["licence"] for part in parts if part["role"] != "data"]),
+        **_licence([part["licence"] for part in parts if part["role"] != "data"], repository),
     )
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)  # noqa: S701  Markdown
     text = environment.get_template("model_card.md.jinja").render(
@@ -87,14 +89,17 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         method=arm["method"],
         seed=arm["seed"],
         config=config,
-        fields={name: config.get(name) for name in FIELDS},
+        fields={name: _shown(config.get(name)) for name in FIELDS},
         loading=LOADING.format(name=repository),
         scored=any(cell["status"] == "ok" for cell in cells),
-        label=f"{arm['backbone']} {arm['method']}",
         table=tables.markdown(rows),
         parts=parts,
         recipe=list(stages),
-        settings={name: [_shown(stage.get(name)) for stage in stages.values()] for name in SETTINGS},
+        settings={
+            name: [_shown(stage.get(name)) for stage in stages.values()]
+            for name in SETTINGS
+            if any(name in stage for stage in stages.values())
+        },
         gain=norm["gain"],
         profile=read_json(checkpoint / "norm_profile.json"),
         limits=_limits(cells, rows),
@@ -143,7 +148,7 @@ def _stages(checkpoint: Path) -> dict[str, dict[str, Any]]:
 
 
 def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """Backbones and data with their licences. A path on somebody's machine is neither a name nor anybody's business."""
+    """Backbones and data with their licences; a path on somebody's machine is not a name."""
     licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
     parts = []
     for role, part, setting in (
@@ -160,11 +165,12 @@ def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[di
     return parts
 
 
-def _licence(of_models: list[str]) -> dict[str, str]:
+def _licence(of_models: list[str], repository: str) -> dict[str, str]:
     """The strictest of the backbones' licences for the Hub's `license`, where one can be told."""
     strict = {licence for licence in of_models if licence != "apache-2.0"}
     if UNKNOWN in strict or len(strict) > 1:
-        return {"license": "other", "license_name": "inherited", "license_link": "README.md"}
+        link = f"https://huggingface.co/{repository}#parts-data-and-licences"
+        return {"license": "other", "license_name": "inherited", "license_link": link}
     return {"license": strict.pop() if strict else "apache-2.0"}
 
 

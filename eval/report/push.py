@@ -66,8 +66,8 @@ def main() -> None:
         return
     try:
         url = upload(files, args.repository, private=args.private or None, revision=args.revision)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{args.repository}: {' '.join(str(error).split())}") from error
+    except Exception as error:  # whatever the Hub's client raises, its HTTP library's errors among it
+        raise UserError(f"{args.repository}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     print(f"published: {url}")  # noqa: T201
 
 
