@@ -5,12 +5,12 @@ Travels with the weights as part of the code that loads them, so it needs no mor
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCard, ModelCardData, snapshot_download
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
@@ -32,7 +32,7 @@ LOADING = """\
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 model = AutoModelForImageTextToText.from_pretrained("{name}", trust_remote_code=True)
-processor = AutoProcessor.from_pretrained("{name}")
+processor = AutoProcessor.from_pretrained("{name}", trust_remote_code=True)
 ```
 
 The code that runs is in this folder; read it and pin a revision. With the package `modeling_aligned_llava` installed
@@ -70,12 +70,12 @@ def forget_local_paths(config: Any) -> None:
             part.name_or_path = ""
 
 
-def processor_files(folder: str | Path) -> Iterator[Path]:
+def processor_files(folder: str | os.PathLike) -> Iterator[Path]:
     """The files of the processor and its tokenizer in a folder."""
     return (file for pattern in PROCESSOR_FILES for file in sorted(Path(folder).glob(pattern)))
 
 
-def copy_processor(source: str, revision: str | None, folder: str | Path) -> None:
+def copy_processor(source: str, revision: str | None, folder: str | os.PathLike) -> None:
     """Copy the processor that lies beside the weights a model was loaded from, unless `folder` has its own.
 
     Of a Hub id only what is in the local cache is taken: saving never waits for the network.
@@ -94,7 +94,9 @@ def copy_processor(source: str, revision: str | None, folder: str | Path) -> Non
         shutil.copyfile(file, target)
 
 
-def write_plain_card(config: Any, folder: str | Path, name: str = "path/to/this/folder") -> None:
+def write_plain_card(
+    config: Any, folder: str | os.PathLike, name: str = "path/to/this/folder", tags: Sequence[str] = ()
+) -> None:
     """A model card without scores, unless the folder has one: backbones, method, how to load `name`."""
     path = Path(folder) / "README.md"
     if path.exists():
@@ -104,16 +106,16 @@ def write_plain_card(config: Any, folder: str | Path, name: str = "path/to/this/
     text = _CARD.format(
         title=f"LLaVA, {method}", method=method, norm=config.projector_norm, loading=LOADING.format(name=name)
     )
-    data = card_data(base_model=[name for name in backbones if is_hub_id(name)] or None)
+    data = card_data(tags=tags, base_model=[name for name in backbones if is_hub_id(name)] or None)
     path.write_text(f"---\n{data}\n---\n\n{text}", encoding="utf-8")
 
 
-def card_data(**metadata: Any) -> ModelCardData:
+def card_data(tags: Sequence[str] = (), **metadata: Any) -> ModelCardData:
     """The metadata every card has, with more of it."""
     return ModelCardData(
         pipeline_tag="image-text-to-text",
         library_name="transformers",
-        tags=["llava", "norm-alignment", "arxiv:2512.08374"],
+        tags=["llava", "norm-alignment", "arxiv:2512.08374", *tags],
         **metadata,
     )
 
@@ -152,48 +154,52 @@ def upload(
     return str(commit.commit_url)
 
 
-class PublishedFolder:
-    """Mixin of the models: saving writes everything the folder needs, pushing uploads just that."""
+def push(
+    model: Any,
+    repo_id: str,
+    *,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    max_shard_size: int | str | None = "50GB",
+    tags: Sequence[str] = (),
+) -> str:
+    """Save a model and upload the folder; a card that the repository has already is kept.
 
-    config: Any
-    processor_source: tuple[str, str | None] | None = None
-    """Folder or Hub id, and its revision, that the model was loaded from."""
+    Args:
+        model: one of this package's models.
+        repo_id: name of the repository, created if it does not exist.
+        private: whether a repository made here is private.
+        revision: branch to commit to, made if it does not exist.
+        create_pr: open a pull request instead.
+        max_shard_size: see `save_pretrained`.
+        tags: more tags for the card.
 
-    def complete_folder(self, folder: str | os.PathLike) -> None:
-        """Add processor and card to a folder with weights and configuration."""
-        if self.processor_source is not None:
-            copy_processor(*self.processor_source, Path(folder))
-        write_plain_card(self.config, Path(folder))
-
-    def push_to_hub(
-        self, repo_id: str, *, max_shard_size: int | str = "50GB", tags: list[str] | None = None, **kwargs: Any
-    ) -> str:
-        """Save the model and upload the folder; a card that the repository has already is kept.
-
-        Args:
-            repo_id: name of the repository, created if it does not exist.
-            max_shard_size: see `save_pretrained`.
-            tags: more tags for the card.
-            kwargs: those of `upload`: private, revision, token, create_pr, commit_message, commit_description.
-
-        Returns:
-            The address of the commit.
-        """
-        with TemporaryDirectory() as folder:
-            path = Path(folder)
-            write_plain_card(self.config, path, repo_id)
-            self.save_pretrained(path, max_shard_size=max_shard_size)  # type: ignore[attr-defined]
-            if tags:
-                card = ModelCard.load(path / "README.md")
-                card.data.tags = [*card.data.tags, *tags]
-                card.save(path / "README.md")
-            files: dict[str, Path | bytes] = {
-                file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.is_file()
-            }
-            api = HfApi(token=kwargs.get("token"))
-            if api.file_exists(repo_id, "README.md", revision=kwargs.get("revision")):
-                del files["README.md"]
-            return upload(files, repo_id, **kwargs)
+    Returns:
+        The address of the commit.
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        write_plain_card(model.config, path, repo_id, [*(model.model_tags or ()), *tags])
+        model.save_pretrained(path, max_shard_size=max_shard_size)
+        files: dict[str, Path | bytes] = {
+            file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.is_file()
+        }
+        if HfApi(token=token).file_exists(repo_id, "README.md", revision=revision):
+            del files["README.md"]
+        return upload(
+            files,
+            repo_id,
+            private=private,
+            revision=revision,
+            token=token,
+            create_pr=create_pr,
+            commit_message=commit_message,
+            commit_description=commit_description,
+        )
 
 
-__all__ = ["PublishedFolder"]
+__all__ = ["copy_processor", "forget_local_paths", "push", "upload", "write_plain_card"]

@@ -14,7 +14,7 @@ from transformers import initialization as init
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from .configuration_aligned_llava import AlignedLlavaConfig
-from .hub_folder import PublishedFolder, forget_local_paths
+from .hub_folder import copy_processor, forget_local_paths, push, write_plain_card
 from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
 
 
@@ -59,11 +59,12 @@ class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
         return hidden_states if self.norm is None else self.norm(hidden_states)
 
 
-class AlignedLlavaPreTrainedModel(PublishedFolder, LlavaPreTrainedModel):
+class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     """Initialisation, loading and saving shared by the base model and the conditional-generation model."""
 
     config_class = AlignedLlavaConfig
     config: AlignedLlavaConfig
+    processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, that it was loaded from
     _keep_in_fp32_modules_strict = ["multi_modal_projector.norm"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -120,17 +121,23 @@ class AlignedLlavaPreTrainedModel(PublishedFolder, LlavaPreTrainedModel):
 
         `push_to_hub=True` uploads as well; the arguments of `push_to_hub` are then accepted here.
         """
-        push = kwargs.pop("push_to_hub", False)
+        publish = kwargs.pop("push_to_hub", False)
         names = ("repo_id", "private", "revision", "create_pr", "commit_message", "commit_description", "tags")
         destination = {name: kwargs.pop(name) for name in names if name in kwargs}
         self.config.auto_map = dict(_AUTO_MAP)
         forget_local_paths(self.config)
         super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
         if is_main_process:
-            self.complete_folder(save_directory)
-        if push:
+            if self.processor_source is not None:
+                copy_processor(*self.processor_source, save_directory)
+            write_plain_card(self.config, save_directory)
+        if publish:
             destination.setdefault("repo_id", os.path.basename(os.path.abspath(save_directory)))
             self.push_to_hub(**destination, token=kwargs.get("token"))
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        """Save and upload in one commit; arguments and result are those of `hub_folder.push`."""
+        return push(self, *args, **kwargs)
 
 
 class AlignedLlavaModel(AlignedLlavaPreTrainedModel, LlavaModel):
