@@ -273,3 +273,15 @@ def test_push_to_hub_and_back(trained, without_package, tmp_path):
     again = tmp_path / "again"
     assert all((again / file.name).read_bytes() == file.read_bytes() for file in kept)
     assert json.loads((again / "config.json").read_text())["auto_map"]["AutoConfig"].startswith("configuration_")
+
+
+def test_the_loading_page_works_as_written(trained, tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/loading.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    PICTURE.save("picture.jpg")
+    Path("path/to").mkdir(parents=True)
+    Path("path/to/checkpoint").symlink_to(trained["norm-gwc"])
+    capsys.readouterr()
+    exec(code, {})  # noqa: S102
+    assert capsys.readouterr().out.strip()
