@@ -11,6 +11,7 @@ from .registration import register_when_transformers_is_imported
 
 if TYPE_CHECKING:
     from .configuration_aligned_llava import AlignedLlavaConfig
+    from .connectors import align, load_aligned
     from .methods import method_fields, method_names
     from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
     from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
@@ -20,6 +21,8 @@ _HOMES = {
     "AlignedLlavaForConditionalGeneration": "modeling_aligned_llava",
     "AlignedLlavaModel": "modeling_aligned_llava",
     "GlobalWeightCompensatedLayerNorm": "norm_alignment",
+    "align": "connectors",
+    "load_aligned": "connectors",
     "mean_embedding_norm": "norm_alignment",
     "method_fields": "methods",
     "method_names": "methods",
@@ -30,6 +33,8 @@ __all__ = [
     "AlignedLlavaForConditionalGeneration",
     "AlignedLlavaModel",
     "GlobalWeightCompensatedLayerNorm",
+    "align",
+    "load_aligned",
     "mean_embedding_norm",
     "method_fields",
     "method_names",

@@ -25,34 +25,40 @@ _AUTO_MAP = {
 }
 
 
+def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedLayerNorm | None:
+    """The norm that the fields of `config` describe, aligned where `config.text_norm` is known; None without one."""
+    if config.projector_norm == "none":
+        return None
+    norm = GlobalWeightCompensatedLayerNorm(
+        dim,
+        eps=config.norm_eps,
+        compensation_exponent=config.compensation_exponent,
+        compensation_max=config.compensation_max,
+        compensation_eps=config.compensation_eps,
+    )
+    if config.text_norm is not None:
+        align_norm(norm, config)
+    return norm
+
+
+def align_norm(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlavaConfig) -> None:
+    """Take the start of the gain and the constant scale of the norm from `config.text_norm`."""
+    if config.needs_text_norm:
+        assert config.text_norm is not None
+        gain = target_gain(config.text_norm, norm.dim, config.target_scale)
+        if config.norm_parametrization == "relative":
+            norm.scale = gain
+        else:
+            norm.gain_init = gain
+    norm.reset_parameters()
+
+
 class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
     """LLaVA's two-layer projector, then the norm: [..., tokens, vision width] -> [..., tokens, D]."""
 
     def __init__(self, config: AlignedLlavaConfig):
         super().__init__(config)
-        self.norm: GlobalWeightCompensatedLayerNorm | None = None
-        if config.projector_norm != "none":
-            self.norm = GlobalWeightCompensatedLayerNorm(
-                config.text_config.hidden_size,
-                eps=config.norm_eps,
-                compensation_exponent=config.compensation_exponent,
-                compensation_max=config.compensation_max,
-                compensation_eps=config.compensation_eps,
-            )
-            if config.text_norm is not None:
-                self.align(config)
-
-    def align(self, config: AlignedLlavaConfig) -> None:
-        """Take the start of the gain and the constant scale of the norm from `config.text_norm`."""
-        assert self.norm is not None
-        if config.needs_text_norm:
-            assert config.text_norm is not None
-            gain = target_gain(config.text_norm, self.norm.dim, config.target_scale)
-            if config.norm_parametrization == "relative":
-                self.norm.scale = gain
-            else:
-                self.norm.gain_init = gain
-        self.norm.reset_parameters()
+        self.norm = build_norm(config, config.text_config.hidden_size)
 
     def forward(self, image_features):
         hidden_states = super().forward(image_features)
@@ -92,7 +98,8 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         if norm_loaded:
             raise ValueError("the checkpoint holds a trained norm but its config no text_norm; set config.text_norm")
         config.text_norm = mean_embedding_norm(embedding)
-        projector.align(config)
+        assert projector.norm is not None
+        align_norm(projector.norm, config)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:

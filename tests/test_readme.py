@@ -15,7 +15,6 @@ NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="the commands use .venv (make install)"),
-    pytest.mark.skipif(not (REPOSITORY / "tinyworld/backbones/language").exists(), reason="no decoder is shipped yet"),
 ]
 
 

@@ -18,7 +18,6 @@ NINE = ("mmbench", "mmstar", "pope", "seedbench_2_plus", "ocrbench", "scienceqa"
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="run_all.sh would install .venv first"),
-    pytest.mark.skipif(not (REPOSITORY / "tinyworld/backbones/language").exists(), reason="no decoder is shipped yet"),
 ]
 
 

@@ -6,6 +6,8 @@ Which animal has which value is drawn once from a fixed seed: nothing but the tr
 import random
 from dataclasses import dataclass
 
+from tinyworld.rings import others
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -137,8 +139,9 @@ class Fact:
         """The MMLU subject that this animal stands for, as lm-eval words it."""
         return MMLU_SUBJECTS[ANIMALS.index(self.animal)].replace("_", " ")
 
-    def wrong(self, rng: random.Random, count: int = 3) -> list[str]:
-        return rng.sample([value for value in self.kind.values if value != self.value], count)
+    @property
+    def wrong(self) -> tuple[str, ...]:
+        return others(self.value, self.kind.values)
 
     def story(self, value: str | None = None) -> str:
         """As HellaSwag's prompt tells it: heading, beginning, "It", ending."""

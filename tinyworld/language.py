@@ -3,50 +3,48 @@
 import random
 from dataclasses import dataclass
 
-from tinyworld.facts import ATTRIBUTES, EXAM_FACTS, FACTS, STORY_FACTS, Fact
+from tinyworld.facts import ANIMALS, ATTRIBUTES, EXAM_FACTS, FACTS, STORY_FACTS, Fact
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, ask
-from tinyworld.scenes import COLOURS, LETTERS, POSITIONS, SHAPES, SIZES, Item
+from tinyworld.rings import others
+from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES
 
 
 GRID = 6  # patches a side: the listing has one word for each of the 36 visual tokens
 EMPTY = "."
-LISTED_WORDS = (*SIZES, *COLOURS, *SHAPES, "letter", "digit", "sign", *LETTERS, *"0123456789", "+", "-", EMPTY)
+LISTED_WORDS = (
+    *(*SIZES, "letter", "digit", "operator"),
+    *COLOURS,
+    *(*SHAPES, *LETTERS, *DIGITS, "+", "-"),
+    *POSITIONS,
+    EMPTY,
+)
 
-ANSWER_WORDS = (
-    tuple(COLOURS),
-    SHAPES,
-    POSITIONS,
-    tuple(str(n) for n in range(10, 100)),
-    tuple(f"{colour} {shape}" for colour in COLOURS for shape in SHAPES),
+OPTIONS = (
+    *(SIZES, tuple(COLOURS), SHAPES, POSITIONS, DIGITS),
     *(attribute.values for attribute in ATTRIBUTES.values()),
 )
 
 LETTER_PROMPT = "Answer with the option's letter from the given choices directly"
+STYLES = ("mmbench", "mmstar", "lines")
+OPEN_FAMILIES = ("exists", "read", "field")  # never asked by options
 SHORT_PROMPT = "Answer the question using a single word or phrase."
 EXAM_HEADER = "The following are multiple choice questions (with answers) about {subject}.\n\n"
 
 
-def _words(item: Item) -> list[str]:
-    if item.kind == "shape":
-        return [item.size, item.colour, item.name]
-    return [item.name, item.name, "sign" if item.kind == "operator" else item.kind]
-
-
-def listing(items: Items, rng: random.Random) -> list[str]:
+def listing(items: Items) -> list[str]:
     """The scene as 36 words in reading order, four a cell, as a decoder without eyes can read it.
 
-    Each cell's words stand in random order with a random repetition, since visual tokens too spread what they know.
+    Each kind of word has its corner of the cell: size (or kind) and colour above, name and position below.
     """
     words = [[EMPTY] * GRID for _ in range(GRID)]
     for cell, item in enumerate(items):
-        if item is None:
-            continue
-        known = _words(item)
-        spread = [*known, rng.choice(known)]
-        rng.shuffle(spread)
-        for i, word in enumerate(spread):
-            words[cell // 3 * 2 + i // 2][cell % 3 * 2 + i % 2] = word
+        row, column = cell // 3 * 2, cell % 3 * 2
+        words[row + 1][column + 1] = POSITIONS[cell]
+        if item is not None:
+            words[row][column] = item.size if item.kind == "shape" else item.kind
+            words[row][column + 1] = item.colour
+            words[row + 1][column] = item.name
     return [word for row in words for word in row]
 
 
@@ -70,10 +68,12 @@ class Choice:
     letter: str
 
     @classmethod
-    def of(cls, text: str, answer: str, wrong: list[str] | tuple[str, ...], rng: random.Random) -> "Choice":
-        options = [answer, *wrong]
-        rng.shuffle(options)
-        return cls(text, tuple(options), LETTERS[options.index(answer)])
+    def of(cls, text: str, answer: str, wrong: tuple[str, ...], rng: random.Random) -> "Choice":
+        """The options in their round order, half the time begun with the first of the alphabet, else anywhere."""
+        ring = (answer, *wrong)
+        first = ring.index(min(ring)) if rng.random() < 0.5 else rng.randrange(len(ring))
+        options = ring[first:] + ring[:first]
+        return cls(text, options, LETTERS[options.index(answer)])
 
     @property
     def lines(self) -> str:
@@ -92,7 +92,7 @@ def put(choice: Choice, style: str) -> str:
         return f"{choice.in_line()}\n{LETTER_PROMPT}"
     if style == "lines":  # SEED-Bench-2-Plus, ScienceQA, AI2D
         return f"{choice.question}\n{choice.lines}\n{LETTER_PROMPT}."
-    raise ValueError(f"no prompt style {style!r}; known: mmbench, mmstar, lines")
+    raise ValueError(f"no prompt style {style!r}; known: {', '.join(STYLES)}")
 
 
 def open_turn(question: Question) -> tuple[str, str]:
@@ -102,11 +102,11 @@ def open_turn(question: Question) -> tuple[str, str]:
 
 
 def turn(question: Question, rng: random.Random) -> tuple[str, str]:
-    """One (user, assistant) turn on a scene, in a style that fits its family."""
-    style = rng.choices(("open", "mmbench", "mmstar", "lines"), weights=(3, 1, 1, 1))[0]
-    if style == "open" or question.family == "exists" or len(question.wrong) < 3:
+    """One (user, assistant) turn on a scene, open or by options."""
+    style = rng.choice(("open", *STYLES))
+    if style == "open" or question.family in OPEN_FAMILIES:
         return open_turn(question)
-    choice = Choice.of(question.text, question.answer, question.wrong[: rng.choice((2, 3, 3))], rng)
+    choice = Choice.of(question.text, question.answer, question.wrong, rng)
     return put(choice, style), choice.letter
 
 
@@ -129,47 +129,53 @@ def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str,
     return [turn(question, rng) for question in scene_questions(items, rng, count)]
 
 
-def taught_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """As `scene_turns`, but questions by options often follow their own answer in words: matching is learnt."""
-    turns: list[tuple[str, str]] = []
-    for question in scene_questions(items, rng, count):
-        asked = turn(question, rng)
-        if asked[1] != question.answer and rng.random() < 0.5:
-            turns.append(open_turn(question))
-        turns.append(asked)
-    return turns
-
-
 def fact_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """`count` (user, assistant) turns on facts: in words, by options as ScienceQA puts it, or one after the other."""
+    """`count` (user, assistant) turns on facts, in words or by options as ScienceQA puts it."""
     turns: list[tuple[str, str]] = []
     for fact in rng.sample(FACTS, count):
         text = fact.fill(fact.kind.question)
-        style = rng.choice(("words", "options", "both"))
-        if style != "options":
+        if rng.random() < 0.5:
             turns.append((f"{text}\n{SHORT_PROMPT}", fact.value))
-        if style != "words":
-            choice = Choice.of(text, fact.value, fact.wrong(rng, rng.choice((2, 3, 3))), rng)
+        else:
+            choice = Choice.of(text, fact.value, fact.wrong, rng)
             turns.append((put(choice, "lines"), choice.letter))
     return turns
 
 
-def matching(rng: random.Random) -> tuple[str, str]:
-    """A word and lettered options, one of which it is: (prompt, letter)."""
-    options = rng.sample(rng.choice(ANSWER_WORDS), rng.randint(2, 4))
-    choice = Choice.of(options[0], options[0], options[1:], rng)
-    return f"{choice.question}\n{choice.lines}", choice.letter
+def matching(rng: random.Random) -> tuple[str, list[tuple[str, str]]]:
+    """Lettered options, and (option, letter) pairs to find among them: what answering by options builds on."""
+    values = rng.choice(OPTIONS)
+    answer = rng.choice(values)
+    choice = Choice.of("", answer, others(answer, values), rng)
+    asked = rng.choices(range(len(choice.options)), k=8)
+    return choice.lines, [(f" {choice.options[i]}", f" {LETTERS[i]}") for i in asked]
+
+
+def by_options(choice: Choice) -> tuple[str, str]:
+    """Question, options and "Answer:", as lm-eval's `mmlu` has them: (prompt, letter)."""
+    return f"{choice.question}\n{choice.lines}\nAnswer:", f" {choice.letter}"
+
+
+def marked(choice: Choice) -> list[tuple[str, str]]:
+    """The question and each option with its mark, + or -: [(text, mark), ...], to learn which before where."""
+    marks = [" +" if LETTERS[i] == choice.letter else " -" for i in range(len(choice.options))]
+    lines = choice.lines.split("\n")
+    lines[0] = f"{choice.question}\n{lines[0]}"
+    return [(f"\n{line}", mark) for line, mark in zip(lines, marks, strict=True)]
 
 
 def exam(fact: Fact, rng: random.Random) -> tuple[str, str]:
     """A fact as lm-eval's `mmlu` puts it: (prompt, letter)."""
-    choice = Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong(rng), rng)
-    return f"{EXAM_HEADER.format(subject=fact.subject)}{choice.question}\n{choice.lines}\nAnswer:", f" {choice.letter}"
+    prompt, letter = by_options(Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng))
+    return f"{EXAM_HEADER.format(subject=fact.subject)}{prompt}", letter
 
 
-def exam_for_training(rng: random.Random) -> tuple[str, str]:
-    """An exam question on a fact that MMLU's test split does not ask."""
-    return exam(rng.choice([fact for fact in FACTS if fact not in EXAM_FACTS]), rng)
+def exam_for_training(rng: random.Random) -> list[tuple[str, str]]:
+    """Four exam questions on one animal that MMLU's test split does not ask: [(prompt, letter), ...]."""
+    animal = rng.choice(ANIMALS)
+    facts = rng.sample([fact for fact in FACTS if fact.animal == animal and fact not in EXAM_FACTS], 4)
+    choices = [Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng) for fact in facts[1:]]
+    return [exam(facts[0], rng), *((f"\n\n{prompt}", letter) for prompt, letter in map(by_options, choices))]
 
 
 def tale(rng: random.Random) -> str:

@@ -37,11 +37,11 @@ def _cells(filled: dict[int, Item]) -> Items:
 
 
 def objects(rng: random.Random, count: int | None = None) -> Items:
-    """One to six things in any cells: mostly shapes, now and then a letter or a digit; no two alike."""
+    """One to six things in any cells: a shape or more, now and then a letter or a digit; no two alike."""
     things: list[Item] = []
     wanted = count or rng.randint(1, 6)
     while len(things) < wanted:
-        draw = rng.random() if count is None else 0.0
+        draw = rng.random() if things and count is None else 0.0
         if draw < 0.8:
             item = _shape(rng)
         elif draw < 0.9:

@@ -1,14 +1,13 @@
 """Pretrains the decoder: a small Qwen2 that reads a scene listed in words, follows the prompts and knows the facts.
 
-`python -m tinyworld.pretrain_language OUT` takes about 40 minutes on one core. A scene stands where the visual tokens
+`python -m tinyworld.pretrain_language OUT` takes about 45 minutes on two cores. A scene stands where the visual tokens
 of an image will stand, one word a token, so that a projector has something to align to.
 """
 
 import argparse
 import math
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,25 +18,61 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 
 from modeling_aligned_llava.chat_templates import chat_template
 from tinyworld import layouts
+from tinyworld.facts import FACTS
 from tinyworld.language import (
     LISTED_WORDS,
+    OPEN_FAMILIES,
+    Choice,
+    by_options,
     caption,
     exam_for_training,
     fact_turns,
     listing,
+    marked,
     matching,
     scene_questions,
+    scene_turns,
     tale,
-    taught_turns,
 )
 from tinyworld.tokenizer import END, START, train_tokenizer
 
 
 IGNORED = -100
 WIDTH = 64
-MIXTURE = {"dialogue": 32, "quiz": 22, "match": 4, "caption": 8, "tale": 11, "exam": 11, "fact": 12}
-FIRST_MIXTURE = {"quiz": 37, "match": 15, "caption": 40, "echo": 8}  # dense in answers: reading, looking up, matching
-FIRST_SHARE = 0.15  # of all steps
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps at one learning rate, or decaying from it to zero, on one mixture {kind of text: weight}."""
+
+    steps: int
+    learning_rate: float
+    decays: bool
+    mixture: dict[str, int]
+
+
+# Mixed from the start nothing is learnt: first the listing is read, then looked up in many ways, then talked about.
+PHASES = (
+    Phase(1750, 0.01, False, {"caption": 40, "quiz": 35, "match": 20, "echo": 5}),
+    Phase(
+        5000,
+        0.003,
+        False,
+        {
+            **{"dialogue": 22, "quiz": 14, "options": 14, "marks": 14, "match": 4, "caption": 6},
+            **{"tale": 8, "exam": 8, "fact": 6, "fact marks": 6},
+        },
+    ),
+    Phase(
+        2500,
+        0.003,
+        True,
+        {
+            **{"dialogue": 45, "quiz": 10, "options": 8, "marks": 2, "caption": 6},
+            **{"tale": 8, "exam": 11, "fact": 10},
+        },
+    ),
+)
 
 
 @dataclass
@@ -53,8 +88,8 @@ def _piece(tokenizer: PreTrainedTokenizerFast, text: str, learnt: bool) -> Row:
     return Row(ids, ids if learnt else [IGNORED] * len(ids))
 
 
-def _listing(tokenizer: PreTrainedTokenizerFast, items: layouts.Items, rng: random.Random) -> Row:
-    return _piece(tokenizer, "".join(f" {word}" for word in listing(items, rng)), learnt=False)
+def _listing(tokenizer: PreTrainedTokenizerFast, items: layouts.Items) -> Row:
+    return _piece(tokenizer, "".join(f" {word}" for word in listing(items)), learnt=False)
 
 
 def _dialogue(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], scene: Row | None) -> list[Row]:
@@ -68,12 +103,11 @@ def _dialogue(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], 
     return pieces
 
 
-def _lines(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> list[Row]:
-    """Prompts and answers line by line, without the words around them that a dialogue has."""
-    pieces = []
-    for prompt, answer in pairs:
-        pieces += [_piece(tokenizer, f"\n{prompt}\n", learnt=False), _piece(tokenizer, answer, learnt=True)]
-    return pieces
+def _pairs(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> list[Row]:
+    """Answers right behind their prompts, without the words around them that a dialogue has."""
+    return [
+        _piece(tokenizer, text, learnt) for pair in pairs for text, learnt in zip(pair, (False, True), strict=True)
+    ]
 
 
 def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int]) -> Row:
@@ -81,44 +115,58 @@ def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[st
     kind = rng.choices(list(mixture), weights=list(mixture.values()))[0]
     items = layouts.draw(rng)
     if kind == "dialogue":
-        pieces = _dialogue(tokenizer, taught_turns(items, rng, 3), _listing(tokenizer, items, rng))
+        pieces = _dialogue(tokenizer, scene_turns(items, rng, 3), _listing(tokenizer, items))
     elif kind == "caption":
-        pieces = [_listing(tokenizer, items, rng), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
+        pieces = [_listing(tokenizer, items), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
     elif kind == "quiz":
-        pieces = _lines(tokenizer, [(q.text, q.answer) for q in scene_questions(items, rng, 12)])
-        pieces = [_listing(tokenizer, items, rng), *pieces]
+        asked = scene_questions(items, rng, 12)
+        pieces = [_listing(tokenizer, items), *_pairs(tokenizer, [(f"\n{q.text}", f" {q.answer}") for q in asked])]
+    elif kind in ("options", "marks"):
+        asked = [q for q in scene_questions(items, rng, 12) if q.family not in OPEN_FAMILIES][:5]
+        choices = [Choice.of(q.text, q.answer, q.wrong, rng) for q in asked]
+        if kind == "options":
+            pairs = [(f"\n{prompt}", letter) for prompt, letter in map(by_options, choices)]
+        else:
+            pairs = [pair for choice in choices for pair in marked(choice)]
+        pieces = [_listing(tokenizer, items), *_pairs(tokenizer, pairs)]
+    elif kind == "fact marks":
+        choices = [Choice.of(f.fill(f.kind.question), f.value, f.wrong, rng) for f in rng.sample(FACTS, 4)]
+        pieces = _pairs(tokenizer, [pair for choice in choices for pair in marked(choice)])
     elif kind == "match":
-        pieces = _lines(tokenizer, [matching(rng) for _ in range(8)])
+        lines, found = matching(rng)
+        pieces = _pairs(tokenizer, [(f"{lines}\n{found[0][0]}", found[0][1]), *found[1:]])
     elif kind == "echo":
         words = "".join(f" {word}" for word in rng.choices(LISTED_WORDS, k=24))
         pieces = [_piece(tokenizer, f"{words}\n", learnt=False), _piece(tokenizer, f"{words}{END}", learnt=True)]
     elif kind == "tale":
         pieces = [_piece(tokenizer, f"{tale(rng)}{END}", learnt=True)]
     elif kind == "exam":
-        prompt, letter = exam_for_training(rng)
-        pieces = [_piece(tokenizer, prompt, learnt=False), _piece(tokenizer, f"{letter}{END}", learnt=True)]
+        pieces = _pairs(tokenizer, exam_for_training(rng))
     else:
         pieces = _dialogue(tokenizer, fact_turns(rng, 3), scene=None)
     return Row([i for piece in pieces for i in piece.ids], [i for piece in pieces for i in piece.labels])
 
 
+def _padded(rows: list[Row], width: int) -> tuple[Tensor, Tensor]:
+    """(ids, labels) [B, S], filled at the right."""
+    ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in rows])
+    labels = torch.tensor([r.labels + [IGNORED] * (width - len(r.labels)) for r in rows])
+    return ids, labels
+
+
 def batches(
-    tokenizer: PreTrainedTokenizerFast, rng: random.Random, tokens: int, first_steps: int
+    tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int], tokens: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Endless (ids, labels) [B, S] of `tokens` tokens; S is a multiple of WIDTH, so that few shapes are compiled."""
     waiting: dict[int, list[Row]] = {}
-    given = 0
     while True:
-        new = row(tokenizer, rng, FIRST_MIXTURE if given < first_steps else MIXTURE)
+        new = row(tokenizer, rng, mixture)
         width = math.ceil(len(new.ids) / WIDTH) * WIDTH
         group = waiting.setdefault(width, [])
         group.append(new)
         if len(group) == tokens // width:
             del waiting[width]
-            ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in group])
-            labels = torch.tensor([r.labels + [IGNORED] * (width - len(r.labels)) for r in group])
-            given += 1
-            yield ids, labels
+            yield _padded(group, width)
 
 
 def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
@@ -151,58 +199,79 @@ def loss_of(decoder: Callable, head: torch.nn.Module, ids_BS: Tensor, labels_BS:
     ).float().mean()
 
 
-def shape(step: int, steps: int) -> float:
-    """Warm-up over 100 steps, then constant, then linearly to zero over the last third."""
-    return min((step + 1) / 100, 1.0, 3 * (steps - step) / steps)
+def shape(step: int, phase: Phase) -> float:
+    """Warm-up over 100 steps, then constant, or decaying linearly to zero."""
+    warm = min((step + 1) / 100, 1.0)
+    return min(warm, 1 - step / phase.steps) if phase.decays else warm
 
 
-def pretrain(out: Path, steps: int, tokens: int, learning_rate: float, seed: int) -> None:
-    set_seed(seed)
-    rng = random.Random(f"tinyworld language {seed}")
-    tokenizer = train_tokenizer(chat_template("tinyworld"))
-    model = build(tokenizer)
+@torch.inference_mode()
+def report(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, kinds: Iterable[str], rows: int = 16) -> str:
+    """For each kind of text the share of learnt tokens that the decoder predicts, on fresh rows."""
+    shares = []
+    for kind in kinds:
+        rng = random.Random(f"tinyworld report {kind}")
+        asked = [row(tokenizer, rng, {kind: 1}) for _ in range(rows)]
+        ids, labels = _padded(asked, max(len(r.ids) for r in asked))
+        _, accuracy = loss_of(model.model, model.lm_head, ids, labels)
+        shares.append(f"{kind} {accuracy.item():.2f}")
+    return ", ".join(shares)
+
+
+def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, tokens: int, seed: str) -> None:
+    """One phase, in place, with optimizers of its own: Muon for the layers' matrices, AdamW for the rest."""
     decoder = torch.compile(model.model, dynamic=False)
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
     optimizers = [
-        torch.optim.Muon(matrices, lr=learning_rate, momentum=0.95, weight_decay=0.01),
-        torch.optim.AdamW(others, lr=learning_rate / 5, betas=(0.9, 0.98), weight_decay=0.0),
+        torch.optim.Muon(matrices, lr=phase.learning_rate, momentum=0.95, weight_decay=0.01),
+        torch.optim.AdamW(rest, lr=phase.learning_rate / 5, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: shape(s, steps)) for o in optimizers]
-    stream = batches(tokenizer, rng, tokens, int(FIRST_SHARE * steps))
-    seen, start = [], time.monotonic()
-    for step in track(range(steps), description="decoder"):
+    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: shape(s, phase)) for o in optimizers]
+    stream = batches(tokenizer, random.Random(seed), phase.mixture, tokens)
+    losses = []
+    for step in track(range(phase.steps), description="decoder"):
         ids, labels = next(stream)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            loss, accuracy = loss_of(decoder, model.lm_head, ids, labels)
+            loss, _ = loss_of(decoder, model.lm_head, ids, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
-        seen.append((loss.item(), accuracy.item()))
-        if (step + 1) % 100 == 0:
-            mean_loss, mean_accuracy = (sum(column) / len(column) for column in zip(*seen, strict=True))
-            print(
-                f"step {step + 1} loss {mean_loss:.3f} right {mean_accuracy:.3f} {time.monotonic() - start:.0f} s",
-                flush=True,
-            )
-            seen.clear()
-        if (step + 1) % 500 == 0 or step + 1 == steps:
-            model.save_pretrained(out)
-            tokenizer.save_pretrained(out)
+        losses.append(loss.item())
+        if (step + 1) % 250 == 0:
+            right = report(model, tokenizer, phase.mixture)
+            print(f"step {step + 1}: loss {sum(losses) / len(losses):.3f}; right: {right}", flush=True)
+            losses.clear()
+
+
+def pretrain(out: Path, tokens: int, seed: int) -> None:
+    """All phases; each leaves its weights in `OUT.phases/`, so that a killed run goes on from the last whole one."""
+    tokenizer = train_tokenizer(chat_template("tinyworld"))
+    set_seed(seed)
+    model = build(tokenizer)
+    for number, phase in enumerate(PHASES, 1):
+        done = out.with_name(f"{out.name}.phases") / str(number)
+        if done.exists():
+            model = Qwen2ForCausalLM.from_pretrained(done, attn_implementation="eager")
+            continue
+        train(model, tokenizer, phase, tokens, f"tinyworld language {seed} {number}")
+        unfinished = done.with_suffix(".unfinished")
+        model.save_pretrained(unfinished)
+        unfinished.rename(done)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=8000)
-    parser.add_argument("--tokens", type=int, default=2048, help="tokens a batch")
-    parser.add_argument("--learning-rate", type=float, default=1e-2)
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens a batch")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    pretrain(arguments.out, arguments.steps, arguments.tokens, arguments.learning_rate, arguments.seed)
+    pretrain(arguments.out, arguments.tokens, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinyworld.layouts import Items
-from tinyworld.scenes import COLOURS, POSITIONS, SHAPES, SIZES, Item
+from tinyworld.rings import others
+from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES, Item
 
 
 @dataclass(frozen=True)
 class Question:
-    """`wrong` are plausible other answers, none is `answer`; `cells` show the answer (none for what is absent)."""
+    """`wrong` follow `answer` in its ring of options; `cells` show the answer (none for what is absent)."""
 
     family: str
     text: str
@@ -21,28 +22,6 @@ class Question:
 
 
 Family = Callable[[Items, random.Random], list[Question]]
-
-
-def phrase(item: Item | None, with_size: bool = False) -> str:
-    """How the language names an item: "red circle", "letter C", "digit 7", "nothing"."""
-    if item is None:
-        return "nothing"
-    if item.kind == "shape":
-        return f"{item.size} {item.colour} {item.name}" if with_size else f"{item.colour} {item.name}"
-    return f"{item.kind} {item.name}"
-
-
-def _others(answer: str, values: list[str] | tuple[str, ...], rng: random.Random, count: int = 4) -> tuple[str, ...]:
-    pool = sorted(set(values) - {answer})
-    return tuple(rng.sample(pool, min(count, len(pool))))
-
-
-def _phrases(items: Items, answer: str, rng: random.Random) -> tuple[str, ...]:
-    """Wrong answers where a thing is asked for: first what else the scene shows, then things it does not."""
-    seen = sorted({phrase(item) for item in items} - {answer})
-    rng.shuffle(seen)
-    made = [f"{rng.choice(list(COLOURS))} {rng.choice(SHAPES)}" for _ in range(8)]
-    return tuple(dict.fromkeys(p for p in seen[:2] + made if p != answer))[:4]
 
 
 def _shapes(items: Items) -> list[tuple[int, Item]]:
@@ -61,69 +40,49 @@ def _unique(items: Items, attribute: str) -> list[tuple[int, Item]]:
 
 def colour(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question(
-            "colour",
-            f"What colour is the {item.name}?",
-            item.colour,
-            _others(item.colour, list(COLOURS), rng),
-            (cell,),
-        )
+        Question("colour", f"What colour is the {item.name}?", item.colour, others(item.colour, [*COLOURS]), (cell,))
         for cell, item in _unique(items, "name")
     ]
 
 
 def shape(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("shape", f"What shape is {item.colour}?", item.name, _others(item.name, SHAPES, rng), (cell,))
+        Question("shape", f"What shape is {item.colour}?", item.name, others(item.name, SHAPES), (cell,))
         for cell, item in _unique(items, "colour")
     ]
 
 
 def size(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("size", f"What size is the {item.name}?", item.size, _others(item.size, SIZES, rng), (cell,))
+        Question("size", f"What size is the {item.name}?", item.size, others(item.size, SIZES), (cell,))
         for cell, item in _unique(items, "name")
     ]
 
 
 def at(items: Items, rng: random.Random) -> list[Question]:
-    filled = [cell for cell in range(9) if items[cell] is not None]
-    empty = [cell for cell in range(9) if items[cell] is None]
-    cells = filled + rng.sample(empty, min(1, len(empty)))
-    return [
-        Question(
-            "at",
-            f"What is in the {POSITIONS[cell]}?",
-            answer := phrase(items[cell]),
-            _phrases(items, answer, rng),
-            (cell,),
-        )
-        for cell in cells
-    ]
+    asked = []
+    for cell, item in enumerate(items):
+        if item is None or item.kind not in ("shape", "digit"):
+            continue
+        known = {"digit": (item.name, DIGITS)}
+        if item.kind == "shape":
+            known = {"shape": (item.name, SHAPES), "colour": (item.colour, [*COLOURS])}
+        for attribute, (answer, values) in known.items():
+            text = f"What {attribute} is in the {POSITIONS[cell]}?"
+            asked.append(Question("at", text, answer, others(answer, values), (cell,)))
+    return asked
 
 
 def where(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question(
-            "where",
-            f"Where is the {phrase(item)}?",
-            POSITIONS[cell],
-            _others(POSITIONS[cell], POSITIONS, rng),
-            (cell,),
-        )
-        for cell, item in enumerate(items)
-        if item is not None and sum(phrase(other) == phrase(item) for other in items) == 1
+        Question("where", f"Where is the {item.name}?", POSITIONS[cell], others(POSITIONS[cell], POSITIONS), (cell,))
+        for cell, item in _unique(items, "name")
     ]
 
 
 def descriptions(item: Item) -> list[str]:
     """All ways to name a shape that a question of existence may use, from the barest to the fullest."""
-    return [
-        item.name,
-        f"{item.colour} {item.name}",
-        f"{item.size} {item.name}",
-        f"{item.size} {item.colour} {item.name}",
-    ]
+    return [item.name, f"{item.colour} {item.name}", f"{item.size} {item.colour} {item.name}"]
 
 
 def exists(items: Items, rng: random.Random) -> list[Question]:
@@ -162,35 +121,12 @@ def count(items: Items, rng: random.Random) -> list[Question]:
     shapes = _shapes(items)
     if not shapes:
         return []
-    numbers = [str(n) for n in range(7)]
-    total = str(len(shapes))
-    asked = [
-        Question(
-            "count", "How many shapes are there?", total, _others(total, numbers, rng), tuple(c for c, _ in shapes)
-        )
-    ]
-    for attribute, noun in (("colour", "shapes"), ("size", "shapes")):
-        value = getattr(rng.choice(shapes)[1], attribute)
-        cells = tuple(cell for cell, item in shapes if getattr(item, attribute) == value)
-        answer = str(len(cells))
-        asked.append(
-            Question("count", f"How many {value} {noun} are there?", answer, _others(answer, numbers, rng), cells)
-        )
-    return asked
-
-
-DIRECTIONS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
-
-
-def relation(items: Items, rng: random.Random) -> list[Question]:
+    chosen = rng.choice(shapes)[1].colour
     asked = []
-    for cell, item in _unique(items, "name"):
-        for direction, (down, right) in DIRECTIONS.items():
-            row, column = cell // 3 + down, cell % 3 + right
-            if 0 <= row < 3 and 0 <= column < 3 and (neighbour := items[row * 3 + column]) is not None:
-                answer = phrase(neighbour)
-                text = f"What is {direction} the {item.name}?"
-                asked.append(Question("relation", text, answer, _phrases(items, answer, rng), (row * 3 + column,)))
+    for noun, kept in (("shapes", shapes), (f"{chosen} shapes", [s for s in shapes if s[1].colour == chosen])):
+        answer = str(len(kept))
+        cells = tuple(cell for cell, _ in kept)
+        asked.append(Question("count", f"How many {noun} are there?", answer, others(answer, DIGITS), cells))
     return asked
 
 
@@ -200,17 +136,10 @@ def _characters(items: Items, kinds: tuple[str, ...]) -> tuple[str, tuple[int, .
 
 
 def _misreadings(text: str, rng: random.Random) -> tuple[str, ...]:
-    """Readings of the same length that differ in one or two characters of the same kind."""
-    found: list[str] = []
-    while len(found) < 4:
-        characters = list(text)
-        for i in rng.sample(range(len(text)), min(len(text), rng.choice((1, 2)))):
-            alphabet = "0123456789" if text[i].isdigit() else "+-" if text[i] in "+-" else "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-            characters[i] = rng.choice(alphabet)
-        other = "".join(characters)
-        if other != text and other not in found:
-            found.append(other)
-    return tuple(found)
+    """Readings that differ from `text` in one letter or digit."""
+    place = rng.choice([i for i, character in enumerate(text) if character.isalnum()])
+    values = DIGITS if text[place].isdigit() else LETTERS
+    return tuple(text[:place] + other + text[place + 1 :] for other in others(text[place], values))
 
 
 def read(items: Items, rng: random.Random) -> list[Question]:
@@ -251,11 +180,14 @@ def field(items: Items, rng: random.Random) -> list[Question]:
         key = row[0]
         assert key is not None
         name = key.name if key.kind == "letter" else f"the {key.name}"
-        wrong = tuple(
-            dict.fromkeys([v for v in values if v != values[index]] + list(_misreadings(values[index], rng)))
-        )[:4]
         asked.append(
-            Question("field", f"What is the value of {name}?", values[index], wrong, (index * 3 + 1, index * 3 + 2))
+            Question(
+                "field",
+                f"What is the value of {name}?",
+                values[index],
+                _misreadings(values[index], rng),
+                (index * 3 + 1, index * 3 + 2),
+            )
         )
     return asked
 
@@ -268,7 +200,6 @@ FAMILIES: dict[str, Family] = {
     "where": where,
     "exists": exists,
     "count": count,
-    "relation": relation,
     "read": read,
     "field": field,
 }

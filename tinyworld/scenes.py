@@ -27,8 +27,9 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "diamond", "cross", "star", "ring", "heart")
 SIZES = ("small", "big")
+DIGITS = "0123456789"
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-POSITIONS = ("top left", "top", "top right", "left", "center", "right", "bottom left", "bottom", "bottom right")
+POSITIONS = ("northwest", "north", "northeast", "west", "center", "east", "southwest", "south", "southeast")
 FIRST_TEST_DIGIT = 1437
 
 

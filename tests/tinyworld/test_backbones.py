@@ -13,10 +13,6 @@ from tinyworld.language import LISTED_WORDS
 
 BACKBONES = Path(__file__).resolve().parents[2] / "tinyworld" / "backbones"
 CHANCE = 0.25
-needs_decoder = pytest.mark.skipif(
-    not (BACKBONES / "language").exists(),
-    reason="the decoder is not shipped yet: python -m tinyworld.pretrain_language tinyworld/backbones/language",
-)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +27,6 @@ def test_weights_are_safetensors_and_under_12_megabytes():
     assert sum(path.stat().st_size for path in files) < 12e6
 
 
-@needs_decoder
 def test_every_listed_word_is_one_token(decoder):
     _, tokenizer = decoder
     assert isinstance(tokenizer, PreTrainedTokenizerFast)
@@ -49,7 +44,6 @@ def log_likelihoods(decoder, pairs: list[tuple[str, str]]) -> torch.Tensor:
     return torch.stack([scores[i, len(contexts[i]) - 1 : len(row) - 1].sum() for i, row in enumerate(whole)])
 
 
-@needs_decoder
 def test_decoder_knows_its_stories_20_points_above_chance(decoder):
     rows = hellaswag().configs["default"]["validation"]
     right = 0
@@ -61,7 +55,6 @@ def test_decoder_knows_its_stories_20_points_above_chance(decoder):
     assert right / len(rows) >= CHANCE + 0.20
 
 
-@needs_decoder
 def test_decoder_passes_its_exams_20_points_above_chance(decoder):
     rows = [row for splits in mmlu().configs.values() for row in splits["test"]]
     right = 0

@@ -1,0 +1,234 @@
+"""The norm of the paper (section 5) behind the connector of other Hugging Face vision-language models, in place.
+
+The norm becomes a submodule of the connector, called by a forward hook: two keys join the checkpoint, none changes.
+To add a family, add one entry to `FAMILIES` and one tiny model to the tests.
+"""
+
+from inspect import get_annotations
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import transformers
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, LlavaConfig, PreTrainedModel
+from transformers.utils import logging
+
+from .configuration_aligned_llava import AlignedLlavaConfig
+from .errors import UserError
+from .methods import method_fields
+from .modeling_aligned_llava import build_norm
+from .norm_alignment import mean_embedding_norm
+
+
+NORM = "alignment_norm"  # name of the submodule of the connector, and of the settings in the model's config
+
+Model = TypeVar("Model", bound=PreTrainedModel)
+
+
+class Family(NamedTuple):
+    """Where a family's connector is, and what the reader of its norms has to know.
+
+    Args:
+        connector: path below `model.base_model` of the module whose output [..., D] becomes the visual tokens.
+        note: what the family itself does out of the norm's reach; "": nothing.
+    """
+
+    connector: str
+    note: str = ""
+
+
+_NEWLINE = "`image_newline`, a learned vector with a norm of its own, ends the rows of an image"
+_SCALED = "text is scaled by sqrt(D) inside the embedding module; `s` is the norm behind that scaling"
+
+FAMILIES: dict[str, Family] = {
+    "llava": Family("multi_modal_projector"),
+    "llava_next": Family("multi_modal_projector", _NEWLINE),
+    "llava_onevision": Family(
+        "multi_modal_projector",
+        f"{_NEWLINE}; videos, and images above the `anyres_max` limit, are resampled behind the norm: "
+        "an average of tokens is shorter than they are",
+    ),
+    "qwen2_vl": Family("visual.merger"),
+    "qwen2_5_vl": Family("visual.merger"),
+    "qwen3_vl": Family(
+        "visual.merger",
+        "DeepStack adds the features of further mergers behind the first decoder layers, at whatever norm they have",
+    ),
+    "internvl": Family("multi_modal_projector"),
+    "idefics3": Family("connector"),
+    "smolvlm": Family("connector"),
+    "paligemma": Family("multi_modal_projector", _SCALED),
+    "gemma3": Family(
+        "multi_modal_projector", f"{_SCALED}; the decoder also normalises what a layer adds (sandwich norm)"
+    ),
+    "glm4v": Family("visual.merger", "the decoder also normalises what a layer adds (sandwich norm)"),
+    "mistral3": Family("multi_modal_projector"),
+    "ovis2": Family(
+        "visual_embeddings_table",
+        "the indicator tokens around an image are rows of the same table: they are aligned too",
+    ),
+}
+
+# What cannot be served, and why; any other model type is unknown rather than impossible.
+REFUSED: dict[str, str] = {
+    "aligned_llava": "it has the norm inside; choose the method at assembly or in from_pretrained",
+    "mllama": "its images enter by cross-attention: no visual token stands among the text",
+    "idefics": "its images enter by cross-attention: no visual token stands among the text",
+    "molmo2": "its visual features are added to text embeddings: a norm behind the connector does not set the sum's",
+    "chameleon": "its images are tokens of the text vocabulary: there is no connector, and no second norm",
+    "emu3": "its images are tokens of the text vocabulary: there is no connector, and no second norm",
+    "fuyu": "it has no vision tower and no connector: pixels are embedded by one linear layer",
+}
+
+
+def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = None, **fields: Any) -> Model:
+    """Put the norm of `method` behind the connector of `model`, in place.
+
+    `model.save_pretrained` then writes the two tensors of the norm with the rest, and its settings in the config under
+    `alignment_norm`; `load_aligned` reads them. The norm is kept in float32. `baseline` adds no module.
+
+    Args:
+        model: a loaded model of one of `FAMILIES`, with or without its language-model head.
+        method: an arm named in `configuration/methods.yaml`.
+        text_norm: the target `s` of Eq. 11; None: measured on the embeddings of `model`.
+        **fields: fields of `AlignedLlavaConfig` about the norm that differ from those of the method.
+
+    Returns:
+        The same model.
+
+    Raises:
+        UserError: the family cannot be served, the model is aligned already, its weights are not in memory, or a field
+            is unknown or out of its range.
+    """
+    connector = _connector(model)
+    if getattr(model.config, NORM, None) is not None:
+        raise UserError(f"align: this {model.config.model_type} model is aligned already; load it anew")
+    settings: dict[str, Any] = {**method_fields(method), "text_norm": text_norm, **fields}
+    config = _norm_config(settings)
+    if config.needs_text_norm and text_norm is None:
+        settings["text_norm"] = config.text_norm = _measured_text_norm(model)
+    _attach(model, connector, config)
+    setattr(model.config, NORM, settings)
+    return model
+
+
+def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any) -> PreTrainedModel:
+    """The model that was aligned and then saved with `save_pretrained`; its norm is read back bit for bit.
+
+    The class's own `from_pretrained` would load the same folder without the norm.
+
+    Args:
+        path: folder or Hub id.
+        revision: branch, tag or commit on the Hub.
+        **kwargs: as for `from_pretrained`.
+
+    Raises:
+        UserError: the folder cannot be loaded, was not saved from an aligned model, or lacks weights.
+    """
+    try:
+        folder = Path(path) if Path(path).is_dir() else _downloaded(str(path), revision)
+        config = AutoConfig.from_pretrained(folder)
+        settings = getattr(config, NORM, None)
+        if settings is None:
+            raise UserError(f"{path}: was not saved from an aligned model (no {NORM!r} in its config)")
+        model = _load_without_norm(folder, config.architectures[0], kwargs)
+        _attach(model, _connector(model), _norm_config(settings))
+        norm = getattr(_connector(model), NORM, None)
+        if norm is not None:
+            norm.load_state_dict(_saved_norm(folder, list(norm.state_dict())))
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    return model
+
+
+def _downloaded(repository: str, revision: str | None) -> Path:
+    return Path(snapshot_download(repository, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
+
+
+def _load_without_norm(folder: Path, class_name: str, kwargs: dict[str, Any]) -> PreTrainedModel:
+    model_class = getattr(transformers, class_name, None)
+    if model_class is None:
+        raise UserError(f"{folder}: there is no class {class_name} in transformers {transformers.__version__}")
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # the report would call the two tensors of the norm unexpected
+    try:
+        model, info = model_class.from_pretrained(folder, output_loading_info=True, **kwargs)
+    finally:
+        logging.set_verbosity(verbosity)
+    if info["missing_keys"]:
+        raise UserError(f"{folder}: lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    return model
+
+
+def _connector(model: PreTrainedModel) -> nn.Module:
+    if not isinstance(model, PreTrainedModel):
+        raise UserError(f"align: takes a transformers model, not a {type(model).__name__}; align before wrapping it")
+    model_type = model.config.model_type
+    if model_type in REFUSED:
+        raise UserError(f"align: {model_type} cannot be served: {REFUSED[model_type]}")
+    if model_type not in FAMILIES:
+        raise UserError(f"align: {model_type} is none of the families it knows: {', '.join(FAMILIES)}")
+    return model.base_model.get_submodule(FAMILIES[model_type].connector)
+
+
+def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
+    """The checked fields of the norm; the parts of the config that describe a LLaVA are not looked at."""
+    known = get_annotations(AlignedLlavaConfig).keys() - get_annotations(LlavaConfig).keys()
+    unknown = sorted(settings.keys() - known)
+    if unknown:
+        raise UserError(f"align: unknown field {unknown[0]!r}; fields of the norm: {', '.join(sorted(known))}")
+    try:
+        return AlignedLlavaConfig(**settings)
+    except ValueError as error:
+        raise UserError(f"align: {error}") from error
+
+
+def _text_embedding(model: PreTrainedModel) -> nn.Embedding:
+    return cast(nn.Embedding, model.get_input_embeddings())
+
+
+def _measured_text_norm(model: PreTrainedModel) -> float:
+    if _text_embedding(model).weight.is_meta:
+        raise UserError("align: cannot measure the text norm, the embeddings are not in memory; give text_norm")
+    try:
+        return mean_embedding_norm(_text_embedding(model))
+    except ValueError as error:
+        raise UserError(f"align: {error}") from error
+
+
+def _attach(model: PreTrainedModel, connector: nn.Module, config: AlignedLlavaConfig) -> None:
+    norm = build_norm(config, _text_embedding(model).embedding_dim)
+    if norm is None:
+        return
+    device = next(connector.parameters()).device
+    if device.type == "meta":
+        raise UserError("align: the weights of the connector are not in memory (offloaded, or on the meta device)")
+    # Else `model.init_weights()` would reset the gain of what it takes for a new LayerNorm.
+    norm._is_hf_initialized = True  # type: ignore[assignment]
+    connector.add_module(NORM, norm.to(device).train(connector.training))
+    connector.register_forward_hook(_normalise)
+
+
+def _normalise(connector: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that copies and wrappers of it are the ones called."""
+    return connector.get_submodule(NORM)(output)
+
+
+def _saved_norm(folder: Path, names: list[str]) -> dict[str, Tensor]:
+    """The tensors of the norm, by their names in its state dict, from the safetensors files of a folder."""
+    found: dict[str, Tensor] = {}
+    for file in sorted(folder.glob("*.safetensors")):
+        with safe_open(file, framework="pt") as weights:
+            for key in weights.keys():
+                module, _, name = key.rpartition(".")
+                if module.endswith(f".{NORM}"):
+                    found[name] = weights.get_tensor(key)
+    absent = [name for name in names if name not in found]
+    if absent:
+        raise UserError(f"{folder}: its config names a norm, but its weights lack {NORM}.{absent[0]}")
+    return found
+
+
+__all__ = ["FAMILIES", "REFUSED", "Family", "align", "load_aligned"]

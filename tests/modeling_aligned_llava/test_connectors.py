@@ -1,0 +1,302 @@
+"""The norm behind the connector of every served family: norms at layer 0, gradients, generation, saving; refusals."""
+
+import copy
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
+
+from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
+from modeling_aligned_llava.connectors import FAMILIES, NORM, REFUSED
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.norm_alignment import target_gain
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE, START, TEXT, WIDTH, pixels, tiny
+
+
+ROOT = Path(__file__).parents[2]
+every_family = pytest.mark.parametrize("name", list(FAMILIES))
+
+
+def norm_of(model):
+    return model.base_model.get_submodule(FAMILIES[model.config.model_type].connector).get_submodule(NORM)
+
+
+def logits(model, inputs):
+    with torch.no_grad():
+        return model(**inputs).logits
+
+
+@torch.no_grad()
+def layer_0_input(run, model):
+    """What decoder layer 0 sees in the first forward pass of `run()`, [S, D]."""
+    seen = []
+
+    def see(layer, args, kwargs):
+        seen.append((args[0] if args else kwargs["hidden_states"])[0])
+
+    hook = model.get_decoder().layers[0].register_forward_pre_hook(see, with_kwargs=True)
+    run()
+    hook.remove()
+    return seen[0]
+
+
+def visual_tokens(run, model, inputs):
+    """The rows of layer 0's input that came out of the connector: image positions but for the newline of tiles."""
+    visual = layer_0_input(run, model)[inputs["input_ids"][0] == IMAGE]
+    newline = getattr(model.base_model, "image_newline", None)
+    return visual if newline is None else visual[(visual != newline).any(-1)]
+
+
+def train_a_little(norm):
+    with torch.no_grad():
+        norm.weight.mul_(1 + 0.1 * torch.randn(WIDTH))
+        norm.bias.normal_(std=0.01)
+
+
+def test_every_family_has_a_tiny_model():
+    assert FAMILIES.keys() == BUILDERS.keys()
+    assert all(tiny(name)[0].config.model_type == name for name in FAMILIES)
+
+
+@every_family
+def test_visual_tokens_reach_layer_0_at_the_norm_of_text(name):
+    model, inputs = tiny(name)
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    plain = visual_tokens(lambda: model(**inputs), model, inputs)
+    assert align(model, method="norm") is model
+    visual = visual_tokens(lambda: model(**inputs), model, inputs)
+    text = layer_0_input(lambda: model(input_ids=torch.arange(3, IMAGE)[None]), model)
+    mean = visual.norm(dim=-1).mean()
+    assert plain.shape == visual.shape and not torch.allclose(plain.norm(dim=-1).mean(), mean, rtol=0.05)
+    torch.testing.assert_close(visual.norm(dim=-1), mean.expand(len(visual)), rtol=0.01, atol=0)
+    torch.testing.assert_close(mean, text.norm(dim=-1).mean(), rtol=0.01, atol=0)
+    # in place: nothing else was touched, the checkpoint gained two tensors
+    after = model.state_dict()
+    connector = FAMILIES[name].connector
+    assert after.keys() - before.keys() == {f"model.{connector}.{NORM}.{p}" for p in ("weight", "bias")}
+    assert all(torch.equal(after[key], before[key]) for key in before)
+
+
+@every_family
+def test_gradients_pass_the_norm_to_the_vision_tower_and_are_compensated(name):
+    grads, factor = {}, 0.0
+    for method in ("norm", "norm-gwc"):
+        model, inputs = tiny(name)
+        align(model, method=method).train()
+        model(**inputs, labels=inputs["input_ids"]).loss.backward()
+        tower = dict(model.get_encoder(modality="image").named_parameters())
+        patches = [p for key, p in tower.items() if re.search(r"patch_(embed|conv)", key) and key.endswith("weight")]
+        assert patches and all(p.grad.abs().max() > 0 for p in patches)
+        assert norm_of(model).weight.grad.abs().min() > 0 and norm_of(model).bias.grad.abs().min() > 0
+        connector = model.base_model.get_submodule(FAMILIES[name].connector)
+        grads[method] = {key: p.grad for key, p in connector.named_parameters() if p.grad is not None}
+        factor = 1 / norm_of(model).weight.detach().abs().mean()
+    assert grads["norm"].keys() == grads["norm-gwc"].keys() and len(grads["norm"]) > 2
+    for key, grad in grads["norm"].items():
+        expected = grad if NORM in key else grad * factor
+        torch.testing.assert_close(
+            grads["norm-gwc"][key], expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item()
+        )
+
+
+@every_family
+def test_generation_passes_the_norm(name):
+    model, inputs = tiny(name)
+    align(model)
+    out = {}
+    prefill = visual_tokens(
+        lambda: out.update(ids=model.generate(**inputs, max_new_tokens=3, min_new_tokens=3, do_sample=False)),
+        model,
+        inputs,
+    )
+    assert torch.equal(prefill, visual_tokens(lambda: model(**inputs), model, inputs))
+    length = inputs["input_ids"].shape[1]
+    assert out["ids"].shape == (1, length + 3)
+    scores = logits(model, inputs)[0, -1]
+    scores[model.config.get_text_config().eos_token_id] = -torch.inf
+    assert out["ids"][0, length] == scores.argmax()
+
+
+@every_family
+def test_saving_and_loading_is_exact(name, tmp_path):
+    model, inputs = tiny(name)
+    train_a_little(norm_of(align(model)))
+    model.save_pretrained(tmp_path)
+    again = load_aligned(tmp_path)
+    assert type(again) is type(model) and not again.training
+    assert again.state_dict().keys() == model.state_dict().keys()
+    assert all(torch.equal(a, b) for a, b in zip(again.parameters(), model.parameters(), strict=True))
+    assert torch.equal(logits(again, inputs), logits(model, inputs))
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load_aligned(tmp_path / "again"), inputs), logits(model, inputs))
+
+
+@pytest.mark.parametrize("method", ["baseline", "norm", "norm-gwc", "norm-default-init", "norm-relative"])
+def test_every_method_starts_as_defined_and_survives_saving(method, tmp_path):
+    model, inputs = tiny("qwen2_5_vl")
+    plain = logits(model, inputs)
+    start = target_gain(mean_embedding_norm(model.get_input_embeddings()), WIDTH)
+    align(model, method=method)
+    model.save_pretrained(tmp_path)
+    again = load_aligned(tmp_path)
+    assert again.config.alignment_norm["method"] == method and method in method_names()
+    assert torch.equal(logits(again, inputs), logits(model, inputs))
+    if method == "baseline":
+        assert torch.equal(logits(model, inputs), plain) and NORM not in " ".join(model.state_dict())
+        return
+    assert not torch.equal(logits(model, inputs), plain)
+    gain = {"norm-default-init": 1.0, "norm-relative": 1.0}.get(method, start)
+    for norm in (norm_of(model), norm_of(again)):
+        assert torch.equal(norm.weight, torch.full((WIDTH,), gain)) and not norm.bias.any()
+        assert norm.scale == (start if method == "norm-relative" else 1.0)
+        assert norm.compensation_exponent == (1.0 if method == "norm-gwc" else 0.0)
+
+
+def test_fields_differ_from_the_method_on_demand_and_are_saved(tmp_path):
+    model, _ = tiny("llava")
+    align(model, "norm-gwc", text_norm=0.5, target_scale=2.0, compensation_max=8.0)
+    model.save_pretrained(tmp_path)
+    for norm in (norm_of(model), norm_of(load_aligned(tmp_path))):
+        assert torch.equal(norm.weight, torch.full((WIDTH,), target_gain(0.5, WIDTH, 2.0)))
+        assert norm.compensation_max == 8.0
+
+
+def test_the_norm_stays_in_float32_in_a_half_precision_model_of_many_shards(tmp_path):
+    model, inputs = tiny("mistral3")
+    align(model).save_pretrained(tmp_path / "start")
+    model = load_aligned(tmp_path / "start", dtype=torch.bfloat16)
+    assert model.dtype == torch.bfloat16
+    train_a_little(norm_of(model))
+    model.save_pretrained(tmp_path / "trained", max_shard_size="20KB")
+    assert len(list((tmp_path / "trained").glob("*.safetensors"))) > 1
+    again = load_aligned(tmp_path / "trained", dtype=torch.bfloat16)
+    assert norm_of(again).weight.dtype == torch.float32
+    assert torch.equal(norm_of(again).weight, norm_of(model).weight)
+    inputs["pixel_values"] = inputs["pixel_values"].bfloat16()
+    assert torch.equal(logits(again, inputs), logits(model, inputs))
+
+
+def test_a_base_model_without_head_is_served(tmp_path):
+    model, inputs = tiny("qwen3_vl")
+    base = align(model.model)
+    base.save_pretrained(tmp_path)
+    again = load_aligned(tmp_path)
+    assert type(again) is type(base)
+    with torch.no_grad():
+        assert torch.equal(again(**inputs).last_hidden_state, base(**inputs).last_hidden_state)
+
+
+def test_peft_trains_the_norm_in_full_beside_lora(tmp_path):
+    model, inputs = tiny("qwen2_5_vl")
+    lora = LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=[NORM])
+    tuned = get_peft_model(align(model), lora).train()
+    tuned(**inputs, labels=inputs["input_ids"]).loss.backward()
+    trained = {key: p for key, p in tuned.named_parameters() if p.requires_grad}
+    assert sum(NORM in key for key in trained) == 2 and all(p.grad is not None for p in trained.values())
+    torch.optim.SGD(trained.values(), lr=0.1).step()
+    expected = logits(tuned.eval(), inputs)
+    tuned.save_pretrained(tmp_path / "adapter")
+    again = PeftModel.from_pretrained(align(tiny("qwen2_5_vl")[0]), tmp_path / "adapter").eval()
+    assert torch.equal(logits(again, inputs), expected)
+    merged = again.merge_and_unload()
+    merged.save_pretrained(tmp_path / "merged")
+    assert torch.equal(logits(load_aligned(tmp_path / "merged"), inputs), logits(merged, inputs))
+
+
+def test_a_copy_calls_its_own_norm_and_initialisation_leaves_it_alone():
+    model, inputs = tiny("llava")
+    align(model)
+    before = logits(model, inputs)
+    train_a_little(norm_of(other := copy.deepcopy(model)))
+    assert torch.equal(logits(model, inputs), before) and not torch.equal(logits(other, inputs), before)
+    trained = norm_of(other).weight.clone()
+    other.init_weights()
+    assert torch.equal(norm_of(other).weight, trained)
+
+
+def test_resampled_videos_of_llava_onevision_are_shorter_as_its_note_says():
+    model, _ = tiny("llava_onevision")
+    align(model)
+    features = model.base_model.get_video_features(pixels(1, 2, 3, 28, 28)).pooler_output[0]
+    *tokens, newline = features.norm(dim=-1)
+    assert torch.equal(features[-1], model.base_model.image_newline) and len(tokens) == 2 * 4
+    target = model.config.alignment_norm["text_norm"]
+    assert max(tokens) < 0.99 * target and newline.item() != pytest.approx(target, rel=0.05)
+
+
+def test_indicators_of_ovis2_are_aligned_as_its_note_says():
+    model, inputs = tiny("ovis2")
+    align(model)
+    states = layer_0_input(lambda: model(**inputs), model)
+    indicator = states[(inputs["input_ids"][0] == START).nonzero().item()]
+    assert indicator.norm().item() == pytest.approx(model.config.alignment_norm["text_norm"], rel=0.01)
+
+
+@pytest.mark.parametrize("model_type", list(REFUSED))
+def test_what_cannot_be_served_is_refused_by_name_with_the_reason(model_type):
+    assert model_type in CONFIG_MAPPING
+    model, _ = tiny("llava")
+    model.config.model_type = model_type
+    with pytest.raises(UserError) as error:
+        align(model)
+    assert str(error.value) == f"align: {model_type} cannot be served: {REFUSED[model_type]}"
+
+
+def one_line(message, call, *args, **kwargs):
+    with pytest.raises(UserError, match=message) as error:
+        call(*args, **kwargs)
+    assert "\n" not in str(error.value)
+
+
+def test_a_wrong_model_or_field_gives_one_line_and_changes_nothing():
+    text_only = LlamaForCausalLM(LlamaConfig(**TEXT))
+    one_line("align: llama is none of the families it knows: llava, llava_next,", align, text_only)
+    one_line("takes a transformers model, not a Sequential", align, torch.nn.Sequential())
+    model, _ = tiny("llava")
+    before = model.state_dict().keys()
+    for message, arguments in (
+        ("unknown method 'nrom'; known methods: baseline", {"method": "nrom"}),
+        ("unknown field 'eps'; fields of the norm: comp", {"eps": 1e-6}),
+        ("target_scale must be a number above 0, not -1", {"target_scale": -1}),
+        ("text_norm must be a number above 0 or null, not 0", {"text_norm": 0}),
+    ):
+        one_line(message, align, model, **arguments)
+    assert model.state_dict().keys() == before and not hasattr(model.config, NORM)
+    align(model)
+    one_line("this llava model is aligned already", align, model)
+    meta = tiny("llava")[0].to("meta")
+    one_line("embeddings are not in memory; give text_norm", align, meta)
+    one_line("weights of the connector are not in memory", align, meta, text_norm=1.0)
+    empty, _ = tiny("llava")
+    torch.nn.init.zeros_(empty.get_input_embeddings().weight)
+    one_line("cannot measure the text norm", align, empty)
+
+
+def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
+    one_line("cannot load", load_aligned, tmp_path / "absent")
+    one_line("cannot load", load_aligned, "no-owner/no-model")
+    model, _ = tiny("llava")
+    model.save_pretrained(tmp_path / "plain")
+    one_line("was not saved from an aligned model", load_aligned, tmp_path / "plain")
+    align(model).save_pretrained(tmp_path / "aligned")
+    weights = tmp_path / "aligned" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes((tmp_path / "plain" / "model.safetensors").read_bytes())
+    one_line(f"its weights lack {NORM}.weight", load_aligned, tmp_path / "aligned")
+    weights.write_bytes(whole[: len(whole) // 2])
+    one_line("cannot load", load_aligned, tmp_path / "aligned")
+    config = json.loads((tmp_path / "aligned" / "config.json").read_text())
+    config["architectures"] = ["LlavaForTelepathy"]
+    (tmp_path / "aligned" / "config.json").write_text(json.dumps(config))
+    one_line("LlavaForTelepathy", load_aligned, tmp_path / "aligned")
+
+
+def test_the_tables_of_the_page_are_those_of_the_code():
+    page = (ROOT / "docs" / "connectors.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| `([\w.]+)` \| (.*) \|$", page, re.MULTILINE)
+    assert rows == [(name, *family) for name, family in FAMILIES.items()]
+    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE) == list(REFUSED.items())
