@@ -1,32 +1,23 @@
-"""Norm-aligned LLaVA (arXiv 2512.08374): importing this registers it with transformers' Auto classes.
+"""Norm-aligned LLaVA (arXiv 2512.08374): importing this registers it with the Auto classes."""
 
-Names are loaded on first use, so that the light parts (errors, methods, templates) do not wait for torch.
-"""
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from .configuration_aligned_llava import AlignedLlavaConfig
+from .connectors import align, load_aligned
+from .methods import method_fields, method_names
+from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
+from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
 
-from .registration import register_when_transformers_is_imported
 
+AutoConfig.register("aligned_llava", AlignedLlavaConfig)
+AutoModel.register(AlignedLlavaConfig, AlignedLlavaModel)
+AutoModelForImageTextToText.register(AlignedLlavaConfig, AlignedLlavaForConditionalGeneration)
+AutoProcessor.register(AlignedLlavaConfig, LlavaProcessor)
 
-if TYPE_CHECKING:
-    from .configuration_aligned_llava import AlignedLlavaConfig
-    from .connectors import align, load_aligned
-    from .methods import method_fields, method_names
-    from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
-    from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
-
-_HOMES = {
-    "AlignedLlavaConfig": "configuration_aligned_llava",
-    "AlignedLlavaForConditionalGeneration": "modeling_aligned_llava",
-    "AlignedLlavaModel": "modeling_aligned_llava",
-    "GlobalWeightCompensatedLayerNorm": "norm_alignment",
-    "align": "connectors",
-    "load_aligned": "connectors",
-    "mean_embedding_norm": "norm_alignment",
-    "method_fields": "methods",
-    "method_names": "methods",
-}
+# save_pretrained then copies the modelling files beside the weights.
+AlignedLlavaConfig.register_for_auto_class()
+AlignedLlavaModel.register_for_auto_class("AutoModel")
+AlignedLlavaForConditionalGeneration.register_for_auto_class("AutoModelForImageTextToText")
 
 __all__ = [
     "AlignedLlavaConfig",
@@ -39,12 +30,3 @@ __all__ = [
     "method_fields",
     "method_names",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOMES[name]}", __name__), name)
-
-
-register_when_transformers_is_imported()
