@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from tokenizers import AddedToken
 from torch import nn
 from transformers import (
@@ -114,7 +115,8 @@ def assemble(
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
-    _forget_local_paths(config, vision_tower, language_model)
+    # Hub ids for the model card; `save_pretrained` leaves paths on this machine out.
+    config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
 
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
@@ -137,7 +139,7 @@ def _load(auto_class: Any, source: str | Path, what: str, **kwargs: Any) -> Any:
     """`auto_class.from_pretrained(source)`, with one line instead of a traceback for an unusable folder."""
     try:
         return auto_class.from_pretrained(source, **kwargs)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{what}: cannot load {source}: {' '.join(str(error).split())}") from error
 
 
@@ -215,12 +217,6 @@ def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
     bound = 1 / math.sqrt(linear.in_features)
     for parameter in linear.parameters():
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
-
-
-def _forget_local_paths(config: AlignedLlavaConfig, vision_tower: str | Path, language_model: str | Path) -> None:
-    """Sub-configs record where they came from; a Hub id may stay, a path on this machine is nobody's business."""
-    for part, source in ((config.vision_config, vision_tower), (config.text_config, language_model)):
-        part.name_or_path = "" if Path(source).exists() else str(source)
 
 
 def main() -> None:

@@ -4,11 +4,19 @@ The fields below are orthogonal; `configuration/methods.yaml` names the combinat
 """
 
 import math
+import os
 from typing import Any
 
-from transformers import LlavaConfig
+from transformers.utils.versions import require_version
 
 
+require_version("transformers>=5.20")  # before anything that older versions lack
+
+from transformers import LlavaConfig  # noqa: E402
+
+
+# The names in configuration/methods.yaml, which does not travel with the weights.
+METHODS = ("baseline", "norm", "norm-gwc", "norm-default-init", "norm-relative")
 _CHOICES = {
     "projector_norm": ("none", "layernorm"),
     "norm_init": ("text", "ones"),
@@ -60,6 +68,21 @@ class AlignedLlavaConfig(LlavaConfig):
         super().__post_init__(**kwargs)
         self.check_alignment()
 
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own, which would only warn of another architecture and fill the model with random weights.
+
+        Raises:
+            ValueError: the configuration is not of this model type; one line names both.
+        """
+        found, _ = cls.get_config_dict(pretrained_model_name_or_path, *args, **kwargs)
+        if (model_type := found.get("model_type")) != cls.model_type:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds a {model_type or 'nameless'} model, not {cls.model_type}: "
+                "make one with python -m modeling_aligned_llava.assembly"
+            )
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+
     @property
     def needs_text_norm(self) -> bool:
         """Whether the start of the norm depends on `text_norm`."""
@@ -67,6 +90,8 @@ class AlignedLlavaConfig(LlavaConfig):
 
     def check_alignment(self) -> None:
         """Raise a one-line `ValueError` if a field of the norm is out of its range."""
+        if self.method is not None and self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}; known methods: {', '.join(METHODS)}, or null")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
