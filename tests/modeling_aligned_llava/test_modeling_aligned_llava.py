@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -239,6 +240,7 @@ def test_a_wrong_field_gives_one_line(tiny_checkpoint, field, value, message):
 
 REMOTE = """
 import sys
+from pathlib import Path
 sys.modules["modeling_aligned_llava"] = None  # not importable: only the code in the folder can serve
 import torch
 from transformers import AutoModel, AutoModelForImageTextToText, AutoProcessor
@@ -268,3 +270,10 @@ def test_saved_folders_load_where_the_package_is_not_importable(tiny_checkpoint,
             expected = load(folder)(**inputs).logits
         assert torch.equal(torch.load(tmp_path / f"{method}.pt", weights_only=True), expected)
         assert (folder.parent / f"{folder.name}-again" / "norm_alignment.py").exists()
+
+
+def test_the_table_in_the_docs_names_every_method_and_field():
+    text = (Path(__file__).parents[2] / "docs" / "methods.md").read_text()
+    named = [line.split("`")[1] for line in text.splitlines() if line.startswith("| `")]
+    fields = set(method_fields("baseline")) - {"method"} | {"text_norm"}
+    assert named[: len(METHODS)] == METHODS and set(named[len(METHODS) :]) == fields
