@@ -86,6 +86,11 @@ def assemble(
     image_processor = load_part(AutoImageProcessor, vision_tower, "image processor")
     template = choose_template(tokenizer, chat_template, language_model)
 
+    if language.config.tie_word_embeddings and "embed_tokens" not in dict(language.base_model.named_children()):
+        raise UserError(
+            f"language model: {language_model} ({language.config.model_type}) ties its head to embeddings that "
+            "LLaVA's class does not find (they are not called embed_tokens)"
+        )
     text_norm = mean_embedding_norm(language.get_input_embeddings())  # before new rows join the vocabulary
     _add_special_tokens(tokenizer)
     _resize_vocabulary(language, len(tokenizer))
@@ -174,7 +179,7 @@ def _join(
         model = AlignedLlavaForConditionalGeneration(config)
     model.model.vision_tower = tower
     model.model.language_model = language.base_model
-    model.lm_head = language.get_output_embeddings()
+    model.lm_head.weight = language.get_output_embeddings().weight  # not its bias: it would not be saved
     model.tie_weights()
     projector = model.model.multi_modal_projector.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
