@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils import logging
 
 from .batched_generation import end_tokens
-from .checkpoint_folder import check_source, choose_template, forget_local_paths, load_part, write_checkpoint
+from .checkpoint_folder import check_source, choose_template, load_part, write_checkpoint
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .conversion import convert
 from .errors import UserError, run_main
@@ -124,7 +124,8 @@ def assemble(
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
-    forget_local_paths(model, vision_config=vision_tower, text_config=language_model)
+    # Hub ids for the model card; `save_pretrained` leaves paths on this machine out.
+    config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
     write_checkpoint(model, processor, out)
     return out
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
 from modeling_aligned_llava.errors import UserError
@@ -64,18 +65,29 @@ def end_tokens(*sources: Any) -> list[int]:
     return sorted(ids)
 
 
-def load_complete(auto_class: Any, folder: str, dtype: str, trust_remote_code: bool) -> Any:
+def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_remote_code: bool = False) -> Any:
     """`auto_class.from_pretrained`, in evaluation mode, that never fills a hole with random weights.
 
     Raises:
-        UserError: weights of the model are missing in the folder (transformers only prints a report and goes on).
+        UserError: the folder cannot be loaded, or weights of the model are missing in it or of another shape
+            (transformers only prints a report and goes on).
     """
-    model, info = auto_class.from_pretrained(
-        folder, dtype=dtype, trust_remote_code=trust_remote_code, output_loading_info=True
-    )
+    try:
+        model, info = auto_class.from_pretrained(
+            folder,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+        )
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
         raise UserError(f"{folder} lacks {len(missing)} weights of its model, the first is {missing[0]}")
+    if info["mismatched_keys"]:
+        name, found, wanted = sorted(info["mismatched_keys"])[0]
+        raise UserError(f"{folder}: {name} has shape {list(found)}, its configuration says {list(wanted)}")
     return model.eval()
 
 

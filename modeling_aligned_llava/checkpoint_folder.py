@@ -46,12 +46,6 @@ def choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source
     return own
 
 
-def forget_local_paths(model: AlignedLlavaForConditionalGeneration, **sources: str | Path) -> None:
-    """Sub-configs record where they came from; a Hub id may stay, a path on this machine is nobody's business."""
-    for name, source in sources.items():
-        getattr(model.config, name).name_or_path = "" if Path(source).exists() else str(source)
-
-
 def write_checkpoint(model: AlignedLlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
     """Write weights, code, processor and generation config; `out` appears complete or not at all."""
     unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")

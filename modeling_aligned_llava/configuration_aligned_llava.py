@@ -4,13 +4,19 @@ The fields below are orthogonal; `configuration/methods.yaml` names the combinat
 """
 
 import math
+import os
 from typing import Any
 
-from transformers import LlavaConfig
+from transformers.utils.versions import require_version
 
 
-# The arms of configuration/methods.yaml; a new arm is named in both.
-_METHODS = (
+require_version("transformers>=5.20")  # before anything that older versions lack
+
+from transformers import LlavaConfig  # noqa: E402
+
+
+# The names in configuration/methods.yaml, which does not travel with the weights.
+METHODS = (
     "baseline",
     "norm",
     "norm-gwc",
@@ -23,7 +29,6 @@ _METHODS = (
     "projector-rescaled",
 )
 _CHOICES = {
-    "method": (None, *_METHODS),
     "projector_norm": ("none", "layernorm", "rmsnorm"),
     "projector_init": ("default", "rescaled"),
     "norm_init": ("text", "ones"),
@@ -111,12 +116,6 @@ class AlignedLlavaConfig(LlavaConfig):
         Raises:
             ValueError: a field is out of its range, or would change what the tensors of the checkpoint mean.
         """
-        model_type = config_dict.get("model_type", cls.model_type)
-        if model_type != cls.model_type:
-            raise ValueError(
-                f"this is a {model_type} checkpoint, not {cls.model_type}; a llava-hf one is converted by "
-                "`python -m modeling_aligned_llava.assembly --llava`"
-            )
         fields = (*_MEANING, *_COMPENSATION, "projector_init")
         saved = {name: config_dict.get(name, getattr(cls, name)) for name in fields}
         result = super().from_dict(config_dict, **kwargs)
@@ -134,6 +133,21 @@ class AlignedLlavaConfig(LlavaConfig):
         if changed and "method" not in kwargs:
             config.method = None  # what is left is a free combination
         return result
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own, which would only warn of another architecture and fill the model with random weights.
+
+        Raises:
+            ValueError: the configuration is not of this model type; one line names both.
+        """
+        found, _ = cls.get_config_dict(pretrained_model_name_or_path, *args, **kwargs)
+        if (model_type := found.get("model_type")) != cls.model_type:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} holds a {model_type or 'nameless'} model, not {cls.model_type}: "
+                "make one with python -m modeling_aligned_llava.assembly"
+            )
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     @property
     def needs_text_norm(self) -> bool:
@@ -156,6 +170,8 @@ class AlignedLlavaConfig(LlavaConfig):
 
     def check_alignment(self) -> None:
         """Raise a one-line `ValueError` if a field of the norm is out of its range."""
+        if self.method is not None and self.method not in METHODS:
+            raise ValueError(f"unknown method {self.method!r}; known methods: {', '.join(METHODS)}, or null")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 known = ", ".join("null" if choice is None else str(choice) for choice in choices)

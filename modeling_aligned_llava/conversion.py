@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration
 
 from .chat_templates import chat_template as shipped_template
-from .checkpoint_folder import check_source, forget_local_paths, load_part, write_checkpoint
+from .checkpoint_folder import check_source, load_part, write_checkpoint
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration
@@ -65,7 +65,6 @@ def convert(
     aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
     model = _take_over(theirs, aligned)
     start_norm(model, processor.image_processor, images)
-    forget_local_paths(model, vision_config=source, text_config=source)
     write_checkpoint(model, processor, out)
     return out
 

@@ -7,12 +7,14 @@ The norm lives inside the projector, so that forward, generate, `get_image_featu
 import os
 from typing import Any, cast
 
+from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModel, LlavaForConditionalGeneration, LlavaModel, LlavaPreTrainedModel
 from transformers import initialization as init
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from .configuration_aligned_llava import AlignedLlavaConfig
+from .hub_folder import copy_processor, forget_local_paths, push, write_plain_card
 from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
 
 
@@ -67,10 +69,11 @@ class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
 
 
 class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
-    """Initialisation and saving shared by the base model and the conditional-generation model."""
+    """Initialisation, loading and saving shared by the base model and the conditional-generation model."""
 
     config_class = AlignedLlavaConfig
     config: AlignedLlavaConfig
+    processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, that it was loaded from
     _keep_in_fp32_modules_strict = ["multi_modal_projector.norm"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -105,10 +108,50 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         assert norm is not None
         align_norm(norm, config)
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save the model with the code that loads it, reachable by `AutoModel` and `AutoModelForImageTextToText`."""
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:
+        """As transformers' own, in one line if a weights file is damaged.
+
+        Raises:
+            OSError: a weights file is cut short or no safetensors file.
+        """
+        source = pretrained_model_name_or_path
+        try:
+            loaded = super().from_pretrained(source, *args, **kwargs)
+        except SafetensorError as error:
+            raise OSError(f"{source}: a weights file is damaged or cut short ({error}); copy it again") from error
+        if source is not None:
+            model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
+            model.processor_source = (
+                os.path.abspath(source) if os.path.isdir(source) else source,
+                kwargs.get("revision"),
+            )
+        return loaded
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        """Save the model with the code that loads it, the processor it came with and a model card.
+
+        `push_to_hub=True` uploads as well; the arguments of `push_to_hub` are then accepted here.
+        """
+        publish = kwargs.pop("push_to_hub", False)
+        names = ("repo_id", "private", "revision", "create_pr", "commit_message", "commit_description", "tags")
+        destination = {name: kwargs.pop(name) for name in names if name in kwargs}
         self.config.auto_map = dict(_AUTO_MAP)
-        super().save_pretrained(save_directory, *args, **kwargs)
+        forget_local_paths(self.config)
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if is_main_process:
+            if self.processor_source is not None:
+                copy_processor(*self.processor_source, save_directory)
+            write_plain_card(self.config, save_directory)
+        if publish:
+            destination.setdefault("repo_id", os.path.basename(os.path.abspath(save_directory)))
+            self.push_to_hub(**destination, token=kwargs.get("token"))
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
+        """Save and upload in one commit; arguments and result are those of `hub_folder.push`."""
+        return push(self, *args, **kwargs)
 
 
 class AlignedLlavaModel(AlignedLlavaPreTrainedModel, LlavaModel):

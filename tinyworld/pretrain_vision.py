@@ -1,23 +1,30 @@
 """Pretrains the vision tower: a small SigLIP; a picture agrees with its caption, a cell with the name of its item.
 
-`python -m tinyworld.pretrain_vision OUT` takes about half an hour on one core. The loss is SigLIP's sigmoid loss
-(arXiv 2303.15343), pictures against captions, cells against all names; only the vision tower is kept.
+`python -m tinyworld.pretrain_vision OUT` takes about half an hour on two cores. The loss is SigLIP's sigmoid loss
+(arXiv 2303.15343), pictures against captions, parts of them against all names; only the vision tower is kept.
 """
 
 import argparse
 import math
 import random
-import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.progress import track
-from transformers import PreTrainedTokenizerFast, SiglipConfig, SiglipImageProcessor, SiglipModel, set_seed
+from transformers import (
+    PreTrainedTokenizerFast,
+    SiglipConfig,
+    SiglipImageProcessor,
+    SiglipModel,
+    SiglipVisionModel,
+    set_seed,
+)
 
 from tinyworld import layouts
 from tinyworld.language import caption
-from tinyworld.scenes import CANVAS, COLOURS, LETTERS, SHAPES, SIZES, Item, render
+from tinyworld.scenes import CANVAS, COLOURS, LETTERS, POSITIONS, SHAPES, SIZES, Item, render
 from tinyworld.tokenizer import train_tokenizer
 
 
@@ -32,7 +39,19 @@ NAMES = (
     "the sign +",
     "the sign -",
 )
+TEXTS = (*NAMES, *POSITIONS)
 NUMBER = {name: i for i, name in enumerate(NAMES)}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Steps with the cells as parts to be named, or with each patch: LLaVA feeds the decoder patches, one a token."""
+
+    steps: int
+    each_patch: bool
+
+
+PHASES = (Phase(4500, each_patch=False), Phase(2000, each_patch=True))
 
 
 def name_of(item: Item | None) -> str:
@@ -91,34 +110,55 @@ def cells_of(patches_BPD: torch.Tensor) -> torch.Tensor:
     return patches_BPD.view(batch, 3, 2, 3, 2, width).transpose(2, 3).reshape(batch * 9, 4, width)
 
 
-def pretrain(out: Path, steps: int, batch_size: int, learning_rate: float, seed: int) -> None:
-    set_seed(seed)
-    rng = random.Random(f"tinyworld vision {seed}")
+def matches_of(cells: torch.Tensor, each_patch: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which TEXTS are true of each part, [N, T], and which parts are filled, [N]; cells are name numbers [B, 9].
+
+    Parts are the cells, named; or with `each_patch` all 36 patches, each with its cell's name and position.
+    """
+    batch = len(cells)
+    places = torch.arange(9).expand(batch, 9)
+    if each_patch:
+        cells, places = (
+            x.reshape(batch, 3, 3).repeat_interleave(2, 1).repeat_interleave(2, 2) for x in (cells, places)
+        )
+    matches = torch.nn.functional.one_hot(cells.reshape(-1), len(TEXTS)).float()
+    if each_patch:
+        matches += torch.nn.functional.one_hot(len(NAMES) + places.reshape(-1), len(TEXTS))
+    return matches, cells.reshape(-1) != NUMBER[NOTHING]
+
+
+def train(
+    tower: SiglipVisionModel | None, phase: Phase, batch_size: int, learning_rate: float, seed: str
+) -> SiglipModel:
+    """One phase: the tower goes on from `tower`, the text side starts anew."""
+    rng = random.Random(seed)
     tokenizer = train_tokenizer("")
     model = build(len(tokenizer))
-    tower = torch.compile(model.vision_model, dynamic=False)
-    # the tower starts as SigLIP's does, the temperature and bias as its paper says
+    if tower is not None:
+        model.vision_model.load_state_dict(tower.state_dict())
+    compiled = torch.compile(model.vision_model, dynamic=False)
+    # the temperature and bias start as SigLIP's paper says
     torch.nn.init.constant_(model.logit_scale, math.log(10.0))
     torch.nn.init.constant_(model.logit_bias, -10.0)
-    names = tokens_of(tokenizer, list(NAMES))
+    texts = tokens_of(tokenizer, list(TEXTS))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    warm = 100
     schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda s: min((s + 1) / warm, 0.5 + 0.5 * math.cos(math.pi * min(1.0, s / steps)) + 0.01)
+        optimizer, lambda s: min((s + 1) / 100, 0.5 + 0.5 * math.cos(math.pi * min(1.0, s / phase.steps)) + 0.01)
     )
-    start, seen = time.monotonic(), []
-    for step in track(range(steps), description="vision tower"):
+    seen = []
+    for step in track(range(phase.steps), description="vision tower"):
         pixels, cells, captions = draw_batch(rng, batch_size)
+        matches, filled = matches_of(cells, phase.each_patch)
+        # empty parts teach little after the first steps and would outweigh the others
+        kept = filled | (torch.rand(len(filled)) < 0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            patches = tower(pixel_values=pixels).last_hidden_state
+            patches = compiled(pixel_values=pixels).last_hidden_state
             whole = model.vision_model.head(patches)
-            parts = model.vision_model.head(cells_of(patches))
+            parts = patches.flatten(0, 1)[:, None] if phase.each_patch else cells_of(patches)
+            parts = model.vision_model.head(parts[kept])
             captions_MD = model.text_model(input_ids=tokens_of(tokenizer, captions)).pooler_output
-            names_MD = model.text_model(input_ids=names).pooler_output
-        matches = torch.nn.functional.one_hot(cells.view(-1), len(NAMES)).float()
-        # empty cells teach little after the first steps and would outweigh the others
-        filled = (cells.view(-1) != NUMBER[NOTHING]) | (torch.rand(cells.numel()) < 0.1)
-        loss_parts = sigmoid_loss(parts[filled], names_MD, matches[filled], model)
+            texts_MD = model.text_model(input_ids=texts).pooler_output
+        loss_parts = sigmoid_loss(parts, texts_MD, matches[kept], model)
         loss_whole = sigmoid_loss(whole, captions_MD, torch.eye(batch_size), model)
         (loss_parts + 0.2 * loss_whole).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -126,34 +166,43 @@ def pretrain(out: Path, steps: int, batch_size: int, learning_rate: float, seed:
         optimizer.zero_grad()
         schedule.step()
         with torch.no_grad():
-            similarity = (
-                torch.nn.functional.normalize(parts.float(), dim=-1)
-                @ torch.nn.functional.normalize(names_MD.float(), dim=-1).T
-            )
-            right = (similarity.argmax(-1) == cells.view(-1))[cells.view(-1) != NUMBER[NOTHING]].float().mean()
+            names_MD = torch.nn.functional.normalize(texts_MD[: len(NAMES)].float(), dim=-1)
+            named = (parts[filled[kept]].float() @ names_MD.T).argmax(-1)
+            right = (named == matches[filled, : len(NAMES)].argmax(-1)).float().mean()
         seen.append((loss_parts.item(), loss_whole.item(), right.item()))
         if (step + 1) % 100 == 0:
             parts_loss, whole_loss, share = (sum(column) / len(column) for column in zip(*seen, strict=True))
-            print(
-                f"step {step + 1} cells {parts_loss:.3f} pictures {whole_loss:.3f} cells named right {share:.3f} "
-                f"{time.monotonic() - start:.0f} s",
-                flush=True,
-            )
+            report = f"parts {parts_loss:.3f}, pictures {whole_loss:.3f}, parts named right {share:.3f}"
+            print(f"step {step + 1}: {report}", flush=True)
             seen.clear()
-        if (step + 1) % 500 == 0 or step + 1 == steps:
-            model.vision_model.save_pretrained(out)
-            SiglipImageProcessor(size={"height": CANVAS, "width": CANVAS}).save_pretrained(out)
+    return model
+
+
+def pretrain(out: Path, batch_size: int, learning_rate: float, seed: int) -> None:
+    """All phases; each leaves its tower in `OUT.phases/`, so that a killed run goes on from the last whole one."""
+    set_seed(seed)
+    tower: SiglipVisionModel | None = None
+    for number, phase in enumerate(PHASES, 1):
+        done = out.with_name(f"{out.name}.phases") / str(number)
+        if not done.exists():
+            model = train(tower, phase, batch_size, learning_rate, f"tinyworld vision {seed} {number}")
+            unfinished = done.with_suffix(".unfinished")
+            model.vision_model.save_pretrained(unfinished)
+            unfinished.rename(done)
+        tower = SiglipVisionModel.from_pretrained(done, attn_implementation="eager")
+    assert tower is not None
+    tower.save_pretrained(out)
+    SiglipImageProcessor(size={"height": CANVAS, "width": CANVAS}).save_pretrained(out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    pretrain(arguments.out, arguments.steps, arguments.batch_size, arguments.learning_rate, arguments.seed)
+    pretrain(arguments.out, arguments.batch_size, arguments.learning_rate, arguments.seed)
 
 
 if __name__ == "__main__":

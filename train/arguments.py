@@ -23,6 +23,9 @@ class RunArguments:
     prompt_format: str = field(
         default="chat", metadata={"help": "plain: image, caption, end (stage 1); chat: the chat template"}
     )
+    dataset: str | None = field(
+        default=None, metadata={"help": "what the data is, a Hub id if it has one: for the card"}
+    )
     vision_tower: str | None = field(default=None, metadata={"help": "stage 1: folder or Hub id of the vision tower"})
     language_model: str | None = field(default=None, metadata={"help": "stage 1: folder or Hub id of the decoder"})
     chat_template: str | None = field(

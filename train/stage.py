@@ -9,8 +9,9 @@ from transformers import AutoProcessor, PrinterCallback, ProcessorMixin
 from transformers.utils import logging
 from trl import SFTConfig
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
 from modeling_aligned_llava.assembly import assemble
+from modeling_aligned_llava.batched_generation import load_complete
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from train.arguments import RunArguments, parse_arguments
@@ -42,7 +43,7 @@ def run_stage(argv: list[str]) -> None:
     rows = read_conversations(run.data_path, run.image_folder)
     with training.main_process_first(desc="assembly"):
         source = _source_checkpoint(run, folder, training.seed, rows)
-    model = AlignedLlavaForConditionalGeneration.from_pretrained(source, dtype=torch.float32)
+    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
     processor = AutoProcessor.from_pretrained(source)
     trainer = _build_trainer(run, training, model, processor, rows)
     if trainer.is_world_process_zero():
@@ -78,7 +79,10 @@ def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int, rows: 
     source = Path(run.model_name_or_path)
     if not (source / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
-    made_for = AlignedLlavaForConditionalGeneration.config_class.from_pretrained(source).method
+    try:
+        made_for = AlignedLlavaConfig.from_pretrained(source).method
+    except (OSError, ValueError) as error:
+        raise UserError(f"model_name_or_path: {' '.join(str(error).split())}") from error
     if made_for != run.method:
         raise UserError(f"{source} belongs to method {made_for}, not to {run.method}")
     return source

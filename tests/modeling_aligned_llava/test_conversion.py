@@ -127,6 +127,9 @@ def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, t
         with pytest.raises(UserError, match=message) as error:
             convert(folder, tmp_path / "out", fields=method_fields(arm), images=images)
         assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="this is a llava checkpoint, not aligned_llava") as unconverted:
+    with pytest.raises(
+        ValueError,
+        match="holds a llava model, not aligned_llava",
+    ) as unconverted:
         load(source, **fields)
     assert "\n" not in str(unconverted.value)

@@ -68,10 +68,12 @@ def test_final_folder_is_a_model_and_nothing_else(straight):
     for stage in ("stage1", "stage2"):
         folder = straight / stage
         assert sorted(path.name for path in folder.iterdir() if path.name != "assembled") == [
+            "README.md",
             "chat_template.jinja",
             "config.json",
             "configuration_aligned_llava.py",
             "generation_config.json",
+            "hub_folder.py",
             "log.jsonl",
             "model.safetensors",
             "modeling_aligned_llava.py",

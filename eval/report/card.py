@@ -1,0 +1,216 @@
+"""The model card of one checkpoint, from the run that evaluated it: metadata for the Hub, tables, recipe, limits.
+
+A pure function of files: `results/RUN/{run,scores}.json`, the checkpoint's own, and `model_cards/`. What is not
+recorded is said to be so; a score belongs to the checkpoint only if the run evaluated these very weights.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from eval.report import tables
+from eval.suite.benchmarks import BY_KEY, Benchmark
+from eval.suite.files import read_json
+from modeling_aligned_llava.answer_log import hash_checkpoint
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
+
+
+TEMPLATES = Path(__file__).resolve().parents[2] / "model_cards"
+HARNESS_PAGES = {
+    "lmms-eval": "https://github.com/EvolvingLMMs-Lab/lmms-eval",
+    "lm-eval": "https://github.com/EleutherAI/lm-evaluation-harness",
+}
+FIELDS = (
+    "projector_norm",
+    "norm_init",
+    "norm_parametrization",
+    "norm_eps",
+    "text_norm",
+    "target_scale",
+    "compensation_exponent",
+    "compensation_max",
+)
+SETTINGS = (
+    "dataset",
+    "prompt_format",
+    "num_train_epochs",
+    "max_steps",
+    "global_batch_size",
+    "learning_rates",
+    "frozen",
+    "lr_scheduler_type",
+    "warmup_steps",
+    "weight_decay",
+    "max_grad_norm",
+    "max_length",
+    "bf16",
+    "seed",
+)
+UNKNOWN = "not known here"
+
+
+def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
+    """The card of `checkpoint`, to be published as `repository`, with the scores it got in `run`.
+
+    Raises:
+        UserError: a file is missing, or the run did not evaluate these weights.
+    """
+    config = _required(checkpoint / "config.json", "no checkpoint there")
+    if config.get("model_type") != "aligned_llava":
+        raise UserError(f"{checkpoint} holds a {config.get('model_type')} model, not aligned_llava")
+    record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
+    rows = _required(run / "scores.json", "evaluate the run first (python -m eval.suite)")
+    arm = _arm(checkpoint, record, run)
+    # The words of an exception can hold paths of the machine; its class says enough here.
+    rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
+    cells = [row for row in rows if row["source"] == "measured" and _same_arm(row, arm)]
+    official = is_official(cells, Path(record["data"]["root"]))
+    stages = _stages(checkpoint)
+    parts = _parts(config, stages)
+    models = [part["name"] for part in parts if part["role"] != "data" and is_hub_id(part["name"])]
+    datasets = list(dict.fromkeys(part["name"] for part in parts if part["role"] == "data" and "/" in part["name"]))
+    norm = read_json(checkpoint / "norm_parameters.json") or {"gain": None}
+    metadata = card_data(
+        base_model=models or None,
+        datasets=datasets or None,
+        model_name=repository.rpartition("/")[2],
+        eval_results=_eval_results(cells, official, run.name, record["versions"]) or None,
+        **_licence([part["licence"] for part in parts if part["role"] != "data"], repository),
+    )
+    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)  # noqa: S701  Markdown
+    text = environment.get_template("model_card.md.jinja").render(
+        metadata=str(metadata),
+        title=f"{arm['backbone']} {arm['method']}",
+        official=official,
+        method=arm["method"],
+        seed=arm["seed"],
+        config=config,
+        fields={name: _shown(config.get(name)) for name in FIELDS},
+        loading=LOADING.format(name=repository),
+        scored=any(cell["status"] == "ok" for cell in cells),
+        table=tables.markdown(rows),
+        parts=parts,
+        recipe=list(stages),
+        settings={
+            name: [_shown(stage.get(name)) for stage in stages.values()]
+            for name in SETTINGS
+            if any(name in stage for stage in stages.values())
+        },
+        gain=norm["gain"],
+        profile=read_json(checkpoint / "norm_profile.json"),
+        limits=_limits(cells, rows),
+        versions=", ".join(f"{name} {version}" for name, version in record["versions"].items()),
+        hardware=", ".join(record["hardware"]["gpus"]) or record["hardware"]["cpu"] or "Hardware not recorded",
+    )
+    return ModelCard(text)
+
+
+def _required(path: Path, hint: str) -> Any:
+    content = read_json(path)
+    if content is None:
+        raise UserError(f"there is no {path}: {hint}")
+    return content
+
+
+def _arm(checkpoint: Path, record: dict[str, Any], run: Path) -> dict[str, Any]:
+    """The entry of run.json for these very weights; a name or a path could mean others by now."""
+    weights = hash_checkpoint(checkpoint)
+    for arm in record["models"].values():
+        if arm["sha256"] == weights:
+            return arm
+    evaluated = ", ".join(record["models"])
+    raise UserError(f"{checkpoint}: its weights are not among those that {run} evaluated ({evaluated})")
+
+
+def _same_arm(row: dict[str, Any], arm: dict[str, Any]) -> bool:
+    return all(row[name] == arm[name] for name in ("backbone", "method", "seed"))
+
+
+def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
+    """Whether the scores can be those of the official data: as many questions, and not a toy world's root."""
+    measured = [cell for cell in cells if cell["status"] == "ok" and cell["benchmark"] in BY_KEY]
+    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].paper_n for cell in measured)
+    return bool(measured) and complete and not (root / "boxes.json").exists()
+
+
+def _stages(checkpoint: Path) -> dict[str, dict[str, Any]]:
+    """Settings of the training stages that led here, by name of their folder; none for other checkpoints."""
+    found = {}
+    for folder in (checkpoint.resolve().parent / "stage1", checkpoint.resolve()):
+        settings = read_json(folder / "settings.json")
+        if settings is not None:
+            found[folder.name] = settings | (read_json(folder / "training_complete.json") or {})
+    return found
+
+
+def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    """Backbones and data with their licences; a path on somebody's machine is not a name."""
+    licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
+    parts = []
+    for role, part, setting in (
+        ("vision tower", "vision_config", "vision_tower"),
+        ("language model", "text_config", "language_model"),
+    ):
+        recorded = [config[part].get("_name_or_path", ""), *(stage.get(setting, "") for stage in stages.values())]
+        known = (name for name in recorded if name in licences["models"] or is_hub_id(name))
+        name = next(known, "not recorded")
+        parts.append({"role": role, "name": name, "licence": licences["models"].get(name, UNKNOWN)})
+    data = dict.fromkeys(stage["dataset"] for stage in stages.values() if "dataset" in stage)
+    for name in data or ("not recorded",):
+        parts.append({"role": "data", "name": name, "licence": licences["datasets"].get(name, UNKNOWN)})
+    return parts
+
+
+def _licence(of_models: list[str], repository: str) -> dict[str, str]:
+    """The strictest of the backbones' licences for the Hub's `license`, where one can be told."""
+    strict = {licence for licence in of_models if licence != "apache-2.0"}
+    if UNKNOWN in strict or len(strict) > 1:
+        link = f"https://huggingface.co/{repository}#parts-data-and-licences"
+        return {"license": "other", "license_name": "inherited", "license_link": link}
+    return {"license": strict.pop() if strict else "apache-2.0"}
+
+
+def _eval_results(cells: list[dict[str, Any]], official: bool, run: str, versions: dict[str, str]) -> list[EvalResult]:
+    return [
+        _eval_result(BY_KEY[cell["benchmark"]], cell["score"], official, run, versions)
+        for cell in cells
+        if cell["status"] == "ok" and cell["benchmark"] in BY_KEY
+    ]
+
+
+def _eval_result(benchmark: Benchmark, score: float, official: bool, run: str, versions: dict[str, str]) -> EvalResult:
+    """One entry of the model-index. Other data than the official set never carries its id."""
+    config = benchmark.config if benchmark.config != "*" else None
+    return EvalResult(
+        task_type="image-text-to-text" if benchmark.harness == "lmms-eval" else "text-generation",
+        dataset_type=benchmark.folder if official else f"{run}-{benchmark.key}",
+        dataset_name=benchmark.title if official else f"{benchmark.title} as asked in {run}, not the official data",
+        dataset_config=config,
+        dataset_split=benchmark.split,
+        metric_type="accuracy",
+        metric_name=f"{benchmark.task} {benchmark.metric}, percent",
+        metric_value=round(score, 2),
+        source_name=f"{benchmark.harness} {versions.get(benchmark.harness, '')}".strip(),
+        source_url=HARNESS_PAGES[benchmark.harness],
+    )
+
+
+def _limits(cells: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[str]:
+    limits = [f"{cell['benchmark']}: {cell['status']} ({cell['reason']})" for cell in cells if cell["status"] != "ok"]
+    for cell in cells:
+        if cell["unparseable"]:
+            limits.append(f"{cell['benchmark']}: {cell['unparseable']:.1%} of the answers could not be read")
+    seeds = {row["seed"] for row in rows if row["source"] == "measured"}
+    if len(seeds) == 1:
+        limits.append("One training seed: the intervals cover the questions, not another training.")
+    limits.append("Images are resized to one square; small print and extreme shapes suffer.")
+    limits.append("A research checkpoint: no tuning for safety, and it states wrong things about images.")
+    return limits
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else str(value).replace("|", "\\|")

@@ -1,0 +1,205 @@
+"""What a published folder holds besides weights and configuration: the processor, a model card, no local paths.
+
+Travels with the weights as part of the code that loads them, so it needs no more than huggingface_hub.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData, snapshot_download
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+
+
+PROCESSOR_FILES = (
+    "*processor*.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "*.jinja",
+    "additional_chat_templates/*.jinja",
+)
+MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
+
+LOADING = """\
+```python
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+model = AutoModelForImageTextToText.from_pretrained("{name}", trust_remote_code=True)
+processor = AutoProcessor.from_pretrained("{name}", trust_remote_code=True)
+```
+
+The code that runs is in this folder; read it and pin a revision. With the package `modeling_aligned_llava` installed
+and imported, no flag is needed.
+"""
+
+_CARD = """\
+# {title}
+
+A LLaVA checkpoint of method `{method}` (`projector_norm: {norm}`), in the terms of the norm-alignment study
+[The Unseen Bias](https://arxiv.org/abs/2512.08374).
+
+## Load
+
+{loading}
+## Scores
+
+None came with these weights.
+"""
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether `name` can be a repository on the Hub and is no folder here."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        return False
+    return bool(name) and not os.path.exists(name)
+
+
+def forget_local_paths(config: Any) -> None:
+    """Sub-configs record where they came from; a Hub id may stay, a path on this machine is nobody's business."""
+    for part in (config.vision_config, config.text_config):
+        if not is_hub_id(part.name_or_path):
+            part.name_or_path = ""
+
+
+def processor_files(folder: str | os.PathLike) -> Iterator[Path]:
+    """The files of the processor and its tokenizer in a folder."""
+    return (file for pattern in PROCESSOR_FILES for file in sorted(Path(folder).glob(pattern)))
+
+
+def copy_processor(source: str, revision: str | None, folder: str | os.PathLike) -> None:
+    """Copy the processor that lies beside the weights a model was loaded from, unless `folder` has its own.
+
+    Of a Hub id only what is in the local cache is taken: saving never waits for the network.
+    """
+    origin = Path(source)
+    if not origin.is_dir():
+        try:
+            origin = Path(snapshot_download(source, revision=revision, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError):
+            return
+    if any(processor_files(folder)):
+        return
+    for file in processor_files(origin):
+        target = Path(folder) / file.relative_to(origin)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, target)
+
+
+def write_plain_card(
+    config: Any, folder: str | os.PathLike, name: str = "path/to/this/folder", tags: Sequence[str] = ()
+) -> None:
+    """A model card without scores, unless the folder has one: backbones, method, how to load `name`."""
+    path = Path(folder) / "README.md"
+    if path.exists():
+        return
+    backbones = [part.name_or_path for part in (config.vision_config, config.text_config)]
+    method = config.method or "a free combination"
+    text = _CARD.format(
+        title=f"LLaVA, {method}", method=method, norm=config.projector_norm, loading=LOADING.format(name=name)
+    )
+    data = card_data(tags=tags, base_model=[name for name in backbones if is_hub_id(name)] or None)
+    path.write_text(f"---\n{data}\n---\n\n{text}", encoding="utf-8")
+
+
+def card_data(tags: Sequence[str] = (), **metadata: Any) -> ModelCardData:
+    """The metadata every card has, with more of it."""
+    return ModelCardData(
+        pipeline_tag="image-text-to-text",
+        library_name="transformers",
+        tags=["llava", "norm-alignment", "arxiv:2512.08374", *tags],
+        **metadata,
+    )
+
+
+def upload(
+    files: dict[str, Path | bytes],
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    revision: str | None = None,
+    token: str | bool | None = None,
+    create_pr: bool = False,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+) -> str:
+    """Create the repository (and the branch `revision`) where missing and put `files` there in one commit.
+
+    Args:
+        files: path in the repository -> file on this machine, or content.
+
+    Returns:
+        The address of the commit.
+    """
+    api = HfApi(token=token)
+    repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
+    if revision is not None and not revision.startswith("refs/"):
+        api.create_branch(repo_id, branch=revision, exist_ok=True)
+    commit = api.create_commit(
+        repo_id,
+        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content) for name, content in files.items()],
+        commit_message=commit_message or "Upload model",
+        commit_description=commit_description,
+        revision=revision,
+        create_pr=create_pr,
+    )
+    return str(commit.commit_url)
+
+
+def push(
+    model: Any,
+    repo_id: str,
+    *,
+    commit_message: str | None = None,
+    commit_description: str | None = None,
+    private: bool | None = None,
+    token: bool | str | None = None,
+    revision: str | None = None,
+    create_pr: bool = False,
+    max_shard_size: int | str | None = "50GB",
+    tags: Sequence[str] = (),
+) -> str:
+    """Save a model and upload the folder; a card that the repository has already is kept.
+
+    Args:
+        model: one of this package's models.
+        repo_id: name of the repository, created if it does not exist.
+        private: whether a repository made here is private.
+        revision: branch to commit to, made if it does not exist.
+        create_pr: open a pull request instead.
+        max_shard_size: see `save_pretrained`.
+        tags: more tags for the card.
+
+    Returns:
+        The address of the commit.
+    """
+    with TemporaryDirectory() as folder:
+        path = Path(folder)
+        write_plain_card(model.config, path, repo_id, [*(model.model_tags or ()), *tags])
+        model.save_pretrained(path, max_shard_size=max_shard_size)
+        files: dict[str, Path | bytes] = {
+            file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*")) if file.is_file()
+        }
+        if HfApi(token=token).file_exists(repo_id, "README.md", revision=revision):
+            del files["README.md"]
+        return upload(
+            files,
+            repo_id,
+            private=private,
+            revision=revision,
+            token=token,
+            create_pr=create_pr,
+            commit_message=commit_message,
+            commit_description=commit_description,
+        )
+
+
+__all__ = ["copy_processor", "forget_local_paths", "push", "upload", "write_plain_card"]

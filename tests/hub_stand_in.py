@@ -1,0 +1,130 @@
+"""A stand-in of the Hub's HTTP API on this machine: create, branch, preupload, LFS batch, commit, resolve.
+
+`with HubStandIn() as hub:` serves at `hub.endpoint`; processes started with `hub.env` talk to it alone. What was
+committed is in `hub.files[revision][path]`; `hub.requests` lists what was asked, `hub.failures` what to fail first.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+TOKEN = "hf_" + "x" * 34
+
+
+class HubStandIn:
+    def __init__(self) -> None:
+        self.repositories: dict[str, dict[str, Any]] = {}  # id -> body of the create call
+        self.files: dict[str, dict[str, bytes]] = {"main": {}}  # of the one repository that is pushed to
+        self.objects: dict[str, bytes] = {}  # LFS, by sha256
+        self.requests: list[str] = []
+        self.failures: dict[str, int] = {}  # "METHOD /path-regex" -> how many times to answer 503
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+
+    @property
+    def env(self) -> dict[str, str]:
+        settings = {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
+        return os.environ | settings | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1"}
+
+    def __enter__(self) -> "HubStandIn":
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def commit(self, revision: str, lines: list[dict[str, Any]]) -> None:
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "file":
+                self.files[revision][value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                self.files[revision][value["path"]] = self.objects[value["oid"]]
+
+    def oid(self, revision: str) -> str:
+        return hashlib.sha1(repr(sorted(self.files[revision].items())).encode()).hexdigest()  # noqa: S324
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: HubStandIn
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def answer(self, content: Any = None, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content or {}).encode()
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def handle_request(self) -> None:
+        hub, path = self.hub, unquote(urlsplit(self.path).path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size + 2)[:-2]
+            self.rfile.readline()
+        request = f"{self.command} {path}"
+        hub.requests.append(request)
+        for pattern, left in hub.failures.items():
+            if left and re.search(pattern, request):
+                hub.failures[pattern] -= 1
+                return self.answer({"error": "try again"}, 503)
+        if not path.startswith("/lfs/") and self.headers.get("Authorization") != f"Bearer {TOKEN}":
+            return self.answer({"error": "who are you?"}, 401)
+        return self.route(request, body)
+
+    def route(self, request: str, body: bytes) -> None:
+        hub = self.hub
+        if request == "POST /api/repos/create":
+            created = json.loads(body)
+            name = f"{created['organization']}/{created['name']}"
+            known = hub.repositories.setdefault(name, created) is not created
+            return self.answer({"url": f"{hub.endpoint}/{name}", "name": name}, 409 if known else 200)
+        if request == "POST /api/validate-yaml":
+            return self.answer({"errors": [], "warnings": []})
+        if match := re.fullmatch(r"POST /api/models/.+/branch/(.+)", request):
+            hub.files.setdefault(match[1], dict(hub.files["main"]))
+            return self.answer({}, 201)
+        if re.fullmatch(r"POST /api/models/.+/preupload/.+", request):
+            modes = [
+                {"path": f["path"], "shouldIgnore": False, "oid": None}
+                | {"uploadMode": "lfs" if f["path"].endswith(".safetensors") else "regular"}
+                for f in json.loads(body)["files"]
+            ]
+            return self.answer({"files": modes})
+        if request.endswith(".git/info/lfs/objects/batch"):
+            objects = [
+                o | {"actions": {"upload": {"href": f"{hub.endpoint}/lfs/{o['oid']}"}}}
+                for o in json.loads(body)["objects"]
+            ]
+            return self.answer({"transfer": "basic", "objects": objects})
+        if match := re.fullmatch(r"PUT /lfs/(\w+)", request):
+            good = hashlib.sha256(body).hexdigest() == match[1]
+            hub.objects[match[1]] = body
+            return self.answer({}, 200 if good else 400)
+        if match := re.fullmatch(r"POST /api/models/(.+)/commit/(.+)", request):
+            hub.commit(match[2], [json.loads(line) for line in body.splitlines()])
+            oid = hub.oid(match[2])
+            return self.answer({"commitUrl": f"{hub.endpoint}/{match[1]}/commit/{oid}", "commitOid": oid})
+        if match := re.fullmatch(r"(?:HEAD|GET) /[^/]+/[^/]+/resolve/([^/]+)/(.+)", request):
+            content = hub.files.get(match[1], {}).get(match[2])
+            if content is None:
+                return self.answer({}, 404, {"X-Error-Code": "EntryNotFound"})
+            etag = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": hub.oid(match[1])}  # noqa: S324
+            return self.answer(content, 200, etag)
+        return self.answer({"error": f"no such address: {request}"}, 404)
+
+    do_GET = do_HEAD = do_POST = do_PUT = handle_request

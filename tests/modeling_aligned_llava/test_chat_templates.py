@@ -1,0 +1,80 @@
+"""The shipped chat templates, character by character, and what each marks as learned."""
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from modeling_aligned_llava.chat_templates import chat_template, template_names
+from tests.conftest import tiny_tokenizer
+
+
+CONVERSATION = [
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "How many?"}]},
+    {"role": "assistant", "content": [{"type": "text", "text": "Two."}]},
+    {"role": "user", "content": "Sure?"},
+    {"role": "assistant", "content": "Yes."},
+]
+CHATML = (
+    "<|im_start|>user\n<image>\nHow many?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n"
+    "<|im_start|>user\nSure?<|im_end|>\n<|im_start|>assistant\nYes.<|im_end|>\n"
+)
+LLAMA3 = (
+    "<s><|start_header_id|>user<|end_header_id|>\n\n<image>\nHow many?<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\nTwo.<|eot_id|>"
+    "<|start_header_id|>user<|end_header_id|>\n\nSure?<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>"
+)
+RENDERED = {
+    "qwen2_5": CHATML,
+    "tinyworld": CHATML,
+    "llama3": LLAMA3,
+    "plain": "<s><image>Two.<|im_end|>Yes.<|im_end|>",
+}
+LEARNED = {
+    "qwen2_5": "Two.<|im_end|>Yes.<|im_end|>",
+    "tinyworld": "Two.<|im_end|>Yes.<|im_end|>",
+    "llama3": "Two.<|eot_id|>Yes.<|eot_id|>",
+    "plain": "Two.<|im_end|>Yes.<|im_end|>",
+}
+PROMPT = {
+    "qwen2_5": "<|im_start|>assistant\n",
+    "tinyworld": "<|im_start|>assistant\n",
+    "llama3": "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "plain": "",
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = tiny_tokenizer()
+    if tokenizer.bos_token is None:
+        tokenizer.add_special_tokens({"bos_token": "<s>"})
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", template_names())
+def test_a_conversation_renders_exactly(tokenizer, name):
+    template = chat_template(name)
+    assert tokenizer.apply_chat_template(CONVERSATION, chat_template=template, tokenize=False) == RENDERED[name]
+    prompt = tokenizer.apply_chat_template(
+        CONVERSATION[:1], chat_template=template, tokenize=False, add_generation_prompt=True
+    )
+    assert prompt.endswith(PROMPT[name]) and (RENDERED[name].startswith(prompt))
+
+
+@pytest.mark.parametrize("name", template_names())
+def test_the_answers_and_their_ends_are_learned(tokenizer, name):
+    encoded = tokenizer.apply_chat_template(
+        CONVERSATION, chat_template=chat_template(name), return_dict=True, return_assistant_tokens_mask=True
+    )
+    learned = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
+    assert tokenizer.decode(learned) == LEARNED[name]
+
+
+def test_a_system_text_is_written_only_when_given(tokenizer):
+    given = [{"role": "system", "content": "Be brief."}, *CONVERSATION[:1]]
+    for name, expected in (
+        ("qwen2_5", "<|im_start|>system\nBe brief.<|im_end|>\n"),
+        ("llama3", "<s><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>"),
+    ):
+        text = tokenizer.apply_chat_template(given, chat_template=chat_template(name), tokenize=False)
+        assert text.startswith(expected)

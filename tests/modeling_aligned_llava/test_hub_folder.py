@@ -1,0 +1,287 @@
+"""A saved folder is all one needs: loading without the package, what it holds and what not, bad ones, pushing."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from PIL import Image
+from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration, pipeline
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_names
+from modeling_aligned_llava.batched_generation import load_complete
+from modeling_aligned_llava.configuration_aligned_llava import METHODS
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_paths, is_hub_id
+from tests.hub_stand_in import TOKEN, HubStandIn
+
+
+ROOT = Path(__file__).parents[2]
+CODE = {
+    "configuration_aligned_llava.py",
+    "hub_folder.py",
+    "modeling_aligned_llava.py",
+    "norm_alignment.py",
+}
+PROMPT = "<|im_start|>user\n<image>\nwhat?<|im_end|>\n<|im_start|>assistant\n"
+PICTURE = Image.new("RGB", (40, 30), (200, 30, 90))
+
+
+HIDE = """
+import importlib.util, os, sys
+here = "modeling_aligned_llava/__init__.py"
+sys.path[:] = [path for path in sys.path if not os.path.exists(os.path.join(path, here))]
+found = importlib.util.find_spec("modeling_aligned_llava")
+assert found is None or found.origin is None  # an editable install leaves a folder with data alone
+"""
+
+
+def load(folder, **kwargs):
+    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_checkpoint, tmp_path_factory):
+    """method -> folder of a checkpoint whose every weight, the gain too, has left its start."""
+    root = tmp_path_factory.mktemp("trained")
+    for method in method_names():
+        model = load(tiny_checkpoint(method))
+        torch.manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.01 * torch.randn_like(parameter))
+        model.save_pretrained(root / method)
+    return {method: root / method for method in method_names()}
+
+
+@pytest.fixture(scope="module")
+def without_package():
+    """Run a program in a process that cannot import the package."""
+
+    def run(program, *arguments, folder, **env):
+        env = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules"), "HF_HUB_OFFLINE": "1", **env}
+        env.pop("PYTHONPATH", None)
+        command = [sys.executable, "-c", HIDE + program, *map(str, arguments)]
+        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)  # noqa: S603
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+    return run
+
+
+REMOTE = """
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, pipeline
+image = Image.new("RGB", (40, 30), (200, 30, 90))
+for folder in sys.argv[2:]:
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules."), type(model)
+    base = AutoModel.from_pretrained(folder, trust_remote_code=True).eval()
+    assert type(base).__name__ == "AlignedLlavaModel"
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+    inputs = processor(images=[image], text=[sys.argv[1]], return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        assert torch.equal(model.lm_head(base(**inputs).last_hidden_state), logits)
+    answer = pipeline("image-text-to-text", model=folder, trust_remote_code=True, device="cpu")
+    said = answer(images=image, text=sys.argv[1], max_new_tokens=4, do_sample=False, return_full_text=False)
+    torch.save({"logits": logits, "said": said[0]["generated_text"]}, config.method + ".pt")
+    model.save_pretrained("again-" + config.method)
+"""
+
+
+def test_saved_folders_load_where_the_package_is_not_importable(trained, without_package, tmp_path):
+    without_package(REMOTE, PROMPT, *trained.values(), folder=tmp_path)
+    for method, folder in trained.items():
+        processor = AutoProcessor.from_pretrained(folder)
+        inputs = processor(images=[PICTURE], text=[PROMPT], return_tensors="pt")
+        remote = torch.load(tmp_path / f"{method}.pt", weights_only=True)
+        with torch.no_grad():
+            assert torch.equal(remote["logits"], load(folder)(**inputs).logits), method
+            assert torch.equal(remote["logits"], load(tmp_path / f"again-{method}")(**inputs).logits), method
+        answer = pipeline("image-text-to-text", model=str(folder), device="cpu")
+        said = answer(images=PICTURE, text=PROMPT, max_new_tokens=4, do_sample=False, return_full_text=False)
+        assert remote["said"] == said[0]["generated_text"], method
+
+
+def test_the_folder_holds_code_processor_template_generation_config_and_card(tiny_checkpoint, trained, tmp_path):
+    load(trained["norm-gwc"]).save_pretrained(tmp_path / "again")
+    for folder in (tiny_checkpoint("norm-gwc"), trained["norm-gwc"], tmp_path / "again"):
+        names = {file.name for file in folder.iterdir()}
+        assert {name for name in names if name.endswith(".py")} == CODE
+        assert {"chat_template.jinja", "processor_config.json", "tokenizer.json", "generation_config.json"} <= names
+        card = ModelCard.load(folder / "README.md")
+        assert (card.data.pipeline_tag, card.data.library_name) == ("image-text-to-text", "transformers")
+        assert card.data.eval_results is None and "method `norm-gwc`" in card.text
+    first, last = tiny_checkpoint("norm-gwc"), tmp_path / "again"
+    for name in ("chat_template.jinja", "processor_config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (first / name).read_bytes() == (last / name).read_bytes()
+    eos = [json.loads((folder / "generation_config.json").read_text())["eos_token_id"] for folder in (first, last)]
+    assert eos[0] == eos[1]
+
+
+def test_a_processor_or_card_that_is_there_is_kept(tiny_checkpoint, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "README.md").write_text("mine")
+    load(tiny_checkpoint("norm")).save_pretrained(tmp_path)
+    assert (tmp_path / "tokenizer_config.json").read_text() == "{}" and not (tmp_path / "tokenizer.json").exists()
+    assert (tmp_path / "README.md").read_text() == "mine"
+
+
+def test_no_local_path_is_published(tiny_backbones, trained, tmp_path):
+    parts = {
+        name: AutoConfig.from_pretrained(getattr(tiny_backbones, backbone))
+        for name, backbone in (("vision_config", "vision"), ("text_config", "qwen2"))
+    }
+    AlignedLlavaForConditionalGeneration(AlignedLlavaConfig(**parts)).save_pretrained(tmp_path / "built")
+    load(trained["norm"]).save_pretrained(tmp_path / "loaded")
+    for folder in (tmp_path / "built", tmp_path / "loaded"):
+        for file in [*folder.glob("*.json"), folder / "README.md"]:
+            text = file.read_text()
+            assert str(tiny_backbones.vision.parent) not in text and str(trained["norm"]) not in text, file
+
+
+def test_hub_ids_stay_and_become_base_models(tiny_checkpoint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results/stage1").mkdir(parents=True)
+    assert is_hub_id("Qwen/Qwen2.5-7B-Instruct") and is_hub_id("gpt2")
+    for path in ("", "results/stage1", "/models/Qwen", "./Qwen", "~/Qwen/it", "a/b/c", "..", "C:\\models"):
+        assert not is_hub_id(path), path
+    model = load(tiny_checkpoint("norm"))
+    model.config.text_config.name_or_path = "Qwen/Qwen2.5-7B-Instruct"
+    model.config.vision_config.name_or_path = "/models/siglip"
+    forget_local_paths(model.config)
+    model.save_pretrained(tmp_path / "model")
+    assert (
+        AlignedLlavaConfig.from_pretrained(tmp_path / "model").text_config.name_or_path == "Qwen/Qwen2.5-7B-Instruct"
+    )
+    assert ModelCard.load(tmp_path / "model/README.md").data.base_model == ["Qwen/Qwen2.5-7B-Instruct"]
+
+
+def test_the_remote_code_names_the_transformers_it_needs(tiny_checkpoint, without_package, tmp_path):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (lowest,) = (
+        re.match(r"transformers>=([\d.]+)", line) for line in project["dependencies"] if "transformers" in line
+    )
+    old = """
+import importlib.metadata
+true = importlib.metadata.version
+importlib.metadata.version = lambda name: "4.57.1" if name == "transformers" else true(name)
+from transformers import AutoConfig
+try:
+    AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True)
+except ImportError as error:
+    print(error)
+"""
+    said = without_package(old, tiny_checkpoint("norm"), folder=tmp_path).splitlines()
+    assert (
+        len(said) == 1
+        and f"transformers>={lowest[1]} is required" in said[0]
+        and "found transformers==4.57.1" in said[0]
+    )
+
+
+def test_the_names_of_methods_travel_with_the_code():
+    assert list(METHODS) == method_names()
+
+
+def copy(source, target, **fields):
+    shutil.copytree(source, target)
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, **fields}))
+    return target
+
+
+def test_a_bad_folder_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path):
+    good = tiny_checkpoint("norm-gwc")
+    weights = (good / "model.safetensors").read_bytes()
+    for size in (len(weights) - 100, 50, 0):
+        cut = copy(good, tmp_path / f"cut-{size}")
+        (cut / "model.safetensors").write_bytes(weights[:size])
+        with pytest.raises(OSError, match=rf"{cut}: a weights file is damaged or cut short \(.*\); copy it again"):
+            load(cut)
+    shared = set(LlavaConfig().to_dict()) - {"model_type", "auto_map", "architectures"}
+    fields = {name: value for name, value in load(good).config.to_dict().items() if name in shared}
+    LlavaForConditionalGeneration(LlavaConfig(**fields)).save_pretrained(tmp_path / "llava")
+    foreign = copy(good, tmp_path / "foreign")
+    shutil.copy(tiny_backbones.qwen2 / "model.safetensors", foreign)
+    other = copy(good, tmp_path / "other")
+    shutil.copy(tiny_backbones.vision / "model.safetensors", other)
+    wrong = {
+        tmp_path / "llava": "holds a llava model, not aligned_llava",
+        tiny_backbones.qwen2: "holds a qwen2 model, not aligned_llava",
+        foreign: r"lm_head.weight has shape \[259, 32\], its configuration says \[320, 32\]|lacks \d+ weights",
+        other: r"lacks \d+ weights of its model",
+        copy(good, tmp_path / "method", method="nrom"): "unknown method 'nrom'; known methods: baseline, norm",
+        copy(good, tmp_path / "norm", text_norm=-1): "text_norm must be a number above 0 or null, not -1",
+        copy(good, tmp_path / "scale", target_scale=-1): "target_scale must be a number above 0, not -1",
+        tmp_path / "cut-50": "a weights file is damaged or cut short",
+    }
+    for folder, message in wrong.items():
+        with pytest.raises(UserError, match=message) as error:
+            load_complete(AlignedLlavaForConditionalGeneration, str(folder), torch.float32)
+        assert "\n" not in str(error.value) and str(folder) in str(error.value)
+
+
+PUSH = """
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+model = AlignedLlavaForConditionalGeneration.from_pretrained(sys.argv[1])
+model.push_to_hub("someone/aligned", private=True, tags=["mine"], commit_message="first")
+model.push_to_hub("someone/aligned", revision="v2")
+model.save_pretrained(sys.argv[2], push_to_hub=True, repo_id="someone/aligned")
+"""
+PULL = """
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+model = AutoModelForImageTextToText.from_pretrained("someone/aligned", trust_remote_code=True, revision="v2").eval()
+processor = AutoProcessor.from_pretrained("someone/aligned", revision="v2")
+torch.save(dict(model.state_dict()), "pulled.pt")
+model.save_pretrained("again")
+"""
+
+
+def test_push_to_hub_and_back(trained, without_package, tmp_path):
+    folder = trained["norm-gwc"]
+    with HubStandIn() as hub:
+        hub.failures["PUT /lfs"] = 1  # the client tries again by itself
+        command = [sys.executable, "-c", "import sys\n" + PUSH, str(folder), str(tmp_path / "saved")]
+        env = hub.env | {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "cache")}
+        done = subprocess.run(command, env=env, capture_output=True, text=True)  # noqa: S603
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert TOKEN not in done.stdout + done.stderr
+        assert sum(request.startswith("PUT /lfs") for request in hub.requests) >= 2
+        without_package(PULL, folder=tmp_path, **{k: v for k, v in env.items() if k.startswith("HF_")})
+    assert hub.repositories["someone/aligned"]["visibility"] == "private"
+    kept = [file for pattern in PROCESSOR_FILES for file in folder.glob(pattern)]
+    assert {file.name for file in kept} | CODE < set(hub.files["v2"])
+    assert all(hub.files["main"][file.name] == file.read_bytes() for file in kept)
+    assert hub.files["main"]["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    card = ModelCard(hub.files["main"]["README.md"].decode())
+    assert card.data.eval_results is None and "mine" in card.data.tags
+    assert 'from_pretrained("someone/aligned"' in card.text
+    pulled = torch.load(tmp_path / "pulled.pt", weights_only=True)
+    assert all(torch.equal(tensor, pulled[name]) for name, tensor in load(folder).state_dict().items())
+    again = tmp_path / "again"
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in kept)
+    assert json.loads((again / "config.json").read_text())["auto_map"]["AutoConfig"].startswith("configuration_")
+
+
+def test_the_loading_page_works_as_written(trained, tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/loading.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    PICTURE.save("picture.jpg")
+    Path("path/to").mkdir(parents=True)
+    Path("path/to/checkpoint").symlink_to(trained["norm-gwc"])
+    capsys.readouterr()
+    exec(code, {})  # noqa: S102
+    assert capsys.readouterr().out.strip()
