@@ -24,6 +24,7 @@ def environment() -> dict[str, Any]:
             "cpu": _cpu_name(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
+            "load_average": os.getloadavg()[0],  # of the last minute: how busy others kept the machine
             "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         },
     }
