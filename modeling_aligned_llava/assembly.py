@@ -5,13 +5,11 @@ python -m modeling_aligned_llava.assembly --vision-tower DIR --language-model DI
 
 import argparse
 import math
-import os
-import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from tokenizers import AddedToken
 from torch import nn
 from transformers import (
@@ -26,13 +24,15 @@ from transformers import (
 from transformers.utils import logging
 
 from .batched_generation import end_tokens
-from .chat_templates import chat_template as shipped_template
+from .checkpoint_folder import check_source, choose_template, load_part, write_checkpoint
 from .configuration_aligned_llava import AlignedLlavaConfig
+from .conversion import convert
 from .errors import UserError, run_main
 from .methods import method_fields
 from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from .norm_alignment import mean_embedding_norm
 from .saved_tokenizer import SavedTokenizer
+from .starting_norm import start_norm
 
 
 IMAGE_TOKEN = "<image>"  # noqa: S105
@@ -46,6 +46,7 @@ class _TowerKind(NamedTuple):
     extra_tokens: int
 
 
+# SigLIP2's towers of fixed resolution are siglip_vision_model too.
 _TOWERS = {"siglip_vision_model": _TowerKind("full", 0), "clip_vision_model": _TowerKind("default", 1)}
 
 
@@ -57,6 +58,7 @@ def assemble(
     fields: dict[str, Any],
     seed: int = 42,
     chat_template: str | None = None,
+    images: Iterable[str | Path] | None = None,
 ) -> Path:
     """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
 
@@ -68,6 +70,7 @@ def assemble(
         fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
         seed: seed of the projector; the same in every arm, so that arms start alike.
         chat_template: name of a shipped template; None: the tokenizer's own, which must mark what is learned.
+        images: files of training images in their order, for arms that are measured on the first 64 of them.
 
     Raises:
         UserError: a folder is missing or not what it should be, or `out` exists.
@@ -75,14 +78,19 @@ def assemble(
     out = Path(out)
     if out.exists():
         raise UserError(f"{out} already exists: remove it or choose another --out")
-    _check_source(vision_tower, "vision tower")
-    _check_source(language_model, "language model")
+    check_source(vision_tower, "vision tower")
+    check_source(language_model, "language model")
     tower, kind = _load_tower(vision_tower)
-    language = _load(AutoModelForCausalLM, language_model, "language model")
-    tokenizer = _load(SavedTokenizer, language_model, "tokenizer")
-    image_processor = _load(AutoImageProcessor, vision_tower, "image processor")
-    template = _choose_template(tokenizer, chat_template, language_model)
+    language = load_part(AutoModelForCausalLM, language_model, "language model")
+    tokenizer = load_part(SavedTokenizer, language_model, "tokenizer")
+    image_processor = load_part(AutoImageProcessor, vision_tower, "image processor")
+    template = choose_template(tokenizer, chat_template, language_model)
 
+    if language.config.tie_word_embeddings and "embed_tokens" not in dict(language.base_model.named_children()):
+        raise UserError(
+            f"language model: {language_model} ({language.config.model_type}) ties its head to embeddings that "
+            "LLaVA's class does not find (they are not called embed_tokens)"
+        )
     text_norm = mean_embedding_norm(language.get_input_embeddings())  # before new rows join the vocabulary
     _add_special_tokens(tokenizer)
     _resize_vocabulary(language, len(tokenizer))
@@ -96,11 +104,12 @@ def assemble(
         vision_feature_layer=-1,
         vision_feature_select_strategy=kind.select_strategy,
         tie_word_embeddings=language.config.tie_word_embeddings,
-        text_norm=text_norm,
-        **fields,
+        **{**fields, "text_norm": text_norm},
     )
     config.text_config.pad_token_id = tokenizer.pad_token_id
     model = _join(config, tower, language, seed)
+    _check_same_logits(model, language, language_model)
+    start_norm(model, image_processor, images)
     model.generation_config = language.generation_config
     model.generation_config._from_model_config = False  # what stands here is meant, not derived
     # chat models have several, and their configs disagree on which
@@ -117,36 +126,16 @@ def assemble(
     )
     # Hub ids for the model card; `save_pretrained` leaves paths on this machine out.
     config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
-
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        model.save_pretrained(unfinished)
-        processor.save_pretrained(unfinished)
-        os.replace(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+    write_checkpoint(model, processor, out)
     return out
 
 
-def _check_source(source: str | Path, what: str) -> None:
-    """A Hub id is `owner/name`; everything else has to be a folder."""
-    is_hub_id = isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/", "~"))
-    if not is_hub_id and not Path(source).is_dir():
-        raise UserError(f"{what}: there is no folder {source}")
-
-
-def _load(auto_class: Any, source: str | Path, what: str, **kwargs: Any) -> Any:
-    """`auto_class.from_pretrained(source)`, with one line instead of a traceback for an unusable folder."""
-    try:
-        return auto_class.from_pretrained(source, **kwargs)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"{what}: cannot load {source}: {' '.join(str(error).split())}") from error
-
-
 def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
-    config = _load(AutoConfig, source, "vision tower")
+    config = load_part(AutoConfig, source, "vision tower")
     vision_config = getattr(config, "vision_config", config)  # a whole SigLIP / CLIP model, or its vision half alone
     kind = _TOWERS.get(vision_config.model_type)
+    if vision_config.model_type == "siglip2_vision_model":
+        raise UserError(f"vision tower: {source} is a NaFlex tower (any resolution); LLaVA takes SigLIP2's fixed ones")
     if kind is None:
         raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(_TOWERS)}")
     vision_config.num_hidden_layers -= 1
@@ -154,20 +143,11 @@ def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
         vision_config.vision_use_head = False
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # the report would list every dropped weight as unexpected
-    model, info = _load(AutoModel, source, "vision tower", config=config, output_loading_info=True)
+    model, info = load_part(AutoModel, source, "vision tower", config=config, output_loading_info=True)
     logging.set_verbosity(verbosity)
     if info["missing_keys"]:
         raise UserError(f"vision tower: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
     return (model if vision_config is config else model.vision_model), kind
-
-
-def _choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source: str | Path) -> str:
-    if name is not None:
-        return shipped_template(name)
-    own = tokenizer.chat_template
-    if not isinstance(own, str) or "generation" not in own.replace("add_generation_prompt", ""):
-        raise UserError(f"the chat template of {source} has no generation markers: name one with --chat-template")
-    return own
 
 
 def _add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
@@ -200,14 +180,12 @@ def _join(
         model = AlignedLlavaForConditionalGeneration(config)
     model.model.vision_tower = tower
     model.model.language_model = language.base_model
-    model.lm_head = language.get_output_embeddings()
+    model.lm_head.weight = language.get_output_embeddings().weight  # not its bias: it would not be saved
     model.tie_weights()
     projector = model.model.multi_modal_projector.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
     for linear in (projector.linear_1, projector.linear_2):
         _reset_linear(linear, generator)
-    if projector.norm is not None:
-        projector.norm.reset_parameters()
     return model.to(language.dtype).eval()
 
 
@@ -219,26 +197,43 @@ def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
+@torch.no_grad()
+def _check_same_logits(model: AlignedLlavaForConditionalGeneration, language: Any, source: str | Path) -> None:
+    """LLaVA's class knows a decoder and a plain linear head; what a family does beyond that would be lost silently."""
+    ids = torch.arange(8)[None]
+    if not torch.equal(model(input_ids=ids).logits, language.eval()(input_ids=ids).logits):
+        raise UserError(
+            f"language model: {source} ({language.config.model_type}) changes its logits behind a plain linear head "
+            "(bias, scale or cap), which LLaVA's class does not do"
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m modeling_aligned_llava.assembly", description=__doc__)
-    parser.add_argument("--vision-tower", required=True, help="folder or Hub id of a SigLIP or CLIP model")
-    parser.add_argument("--language-model", required=True, help="folder or Hub id of a causal language model")
+    parser.add_argument("--vision-tower", help="folder or Hub id of a SigLIP, SigLIP2 or CLIP model")
+    parser.add_argument("--language-model", help="folder or Hub id of a causal language model")
+    parser.add_argument("--llava", help="instead of the two: folder or Hub id of a llava-hf checkpoint to convert")
     parser.add_argument("--method", default="norm-gwc", help="an arm named in configuration/methods.yaml")
+    parser.add_argument("--images", type=Path, help="folder of training images, for arms that are measured on them")
     parser.add_argument("--chat-template", help="a shipped template; default: the tokenizer's own")
     parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
     parser.add_argument("--seed", type=int, default=42, help="seed of the projector")
     args = parser.parse_args()
+    backbones = [args.vision_tower, args.language_model]
+    if (None in backbones) if args.llava is None else any(backbones):
+        raise UserError("give --vision-tower and --language-model, or --llava alone")
+    if args.images is not None and not args.images.is_dir():
+        raise UserError(f"--images: there is no folder {args.images}")
     fields = method_fields(args.method)
-    out = assemble(
-        args.vision_tower,
-        args.language_model,
-        args.out,
-        fields=fields,
-        seed=args.seed,
-        chat_template=args.chat_template,
-    )
-    text_norm = AlignedLlavaConfig.from_pretrained(out).text_norm
-    print(f"{args.method}: text norm s = {text_norm:.4f}, written to {out}")  # noqa: T201
+    images = None if args.images is None else sorted(file for file in args.images.rglob("*") if file.is_file())
+    shared: dict[str, Any] = {"fields": fields, "chat_template": args.chat_template, "images": images}
+    if args.llava is None:
+        out = assemble(args.vision_tower, args.language_model, args.out, seed=args.seed, **shared)
+    else:
+        out = convert(args.llava, args.out, **shared)
+    config = AlignedLlavaConfig.from_pretrained(out)
+    measured = "" if config.visual_norm is None else f", visual norm N = {config.visual_norm:.4f}"
+    print(f"{args.method}: text norm s = {config.text_norm:.4f}{measured}, written to {out}")  # noqa: T201
 
 
 if __name__ == "__main__":

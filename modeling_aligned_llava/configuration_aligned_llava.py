@@ -16,12 +16,41 @@ from transformers import LlavaConfig  # noqa: E402
 
 
 # The names in configuration/methods.yaml, which does not travel with the weights.
-METHODS = ("baseline", "norm", "norm-gwc", "norm-default-init", "norm-relative")
+METHODS = (
+    "baseline",
+    "norm",
+    "norm-gwc",
+    "norm-default-init",
+    "norm-relative",
+    "norm-geomean",
+    "norm-rms",
+    "norm-scalar",
+    "norm-fixed",
+    "projector-rescaled",
+)
 _CHOICES = {
-    "projector_norm": ("none", "layernorm"),
+    "projector_norm": ("none", "layernorm", "rmsnorm"),
+    "projector_init": ("default", "rescaled"),
     "norm_init": ("text", "ones"),
+    "norm_target": ("text", "geomean"),
     "norm_parametrization": ("absolute", "relative"),
+    "norm_gain": ("vector", "scalar", "fixed"),
+    "norm_bias": (True, False),
 }
+# Fields that say what the saved tensors of a norm mean: with another value they would make another function.
+_MEANING = (
+    "projector_norm",
+    "norm_init",
+    "norm_target",
+    "norm_parametrization",
+    "norm_gain",
+    "norm_bias",
+    "norm_eps",
+    "target_scale",
+    "text_norm",
+    "visual_norm",
+)
+_COMPENSATION = ("compensation_exponent", "compensation_max", "compensation_eps")
 
 
 class AlignedLlavaConfig(LlavaConfig):
@@ -29,15 +58,22 @@ class AlignedLlavaConfig(LlavaConfig):
 
     Args:
         method: name of the arm this checkpoint belongs to, recorded at assembly; None for a free combination.
-        projector_norm: "none" (plain LLaVA) or "layernorm".
-        norm_init: "text" starts the gain at `target_scale * text_norm / sqrt(d)`, so that every visual token has the
-            norm of text (Eq. 11); "ones" is torch's default (the ablation of Table 5).
+        projector_norm: "none" (plain LLaVA), "layernorm", or "rmsnorm" (no centring).
+        projector_init: "default", or "rescaled": assembly multiplies the last Linear of the projector by
+            `target / visual_norm`, so that visual tokens start at the target without any norm.
+        norm_init: "text" starts the gain at `target / sqrt(d)`, so that every visual token has the target's norm
+            (Eq. 11); "ones" is torch's default (the ablation of Table 5).
+        norm_target: "text": the target is `target_scale * text_norm`; "geomean": it is
+            `target_scale * sqrt(text_norm * visual_norm)`.
         norm_parametrization: "absolute" learns the gain itself; "relative" learns a factor that starts at 1 and is
-            multiplied by the constant `target_scale * text_norm / sqrt(d)`.
-        norm_eps: epsilon of the LayerNorm.
+            multiplied by the constant `target / sqrt(d)`.
+        norm_gain: "vector" (one gain a dimension), "scalar" (one number), or "fixed" (not learned).
+        norm_bias: whether the norm has a bias.
+        norm_eps: epsilon of the norm.
         text_norm: the measured mean L2 norm `s` of the non-zero text embeddings; None: measured when the norm is
             initialised.
-        target_scale: k; visual tokens start at norm `k * s`.
+        visual_norm: the mean L2 norm `N` of the untouched projector's tokens, measured by assembly on training images.
+        target_scale: k; visual tokens start at `k` times the target.
         compensation_exponent: strength of Global Weight Compensation: the gradient behind the norm is multiplied by
             `1 / max(mean|gain|, compensation_eps) ** exponent` (Eq. 12 is exponent 1; 0 is off).
         compensation_max: upper limit of that factor; None: no limit.
@@ -55,10 +91,15 @@ class AlignedLlavaConfig(LlavaConfig):
 
     method: str | None = None
     projector_norm: str = "layernorm"
+    projector_init: str = "default"
     norm_init: str = "text"
+    norm_target: str = "text"
     norm_parametrization: str = "absolute"
+    norm_gain: str = "vector"
+    norm_bias: bool = True
     norm_eps: float = 1e-5
     text_norm: float | None = None
+    visual_norm: float | None = None
     target_scale: float = 1.0
     compensation_exponent: float = 1.0
     compensation_max: float | None = None
@@ -67,6 +108,31 @@ class AlignedLlavaConfig(LlavaConfig):
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)
         self.check_alignment()
+
+    @classmethod
+    def from_dict(cls, config_dict, **kwargs):
+        """As for any config; fields given here (through `from_pretrained`) switch a `baseline` to another arm.
+
+        Raises:
+            ValueError: a field is out of its range, or would change what the tensors of the checkpoint mean.
+        """
+        fields = (*_MEANING, *_COMPENSATION, "projector_init")
+        saved = {name: config_dict.get(name, getattr(cls, name)) for name in fields}
+        result = super().from_dict(config_dict, **kwargs)
+        config = result[0] if isinstance(result, tuple) else result
+        config.check_alignment()
+        changed = [name for name in fields if saved[name] is not None and getattr(config, name) != saved[name]]
+        if "projector_init" in changed:
+            raise ValueError("projector_init scales weights: choose it at assembly, not when a checkpoint is loaded")
+        if "none" not in (saved["projector_norm"], config.projector_norm):
+            for name in (name for name in changed if name in _MEANING):
+                raise ValueError(
+                    f"{name} cannot change from {saved[name]!r} to {getattr(config, name)!r}: the checkpoint holds a "
+                    "norm whose tensors would mean something else; switch from a baseline checkpoint"
+                )
+        if changed and "method" not in kwargs:
+            config.method = None  # what is left is a free combination
+        return result
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
@@ -88,17 +154,32 @@ class AlignedLlavaConfig(LlavaConfig):
         """Whether the start of the norm depends on `text_norm`."""
         return self.projector_norm != "none" and (self.norm_init == "text" or self.norm_parametrization == "relative")
 
+    @property
+    def needs_visual_norm(self) -> bool:
+        """Whether the start of the norm, or of the projector, depends on `visual_norm`."""
+        return (self.needs_text_norm and self.norm_target == "geomean") or self.projector_init == "rescaled"
+
+    @property
+    def target(self) -> float | None:
+        """The L2 norm at which visual tokens start; None while a measured norm that it needs is not known."""
+        if self.text_norm is None:
+            return None
+        if self.norm_target == "text":
+            return self.target_scale * self.text_norm
+        return None if self.visual_norm is None else self.target_scale * math.sqrt(self.text_norm * self.visual_norm)
+
     def check_alignment(self) -> None:
         """Raise a one-line `ValueError` if a field of the norm is out of its range."""
         if self.method is not None and self.method not in METHODS:
             raise ValueError(f"unknown method {self.method!r}; known methods: {', '.join(METHODS)}, or null")
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+                known = ", ".join("null" if choice is None else str(choice) for choice in choices)
+                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
         for name in ("norm_eps", "target_scale", "compensation_eps"):
             if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a number above 0, not {getattr(self, name)!r}")
-        for name in ("text_norm", "compensation_max"):
+        for name in ("text_norm", "visual_norm", "compensation_max"):
             value = getattr(self, name)
             if value is not None and (not _is_number(value) or value <= 0):
                 raise ValueError(f"{name} must be a number above 0 or null, not {value!r}")
@@ -106,6 +187,8 @@ class AlignedLlavaConfig(LlavaConfig):
             raise ValueError(f"compensation_exponent must be from 0 to 1, not {self.compensation_exponent!r}")
         if self.norm_parametrization == "relative" and self.norm_init != "text":
             raise ValueError("norm_parametrization 'relative' starts at the text norm: norm_init must be 'text'")
+        if self.projector_init == "rescaled" and self.projector_norm != "none":
+            raise ValueError("projector_init 'rescaled' would be undone by a norm: projector_norm must be 'none'")
 
 
 def _is_number(value: object) -> bool:

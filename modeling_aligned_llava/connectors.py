@@ -109,6 +109,8 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
     config = _norm_config(settings)
     if config.needs_text_norm and text_norm is None:
         settings["text_norm"] = config.text_norm = _measured_text_norm(model)
+    if config.needs_visual_norm and config.visual_norm is None:
+        raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; give it")
     _attach(model, connector, config)
     setattr(model.config, NORM, settings)
     return model
@@ -180,9 +182,12 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
     if unknown:
         raise UserError(f"align: unknown field {unknown[0]!r}; fields of the norm: {', '.join(sorted(known))}")
     try:
-        return AlignedLlavaConfig(**settings)
+        config = AlignedLlavaConfig(**settings)
     except ValueError as error:
         raise UserError(f"align: {error}") from error
+    if config.projector_init == "rescaled":
+        raise UserError("align: it adds a norm; a rescaled projector is made by modeling_aligned_llava.assembly")
+    return config
 
 
 def _text_embedding(model: PreTrainedModel) -> nn.Embedding:

@@ -1,11 +1,13 @@
 """The named arms of a study: `configuration/methods.yaml`, method name -> fields of `AlignedLlavaConfig`."""
 
 from functools import cache
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 
 
@@ -24,11 +26,16 @@ def method_names() -> list[str]:
 
 
 def method_fields(name: str) -> dict[str, Any]:
-    """Fields of `AlignedLlavaConfig` that make up the method, its own name under `method` included.
+    """All fields of `AlignedLlavaConfig` that make up the method, its own name under `method` included.
+
+    Fields that the file leaves out have their default, so that `from_pretrained(path, **method_fields(name))` leaves
+    nothing of another arm behind. The measured norms are no part of a method.
 
     Raises:
         UserError: the method is not known; the message lists those that are.
     """
     if name not in _methods():
         raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
-    return {"method": name, **_methods()[name]}
+    own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "text_norm", "visual_norm"}
+    defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(own)}
+    return {**defaults, "method": name, **_methods()[name]}

@@ -26,26 +26,29 @@ _AUTO_MAP = {
 
 
 def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedLayerNorm | None:
-    """The norm that the fields of `config` describe, aligned where `config.text_norm` is known; None without one."""
+    """The norm that the fields of `config` describe, aligned where its target is known; None without one."""
     if config.projector_norm == "none":
         return None
     norm = GlobalWeightCompensatedLayerNorm(
         dim,
         eps=config.norm_eps,
+        centred=config.projector_norm == "layernorm",
+        gain=config.norm_gain,
+        bias=config.norm_bias,
         compensation_exponent=config.compensation_exponent,
         compensation_max=config.compensation_max,
         compensation_eps=config.compensation_eps,
     )
-    if config.text_norm is not None:
+    if config.target is not None:
         align_norm(norm, config)
     return norm
 
 
 def align_norm(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlavaConfig) -> None:
-    """Take the start of the gain and the constant scale of the norm from `config.text_norm`."""
+    """Take the start of the gain and the constant scale of the norm from `config.target`."""
     if config.needs_text_norm:
-        assert config.text_norm is not None
-        gain = target_gain(config.text_norm, norm.dim, config.target_scale)
+        assert config.target is not None
+        gain = target_gain(config.target, norm.dim)
         if config.norm_parametrization == "relative":
             norm.scale = gain
         else:
@@ -76,8 +79,10 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.
         if isinstance(module, GlobalWeightCompensatedLayerNorm):
-            init.constant_(module.weight, module.gain_init)
-            init.zeros_(module.bias)
+            if module.weight is not None:
+                init.constant_(module.weight, module.gain_init)
+            if module.bias is not None:
+                init.zeros_(module.bias)
         else:
             super()._init_weights(module)
 
@@ -87,19 +92,21 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         `_init_weights` cannot do it: the projector is visited before the embeddings.
         """
         projector = cast(AlignedLlavaMultiModalProjector, self.base_model.multi_modal_projector)
-        config = self.config
-        norm_loaded = projector.norm is not None and getattr(projector.norm.weight, "_is_hf_initialized", False)
+        config, norm = self.config, projector.norm
+        norm_loaded = norm is not None and any(getattr(p, "_is_hf_initialized", False) for p in norm.parameters())
         super().initialize_weights()
-        if not config.needs_text_norm or config.text_norm is not None:
-            return
         embedding = cast(nn.Embedding, self.get_input_embeddings())
         if embedding.weight.is_meta:
+            return
+        if config.needs_visual_norm and config.visual_norm is None:
+            raise ValueError("this arm needs visual_norm, which modeling_aligned_llava.assembly measures on images")
+        if not config.needs_text_norm or config.text_norm is not None:
             return
         if norm_loaded:
             raise ValueError("the checkpoint holds a trained norm but its config no text_norm; set config.text_norm")
         config.text_norm = mean_embedding_norm(embedding)
-        assert projector.norm is not None
-        align_norm(projector.norm, config)
+        assert norm is not None
+        align_norm(norm, config)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:

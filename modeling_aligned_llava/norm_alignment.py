@@ -41,6 +41,10 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
     Args:
         dim: D, the hidden size of the language model.
         eps: epsilon of the LayerNorm.
+        centred: False leaves the mean in: `xhat = x / rms(x)` (RMSNorm).
+        gain: "vector": `weight` [D]; "scalar": `weight` [1], one learnable number; "fixed": no `weight`, the gain
+            stays at `gain_init`.
+        bias: False: no `bias`.
         gain_init: start of every element of the gain; `s / sqrt(D)` gives every token the norm `s` (Eq. 11).
         scale: constant factor of gain and bias (1 for the paper's parametrisation).
         compensation_exponent: 1 is the paper's compensation, 0 none.
@@ -53,6 +57,9 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         dim: int,
         eps: float = 1e-5,
         *,
+        centred: bool = True,
+        gain: str = "vector",
+        bias: bool = True,
         gain_init: float = 1.0,
         scale: float = 1.0,
         compensation_exponent: float = 1.0,
@@ -60,29 +67,32 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         compensation_eps: float = 1e-6,
     ):
         super().__init__()
-        self.dim, self.eps, self.gain_init, self.scale = dim, eps, gain_init, scale
+        self.dim, self.eps, self.centred, self.gain_init, self.scale = dim, eps, centred, gain_init, scale
         self.compensation_exponent = compensation_exponent
         self.compensation_max = compensation_max
         self.compensation_eps = compensation_eps
         # Never below float32: a gain of 0.0134 in bfloat16 swallows every update under 3e-5.
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-        self.weight = nn.Parameter(torch.empty(dim, dtype=dtype))
-        self.bias = nn.Parameter(torch.empty(dim, dtype=dtype))
+        size = {"vector": dim, "scalar": 1, "fixed": 0}[gain]
+        self.weight = nn.Parameter(torch.empty(size, dtype=dtype)) if size else None
+        self.bias = nn.Parameter(torch.empty(dim, dtype=dtype)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Set the gain to `gain_init` and the bias to zero."""
-        nn.init.constant_(self.weight, self.gain_init)
-        nn.init.zeros_(self.bias)
+        if self.weight is not None:
+            nn.init.constant_(self.weight, self.gain_init)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
     def compensation_factor(self) -> Tensor:
         """The 0-dim factor of the input gradient, `1 / max(mean|gain|, eps) ** exponent`.
 
         Call it inside a forward pass only: under FSDP and ZeRO-3 the gain is whole only there.
         """
-        gain_D = self.weight.detach()
-        gain_D = gain_D.to(torch.promote_types(gain_D.dtype, torch.float32))
-        mean_gain = (gain_D.abs().mean() * self.scale).clamp_min(self.compensation_eps)
+        gain = torch.tensor(self.gain_init) if self.weight is None else self.weight.detach()
+        gain = gain.to(torch.promote_types(gain.dtype, torch.float32))
+        mean_gain = (gain.abs().mean() * self.scale).clamp_min(self.compensation_eps)
         factor = mean_gain.pow(-self.compensation_exponent)
         return factor if self.compensation_max is None else factor.clamp_max(self.compensation_max)
 
@@ -90,11 +100,21 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         """Normalise the last dimension of `x` [..., D]; the result has the shape and dtype of `x`."""
         if self.compensation_exponent > 0 and self.training and torch.is_grad_enabled():
             x = _ScaleGradient.apply(x, self.compensation_factor())
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        gain_D, bias_D = self.weight.to(dtype), self.bias.to(dtype)
-        if self.scale != 1.0:
-            gain_D, bias_D = gain_D * self.scale, bias_D * self.scale
-        return F.layer_norm(x.to(dtype), (self.dim,), gain_D, bias_D, self.eps).to(x.dtype)
+        x_wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.weight is None:
+            gain_D = x_wide.new_full((self.dim,), self.gain_init * self.scale)
+        else:
+            gain_D = self._scaled(self.weight.to(x_wide.dtype)).expand(self.dim)
+        bias_D = None if self.bias is None else self._scaled(self.bias.to(x_wide.dtype))
+        if self.centred:
+            y = F.layer_norm(x_wide, (self.dim,), gain_D, bias_D, self.eps)
+        else:
+            y = F.rms_norm(x_wide, (self.dim,), gain_D, self.eps)
+            y = y if bias_D is None else y + bias_D
+        return y.to(x.dtype)
+
+    def _scaled(self, parameter: Tensor) -> Tensor:
+        return parameter if self.scale == 1.0 else parameter * self.scale
 
     def _apply(self, fn, recurse=True):
         # `model.bfloat16()` and `model.to(dtype)` come through here: move the parameters, never round them.
@@ -106,8 +126,8 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return (
-            f"{self.dim}, eps={self.eps}, gain_init={self.gain_init:.4g}, scale={self.scale:.4g}, "
-            f"compensation_exponent={self.compensation_exponent}"
+            f"{self.dim}, eps={self.eps}, centred={self.centred}, gain_init={self.gain_init:.4g}, "
+            f"scale={self.scale:.4g}, compensation_exponent={self.compensation_exponent}"
         )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     LlamaConfig,
@@ -92,7 +93,17 @@ def tiny_backbones(tmp_path_factory) -> TinyBackbones:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tiny_backbones, tmp_path_factory) -> Callable[..., Path]:
+def tiny_images(tmp_path_factory) -> list[Path]:
+    """Three image files of noise, for arms that are measured on training images."""
+    folder = tmp_path_factory.mktemp("images")
+    noise = torch.randint(0, 256, (3, 28, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    for i, pixels in enumerate(noise.numpy()):
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[..., Path]:
     """`tiny_checkpoint(method, decoder="qwen2")` -> an assembled folder, made once; treat it as read-only."""
     made: dict[tuple[str, str], Path] = {}
 
@@ -103,6 +114,7 @@ def tiny_checkpoint(tiny_backbones, tmp_path_factory) -> Callable[..., Path]:
                 getattr(tiny_backbones, decoder),
                 tmp_path_factory.mktemp("checkpoints") / f"{method}-{decoder}",
                 fields=method_fields(method),
+                images=tiny_images,
             )
         return made[method, decoder]
 

@@ -4,15 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 from transformers import BaseImageProcessor
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.images import open_image
 from train.tokenization import IGNORED
-
-
-MAX_PIXELS = 100_000_000  # a file of a few kB can claim to be gigapixels
 
 
 @dataclass
@@ -41,18 +37,3 @@ class ImageTextCollator:
         if images:
             batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
         return batch
-
-
-def open_image(path: str) -> Image.Image:
-    """Decode an image file to RGB.
-
-    Raises:
-        UserError: the file is no image, is damaged, or is larger than `MAX_PIXELS`.
-    """
-    try:
-        with Image.open(path) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise UserError(f"{path} has {image.width} x {image.height} pixels, more than {MAX_PIXELS}")
-            return image.convert("RGB")
-    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} cannot be read as an image: {error}") from error

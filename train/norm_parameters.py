@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -9,7 +10,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 
 
 def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, Any]:
-    """Statistics of the effective gain and bias (for `norm-relative` times the constant scale); None without a norm.
+    """Statistics of the effective gain and bias (for `norm-relative` times the constant scale); None: there is none.
 
     `std` of the gain is over its elements, `mean_abs_std` that of their absolute values (Table 5's brackets).
     """
@@ -18,8 +19,9 @@ def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, An
     record = {"method": config.method, "text_norm": config.text_norm, "target_scale": config.target_scale}
     if norm is None:
         return {**record, "gain": None, "bias": None}
-    gain, bias = _whole(norm.weight) * norm.scale, _whole(norm.bias) * norm.scale
-    return {**record, "gain": _statistics(gain), "bias": _statistics(bias)}
+    gain = torch.tensor(norm.gain_init).double() if norm.weight is None else _whole(norm.weight)
+    bias = None if norm.bias is None else _statistics(_whole(norm.bias) * norm.scale)
+    return {**record, "gain": _statistics(gain.expand(norm.dim) * norm.scale), "bias": bias}
 
 
 def _whole(parameter: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ def run_stage(argv: list[str]) -> None:
         )
     rows = read_conversations(run.data_path, run.image_folder)
     with training.main_process_first(desc="assembly"):
-        source = _source_checkpoint(run, folder, training.seed)
+        source = _source_checkpoint(run, folder, training.seed, rows)
     model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
     processor = AutoProcessor.from_pretrained(source)
     trainer = _build_trainer(run, training, model, processor, rows)
@@ -59,7 +59,7 @@ def run_stage(argv: list[str]) -> None:
     _say(trainer, f"{folder.path}: done")
 
 
-def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int) -> Path:
+def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int, rows: list[dict]) -> Path:
     """The checkpoint that the stage starts from: assembled from backbones, or an earlier stage's of the same arm."""
     if run.model_name_or_path is None:
         assembled = folder.path / "assembled"
@@ -73,6 +73,7 @@ def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int) -> Pat
                 fields=method_fields(run.method),
                 seed=seed,
                 chat_template=run.chat_template,
+                images=(path for row in rows for path in row["images"]),
             )
         return assembled
     source = Path(run.model_name_or_path)

@@ -14,6 +14,18 @@ from transformers import (
     CLIPImageProcessor,
     CLIPVisionConfig,
     CLIPVisionModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    Siglip2VisionConfig,
+    Siglip2VisionModel,
     SiglipConfig,
     SiglipImageProcessor,
     SiglipModel,
@@ -209,3 +221,61 @@ def test_other_towers_give_llava_their_penultimate_patch_features(tiny_backbones
         ours = model.get_image_features(batch["pixel_values"]).pooler_output
         assert torch.equal(torch.stack(ours), expected)
         assert model(**batch).logits.shape[1] == batch["input_ids"].shape[1] == 4
+
+
+DECODER = {"vocab_size": 259, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
+
+
+def save_decoder(model_class, config_class, source, folder):
+    """A random decoder of a family with the tokenizer of `source`; every parameter differs from zero."""
+    wide = {"n_inner": 64} if config_class is GPT2Config else {"intermediate_size": 64}
+    wide |= {"head_dim": 16, "num_key_value_heads": 2} if config_class in (GemmaConfig, Gemma2Config) else {}
+    model = model_class(config_class(**DECODER, **wide, bos_token_id=None, eos_token_id=2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class"),
+    [
+        (GemmaForCausalLM, GemmaConfig),  # tied, scales its embeddings
+        (GPTNeoXForCausalLM, GPTNeoXConfig),  # untied, embeddings under another name, LayerNorm
+    ],
+)
+def test_other_decoders_keep_their_logits(tiny_backbones, tmp_path, model_class, config_class):
+    source = save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
+    fields = method_fields("norm-gwc")
+    model = load(assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=fields))
+    ids = torch.arange(5, 45)[None]
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits[..., :259], source(input_ids=ids).logits)
+        norms = source.get_input_embeddings()(torch.arange(259)).norm(dim=-1)
+    assert model.config.text_norm == pytest.approx(norms[norms > 0].mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class", "message"),
+    [
+        (Gemma2ForCausalLM, Gemma2Config, "gemma2.* changes its logits behind a plain linear head"),
+        (PhiForCausalLM, PhiConfig, "phi.* changes its logits behind a plain linear head"),
+        (GPT2LMHeadModel, GPT2Config, "gpt2.* ties its head to embeddings that LLaVA's class does not find"),
+    ],
+)
+def test_decoders_that_llava_would_change_silently_are_refused(
+    tiny_backbones, tmp_path, model_class, config_class, message
+):
+    save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
+    with pytest.raises(UserError, match=message) as error:
+        assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=method_fields("norm"))
+    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_naflex_tower_is_refused(tiny_backbones, tmp_path):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    Siglip2VisionModel(Siglip2VisionConfig(**shape, patch_size=14)).save_pretrained(tmp_path / "naflex")
+    with pytest.raises(UserError, match="is a NaFlex tower"):
+        assemble(tmp_path / "naflex", tiny_backbones.qwen2, tmp_path / "out", fields=method_fields("norm"))

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import re
 from pathlib import Path
 
@@ -154,6 +155,30 @@ def test_every_method_starts_as_defined_and_survives_saving(method, tmp_path):
         assert torch.equal(norm.weight, torch.full((WIDTH,), gain)) and not norm.bias.any()
         assert norm.scale == (start if method == "norm-relative" else 1.0)
         assert norm.compensation_exponent == (1.0 if method == "norm-gwc" else 0.0)
+
+
+@pytest.mark.parametrize("method", ["norm-rms", "norm-scalar", "norm-fixed", "norm-geomean"])
+def test_norms_of_every_form_are_saved_and_loaded(method, tmp_path):
+    model, inputs = tiny("llava")
+    measured = {"visual_norm": 9.0} if method == "norm-geomean" else {}
+    align(model, method, **measured)
+    expected = logits(model, inputs)
+    model.save_pretrained(tmp_path)
+    assert torch.equal(logits(load_aligned(tmp_path), inputs), expected)
+    target = mean_embedding_norm(model.get_input_embeddings())
+    target = math.sqrt(9.0 * target) if measured else target
+    tokens = visual_tokens(lambda: logits(model, inputs), model, inputs)
+    torch.testing.assert_close(tokens.norm(dim=-1), torch.full((len(tokens),), target), rtol=0.01, atol=0)
+
+
+def test_arms_that_only_assembly_can_make_are_refused():
+    for method, message in (
+        ("projector-rescaled", "a rescaled projector is made by modeling_aligned_llava.assembly"),
+        ("norm-geomean", "this target needs visual_norm"),
+    ):
+        with pytest.raises(UserError, match=message) as error:
+            align(tiny("llava")[0], method)
+        assert "\n" not in str(error.value)
 
 
 def test_fields_differ_from_the_method_on_demand_and_are_saved(tmp_path):

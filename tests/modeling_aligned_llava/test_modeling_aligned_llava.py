@@ -1,6 +1,7 @@
 """The model: arms, initialisation, saving and loading, and equality of the baseline with transformers' LLaVA."""
 
 import json
+import math
 
 import pytest
 import torch
@@ -18,8 +19,10 @@ from modeling_aligned_llava import (
     AlignedLlavaForConditionalGeneration,
     AlignedLlavaModel,
     mean_embedding_norm,
+    method_fields,
     method_names,
 )
+from modeling_aligned_llava.configuration_aligned_llava import METHODS as PUBLISHED
 from modeling_aligned_llava.norm_alignment import target_gain
 
 
@@ -77,24 +80,75 @@ def test_a_trained_checkpoint_survives_saving_and_loading(tiny_checkpoint, input
 
 
 def test_methods_set_the_norm_they_are_named_for(tiny_checkpoint):
-    start = target_gain(load(tiny_checkpoint("norm")).config.text_norm, 32)
-    expected = {
-        "norm": (start, 1.0, 0.0),
-        "norm-gwc": (start, 1.0, 1.0),
-        "norm-default-init": (1.0, 1.0, 0.0),
-        "norm-relative": (1.0, start, 0.0),
+    models = {method: load(tiny_checkpoint(method)) for method in METHODS}
+    config = models["norm-geomean"].config
+    start = target_gain(config.text_norm, 32)
+    geomean = target_gain(math.sqrt(config.text_norm * config.visual_norm), 32)
+    expected = {  # shape of the gain, its elements, scale, compensation, bias, centring
+        "norm": (32, start, 1.0, 0.0, True, True),
+        "norm-gwc": (32, start, 1.0, 1.0, True, True),
+        "norm-default-init": (32, 1.0, 1.0, 0.0, True, True),
+        "norm-relative": (32, 1.0, start, 0.0, True, True),
+        "norm-geomean": (32, geomean, 1.0, 0.0, True, True),
+        "norm-rms": (32, start, 1.0, 0.0, False, False),
+        "norm-scalar": (1, start, 1.0, 0.0, False, True),
+        "norm-fixed": (0, start, 1.0, 0.0, False, True),
     }
-    for method, (gain, scale, exponent) in expected.items():
-        norm = norm_of(load(tiny_checkpoint(method)))
-        assert torch.equal(norm.weight, torch.full((32,), gain)) and not norm.bias.any(), method
-        assert (norm.scale, norm.compensation_exponent) == (scale, exponent), method
+    assert set(METHODS) == {*expected, "baseline", "projector-rescaled"} == set(PUBLISHED)
+    for method, (size, gain, scale, exponent, bias, centred) in expected.items():
+        norm = norm_of(models[method])
+        assert (norm.scale, norm.compensation_exponent, norm.centred) == (scale, exponent, centred), method
+        assert (norm.bias is not None, norm.gain_init) == (bias, gain), method
+        assert torch.equal(norm.weight, torch.full((size,), gain)) if size else norm.weight is None, method
+        assert norm.bias is None or not norm.bias.any(), method
 
 
-@pytest.mark.parametrize(("method", "share"), [("norm", 1.0), ("norm-gwc", 1.0), ("norm-relative", 1.0)])
-def test_visual_tokens_start_at_the_text_norm(tiny_checkpoint, inputs, method, share):
-    model = load(tiny_checkpoint(method))
-    visual = torch.cat(model.get_image_features(inputs["pixel_values"]).pooler_output)
-    assert visual.norm(dim=-1).mean().item() == pytest.approx(share * model.config.text_norm, rel=0.01)
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("baseline", "norm-default-init")])
+def test_visual_tokens_start_at_the_target(tiny_checkpoint, tiny_images, method):
+    model, plain = load(tiny_checkpoint(method)), load(tiny_checkpoint("baseline"))
+    processor = AutoProcessor.from_pretrained(tiny_checkpoint(method))
+    pixels = processor.image_processor([Image.open(file) for file in tiny_images], return_tensors="pt")["pixel_values"]
+    norms = [torch.cat(m.get_image_features(pixels).pooler_output).norm(dim=-1).mean().item() for m in (model, plain)]
+    config = model.config
+    target = config.text_norm
+    if method in ("norm-geomean", "projector-rescaled"):
+        assert config.visual_norm == pytest.approx(norms[1], rel=1e-5)
+    if method == "norm-geomean":
+        target = math.sqrt(target * norms[1])
+    assert norms[0] == pytest.approx(target, rel=0.01)
+    projector, other = model.model.multi_modal_projector, plain.model.multi_modal_projector
+    assert torch.equal(projector.linear_1.weight, other.linear_1.weight)
+    factor = config.text_norm / config.visual_norm if method == "projector-rescaled" else 1.0
+    assert torch.equal(projector.linear_2.weight, other.linear_2.weight * factor)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "projector-rescaled"])
+def test_a_baseline_checkpoint_switches_to_any_arm_at_loading(tiny_checkpoint, inputs, method):
+    visual_norm = load(tiny_checkpoint("norm-geomean")).config.visual_norm
+    switched = load(tiny_checkpoint("baseline"), **method_fields(method), visual_norm=visual_norm)
+    assembled = load(tiny_checkpoint(method))
+    assert switched.config.method == method
+    assert all(torch.equal(a, b) for a, b in zip(switched.parameters(), assembled.parameters(), strict=True))
+    with torch.no_grad():
+        assert torch.equal(switched(**inputs).logits, assembled(**inputs).logits)
+
+
+def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
+    norm = tiny_checkpoint("norm")
+    assert load(norm, **method_fields("norm-gwc")).config.method == "norm-gwc"  # the same tensors, other gradients
+    assert load(norm, compensation_exponent=0.5).config.method is None
+    for fields, message in (
+        (method_fields("norm-relative"), "norm_parametrization cannot change from 'absolute' to 'relative'"),
+        (method_fields("norm-rms"), "projector_norm cannot change from 'layernorm' to 'rmsnorm'"),
+        ({"target_scale": 5.0}, "target_scale cannot change from 1.0 to 5.0"),
+    ):
+        with pytest.raises(ValueError, match=message) as error:
+            load(norm, **fields)
+        assert "\n" not in str(error.value)
+    with pytest.raises(ValueError, match="projector_init scales weights: choose it at assembly"):
+        load(tiny_checkpoint("baseline"), **method_fields("projector-rescaled"))
+    with pytest.raises(ValueError, match="this arm needs visual_norm"):
+        load(tiny_checkpoint("baseline"), **method_fields("norm-geomean"))
 
 
 def test_a_model_built_from_a_config_measures_its_own_embeddings(tiny_checkpoint):
@@ -161,9 +215,11 @@ def test_generates_in_bfloat16_and_trains_every_parameter_it_uses(tiny_checkpoin
     [
         ("method", "nrom", "unknown method 'nrom'; known methods: baseline, norm, norm-gwc"),
         ("text_norm", -1.0, "text_norm must be a number above 0 or null, not -1.0"),
-        ("target_scale", -2, "target_scale must be a number above 0, not -2"),
-        ("projector_norm", "batchnorm", "projector_norm must be one of none, layernorm, not 'batchnorm'"),
+        ("projector_norm", "batchnorm", "projector_norm must be one of none, layernorm, rmsnorm, not 'batchnorm'"),
         ("norm_init", 3, "norm_init must be one of text, ones, not 3"),
+        ("norm_bias", "yes", "norm_bias must be one of True, False, not 'yes'"),
+        ("projector_init", "rescaled", "projector_init 'rescaled' would be undone by a norm"),
+        ("target_scale", -1, "target_scale must be a number above 0, not -1"),
         ("norm_eps", 0, "norm_eps must be a number above 0, not 0"),
         ("text_norm", float("nan"), "text_norm must be a number above 0 or null, not nan"),
         ("compensation_exponent", 2, "compensation_exponent must be from 0 to 1, not 2"),

@@ -16,16 +16,15 @@ from modeling_aligned_llava.norm_alignment import (
 EPS = 1e-5
 
 
-def reference(x, gain, bias, upstream, factor):
-    """LayerNorm and its gradients by hand: y = gain * xhat + bias, and the input gradient times `factor`."""
+def reference(x, gain, bias, upstream, factor, centred=True):
+    """The norm and its gradients by hand: y = gain * xhat + bias, and the input gradient times `factor`."""
     dim = x.shape[-1]
-    centred = x - x.mean(-1, keepdim=True)
-    deviation = (centred.pow(2).mean(-1, keepdim=True) + EPS).sqrt()
-    xhat = centred / deviation
+    x = x - x.mean(-1, keepdim=True) if centred else x
+    deviation = (x.pow(2).mean(-1, keepdim=True) + EPS).sqrt()
+    xhat = x / deviation
     d_xhat = upstream * gain
-    d_x = (
-        d_xhat - d_xhat.sum(-1, keepdim=True) / dim - xhat * (d_xhat * xhat).sum(-1, keepdim=True) / dim
-    ) / deviation
+    along_ones = d_xhat.sum(-1, keepdim=True) / dim if centred else 0.0
+    d_x = (d_xhat - along_ones - xhat * (d_xhat * xhat).sum(-1, keepdim=True) / dim) / deviation
     return xhat * gain + bias, d_x * factor, (upstream * xhat).sum((0, 1)), upstream.sum((0, 1))
 
 
@@ -48,6 +47,8 @@ def norm64():
         ({"compensation_max": 3.0}, lambda c: 3.0),
         ({"compensation_eps": 0.5}, lambda c: 2.0),
         ({"scale": 0.25}, lambda c: 1 / (0.25 * c)),
+        ({"centred": False}, lambda c: 1 / c),
+        ({"centred": False, "compensation_exponent": 0.5, "compensation_max": 4.0}, lambda c: min(4.0, c**-0.5)),
     ],
 )
 def test_forward_and_backward_equal_the_algebra(norm64, settings, expected):
@@ -57,7 +58,7 @@ def test_forward_and_backward_equal_the_algebra(norm64, settings, expected):
     upstream = torch.randn(3, 5, 12, dtype=torch.float64)
     gain, bias = norm64.weight.detach() * norm64.scale, norm64.bias.detach() * norm64.scale
     factor = expected(norm64.weight.detach().abs().mean().item())
-    y, d_x, d_gain, d_bias = reference(x.detach(), gain, bias, upstream, factor)
+    y, d_x, d_gain, d_bias = reference(x.detach(), gain, bias, upstream, factor, norm64.centred)
 
     out = norm64(x)
     out.backward(upstream)
@@ -77,14 +78,35 @@ def test_zero_gain_gives_finite_gradients():
     assert torch.equal(x.grad, torch.zeros_like(x)) and norm.weight.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_forward_is_bit_equal_to_the_fused_layer_norm(dtype):
+def test_forward_is_bit_equal_to_the_definition(dtype, centred):
     torch.manual_seed(1)
-    norm = GlobalWeightCompensatedLayerNorm(64, gain_init=0.0134)
+    norm = GlobalWeightCompensatedLayerNorm(64, gain_init=0.0134, centred=centred)
+    torch.nn.init.normal_(norm.bias)
     x = (40 * torch.randn(2, 7, 64)).to(dtype)
-    expected = F.layer_norm(x.float(), (64,), norm.weight, norm.bias, norm.eps).to(dtype)
+    if centred:
+        expected = F.layer_norm(x.float(), (64,), norm.weight, norm.bias, norm.eps).to(dtype)
+    else:
+        expected = (F.rms_norm(x.float(), (64,), norm.weight, norm.eps) + norm.bias).to(dtype)
     assert norm(x).dtype == dtype
     assert torch.equal(norm(x), expected)
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.25])
+def test_a_scalar_and_a_fixed_gain_are_a_vector_of_equal_elements(scale):
+    settings = {"bias": False, "gain_init": 0.02, "scale": scale}
+    norms = [GlobalWeightCompensatedLayerNorm(16, gain=gain, **settings) for gain in ("vector", "scalar", "fixed")]
+    assert [sorted(norm.state_dict()) for norm in norms] == [["weight"], ["weight"], []]
+    data, upstream = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
+    xs = [data.clone().requires_grad_() for _ in norms]
+    outs = [norm(x) for norm, x in zip(norms, xs, strict=True)]
+    for out in outs:
+        out.backward(upstream)
+    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
+    for x in xs[1:]:
+        torch.testing.assert_close(xs[0].grad, x.grad)  # the mean of equal gains is off by a rounding
+    torch.testing.assert_close(norms[1].weight.grad, norms[0].weight.grad.sum()[None])
 
 
 def test_gradients_of_gain_and_bias_do_not_feel_the_compensation():
@@ -110,6 +132,11 @@ def test_eval_mode_shows_the_true_gradient():
     norm.train()(in_training).backward(upstream)
     assert torch.equal(in_eval.grad, plain.grad)
     torch.testing.assert_close(in_training.grad, 100 * plain.grad)
+
+
+@pytest.mark.parametrize(("text_norm", "dim", "gain"), [(0.80, 3584, 0.01336), (1.09, 3072, 0.01967)])
+def test_target_gain_of_the_papers_backbones(text_norm, dim, gain):
+    assert round(target_gain(text_norm, dim), 5) == gain
 
 
 def test_target_gain_gives_every_token_the_target_norm():

@@ -9,7 +9,8 @@ from transformers import AutoProcessor
 
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
-from train.collator import ImageTextCollator, open_image
+from modeling_aligned_llava.images import open_image
+from train.collator import ImageTextCollator
 from train.conversations import read_conversations
 from train.tokenization import IGNORED, tokenize_conversations
 

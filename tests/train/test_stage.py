@@ -287,3 +287,23 @@ def test_run_script_trains_both_stages(tiny_backbones, tiny_data, tmp_path):
     assert (root / "checkpoints" / "norm-seed7" / "stage2" / "training_complete.json").exists()
     wrong = subprocess.run(["bash", str(script), "--method", "norm"], capture_output=True, text=True)  # noqa: S603, S607
     assert wrong.returncode == 1 and wrong.stderr.startswith("error: --backbone and --method are needed")
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes", "measured"),
+    [
+        ("norm-geomean", [32, 32], True),
+        ("norm-scalar", [1], False),
+        ("norm-fixed", [], False),
+        ("projector-rescaled", [], True),
+    ],
+)
+def test_other_arms_are_measured_and_train(stage_arguments, tmp_path, method, sizes, measured):
+    run_stage(stage_arguments(1, method, tmp_path, max_steps=1, save_steps=1))
+    folder = tmp_path / method / "stage1"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["method"] == method and (config["visual_norm"] is not None) == measured
+    norm = {name: tensor for name, tensor in weights(folder).items() if "projector.norm" in name}
+    assert sorted(tensor.numel() for tensor in norm.values()) == sizes
+    record = json.loads((folder / "norm_parameters.json").read_text())
+    assert (record["bias"] is None, record["gain"] is None) == (len(sizes) < 2, method == "projector-rescaled")

@@ -1,0 +1,57 @@
+"""Reads the parts a checkpoint is made from and writes it whole or not at all, for assembly and conversion."""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from transformers import LlavaProcessor, PreTrainedTokenizerBase
+
+from .chat_templates import chat_template as shipped_template
+from .errors import UserError
+from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+
+
+def check_source(source: str | Path, what: str) -> None:
+    """A Hub id is `owner/name`; everything else has to be a folder.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    is_hub_id = isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/", "~"))
+    if not is_hub_id and not Path(source).is_dir():
+        raise UserError(f"{what}: there is no folder {source}")
+
+
+def load_part(auto_class: Any, source: str | Path, what: str, **kwargs: Any) -> Any:
+    """`auto_class.from_pretrained(source)`, with one line instead of a traceback for an unusable folder."""
+    try:
+        return auto_class.from_pretrained(source, **kwargs)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"{what}: cannot load {source}: {' '.join(str(error).split())}") from error
+
+
+def choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source: str | Path) -> str:
+    """A shipped template by its name, or the tokenizer's own if it marks what is learned.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if name is not None:
+        return shipped_template(name)
+    own = tokenizer.chat_template
+    if not isinstance(own, str) or "generation" not in own.replace("add_generation_prompt", ""):
+        raise UserError(f"the chat template of {source} has no generation markers: name one with --chat-template")
+    return own
+
+
+def write_checkpoint(model: AlignedLlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
+    """Write weights, code, processor and generation config; `out` appears complete or not at all."""
+    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    try:
+        model.save_pretrained(unfinished)
+        processor.save_pretrained(unfinished)
+        os.replace(unfinished, out)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,57 @@
+"""The norm and the model on a GPU: forward, compensated gradient, bfloat16, compilation, generation."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from transformers import AutoProcessor
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, GlobalWeightCompensatedLayerNorm
+
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: these tests need a GPU")
+
+
+def norm_and_input(dtype=torch.float32):
+    torch.manual_seed(0)
+    norm = GlobalWeightCompensatedLayerNorm(3584, gain_init=0.01336).cuda()
+    return norm, (30 * torch.randn(2, 729, 3584, device="cuda")).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_forward_is_bit_equal_to_the_definition(dtype):
+    norm, x = norm_and_input(dtype)
+    assert torch.equal(norm(x), F.layer_norm(x.float(), (3584,), norm.weight, norm.bias, norm.eps).to(dtype))
+
+
+def test_the_compensated_gradient_is_the_plain_one_over_the_mean_gain():
+    norm, x = norm_and_input(torch.float64)
+    norm.double()
+    x.requires_grad_()
+    upstream = torch.randn_like(x)
+    (compensated,) = torch.autograd.grad(norm(x), x, upstream)
+    plain_y = F.layer_norm(x, (3584,), norm.weight, norm.bias, norm.eps)
+    (plain,) = torch.autograd.grad(plain_y, x, upstream)
+    torch.testing.assert_close(compensated, plain / norm.weight.abs().mean(), rtol=1e-12, atol=1e-12)
+
+
+def test_compiled_equals_eager():
+    norm, x = norm_and_input()
+    y, compiled = norm(x), torch.compile(norm, fullgraph=True)(x)
+    assert (compiled - y).abs().max() <= 1e-6 * y.abs().max()
+
+
+def test_the_model_gives_the_logits_of_the_cpu_and_generates_in_bfloat16(tiny_checkpoint):
+    folder = tiny_checkpoint("norm-gwc")
+    processor = AutoProcessor.from_pretrained(folder)
+    inputs = processor(images=[Image.new("RGB", (30, 30), (200, 9, 90))], text=["<image>what?"], return_tensors="pt")
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
+    with torch.no_grad():
+        expected = model(**inputs).logits
+        found = model.cuda()(**inputs.to("cuda")).logits
+    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
+    half = AlignedLlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16, device_map="cuda")
+    assert half.model.multi_modal_projector.norm.weight.dtype == torch.float32
+    for cache in ("dynamic", "static"):
+        tokens = half.generate(**inputs.to("cuda", torch.bfloat16), max_new_tokens=3, cache_implementation=cache)
+        assert tokens.shape[1] > inputs["input_ids"].shape[1]

@@ -1,0 +1,221 @@
+"""The whole model compiled, checkpointed, under autocast, exported, generating, with LoRA: the same numbers."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from peft import LoraConfig, PeftModel, get_peft_model
+from PIL import Image
+from transformers import AutoProcessor, BitsAndBytesConfig, TrainingArguments
+from transformers.integrations import is_deepspeed_available
+from transformers.utils import is_bitsandbytes_available
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
+
+
+TEXTS = ["<image>a<image>bcdefgh", "<image>x"]  # several images in a prompt, and rows of different length
+GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+both_heads = pytest.mark.parametrize("decoder", ["qwen2", "llama"])  # untied, tied
+
+
+def load(folder, **kwargs):
+    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
+
+
+@pytest.fixture(scope="module")
+def batches(tiny_checkpoint):
+    """`batches(side)` -> the two rows above, padded on that side, and each of them alone."""
+    processor = AutoProcessor.from_pretrained(tiny_checkpoint("norm-gwc"))
+    images = [Image.new("RGB", (30, 30), (80 * i, 9, 200 - 60 * i)) for i in range(3)]
+
+    def make(side):
+        processor.tokenizer.padding_side = side
+        both = processor(images=images, text=TEXTS, return_tensors="pt", padding=True)
+        rows = [
+            processor(images=own, text=[text], return_tensors="pt")
+            for own, text in zip((images[:2], images[2:]), TEXTS, strict=True)
+        ]
+        return both, rows
+
+    return make
+
+
+@pytest.fixture
+def training_batch(batches):
+    both, _ = batches("right")
+    return {**both, "labels": both["input_ids"].masked_fill(both["attention_mask"] == 0, -100)}
+
+
+def gradients(model, run, batch):
+    """Gradients of `model` by parameter name, from the loss that `run(**batch)` gives."""
+    model.zero_grad()
+    run(**batch).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys() and len(expected) > 40
+    for name, gradient in expected.items():
+        assert torch.equal(found[name], gradient), name
+
+
+@both_heads
+def test_gradients_are_the_same_compiled_and_checkpointed(tiny_checkpoint, training_batch, decoder):
+    model = load(tiny_checkpoint("norm-gwc", decoder)).train()
+    expected = gradients(model, model, training_batch)
+    for reentrant in (False, True):
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": reentrant})
+        assert_same(gradients(model, model, training_batch), expected)
+        model.gradient_checkpointing_disable()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert_same(gradients(model, compiled, training_batch), expected)
+
+
+@both_heads
+def test_gradients_under_autocast_are_the_true_ones_rounded(tiny_checkpoint, training_batch, decoder):
+    model = load(tiny_checkpoint("norm-gwc", decoder)).train()
+    expected = gradients(model, model, training_batch)
+
+    def autocast(**batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(**batch)
+
+    found = gradients(model, autocast, training_batch)
+    connector = [name for name in expected if "multi_modal_projector" in name]
+    assert len(connector) == 6
+    for name in connector:
+        assert found[name].dtype == torch.float32
+        assert F.cosine_similarity(found[name].flatten(), expected[name].flatten(), dim=0) > 0.999, name
+        assert found[name].norm().item() == pytest.approx(expected[name].norm().item(), rel=0.01), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("settings", [{}, {"centred": False, "bias": False}, {"gain": "scalar"}, {"gain": "fixed"}])
+def test_inductor_gives_the_norm_of_eager(settings, dtype):
+    torch.manual_seed(0)
+    norm = GlobalWeightCompensatedLayerNorm(256, gain_init=0.0134, **settings)
+    compiled = torch.compile(norm, fullgraph=True)
+    xs = [(30 * torch.randn(50, 256)).to(dtype).requires_grad_()]
+    xs.append(xs[0].detach().clone().requires_grad_())
+    outs = [run(x) for run, x in zip((norm, compiled), xs, strict=True)]
+    for out in outs:
+        out.backward(torch.ones_like(out).cumsum(-1))
+    # In bfloat16 the last bit may round the other way.
+    forward, backward = (1e-6, 1e-5) if dtype == torch.float32 else (2**-8, 2**-7)
+    assert (outs[1] - outs[0]).abs().max() <= forward * outs[0].abs().max()
+    assert (xs[1].grad - xs[0].grad).abs().max() <= backward * xs[0].grad.abs().max()
+
+
+@pytest.mark.slow
+def test_inductor_gives_the_gradients_of_eager(tiny_checkpoint, training_batch):
+    model = load(tiny_checkpoint("norm-gwc")).train()
+    expected = gradients(model, model, training_batch)
+    found = gradients(model, torch.compile(model, fullgraph=True), training_batch)
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() <= 1e-6 * largest, name
+
+
+@both_heads
+def test_exports(tiny_checkpoint, batches, decoder):
+    model = load(tiny_checkpoint("norm-gwc", decoder))
+    inputs = {**batches("right")[0], "use_cache": False}
+    program = torch.export.export(model, (), inputs, strict=False)
+    with torch.no_grad():
+        assert torch.equal(program.module()(**inputs).logits, model(**inputs).logits)
+
+
+@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}])
+def test_device_map_changes_nothing(tiny_checkpoint, batches, device_map):
+    plain, mapped = (load(tiny_checkpoint("norm-gwc"), **kw) for kw in ({}, {"device_map": device_map}))
+    with torch.no_grad():
+        assert torch.equal(plain(**batches("right")[0]).logits, mapped(**batches("right")[0]).logits)
+
+
+@both_heads
+def test_generates_the_same_with_every_cache_and_padding(tiny_checkpoint, batches, decoder):
+    model = load(tiny_checkpoint("norm-gwc", decoder))
+    padded, rows = batches("left")
+    dynamic = model.generate(**padded, **GREEDY)[:, -6:]
+    for settings in ({"cache_implementation": "static"}, {"use_cache": False}):
+        assert torch.equal(model.generate(**padded, **GREEDY, **settings)[:, -6:], dynamic)
+    for row, expected in zip(rows, dynamic, strict=True):
+        assert torch.equal(model.generate(**row, **GREEDY)[0, -6:], expected)
+
+
+def test_beams_find_a_text_at_least_as_likely(tiny_checkpoint, batches):
+    model = load(tiny_checkpoint("norm-gwc"))
+    _, (row, _) = batches("left")
+    prompt = row["input_ids"].shape[1]
+
+    def log_likelihood(tokens):
+        with torch.no_grad():
+            inputs = {**row, "input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+            logits = model(**inputs).logits[0, prompt - 1 : -1].log_softmax(-1)
+        return logits.gather(1, tokens[0, prompt:, None]).sum().item()
+
+    greedy, beams = (model.generate(**row, **GREEDY, num_beams=n) for n in (1, 8))
+    assert log_likelihood(beams) >= log_likelihood(greedy)
+
+
+def test_generates_from_embeddings_and_without_an_image(tiny_checkpoint, batches):
+    model = load(tiny_checkpoint("norm-gwc"))
+    _, (_, row) = batches("left")
+    expected = model.generate(**row, **GREEDY)[:, -6:]
+    words = model.get_input_embeddings()(row["input_ids"])
+    visual = torch.cat(model.get_image_features(row["pixel_values"]).pooler_output)
+    complete = words.masked_scatter((row["input_ids"] == model.config.image_token_id)[..., None], visual)
+    mask = {"attention_mask": row["attention_mask"]}
+    assert torch.equal(model.generate(inputs_embeds=complete, **mask, **GREEDY), expected)
+    with_image = {"inputs_embeds": words, "pixel_values": row["pixel_values"]}
+    assert torch.equal(model.generate(**with_image, **mask, **GREEDY), expected)
+    assert model.generate(input_ids=torch.arange(5, 15)[None], **GREEDY).shape == (1, 16)
+
+
+def test_a_wrong_image_count_is_one_line(tiny_checkpoint, batches):
+    both, (_, row) = batches("left")
+    with pytest.raises(ValueError, match="Image features and image tokens do not match, tokens: 4") as error:
+        load(tiny_checkpoint("norm"))(**{**row, "pixel_values": both["pixel_values"]})
+    assert "\n" not in str(error.value)
+
+
+@both_heads
+def test_lora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_batch, tmp_path, decoder):
+    folder = tiny_checkpoint("norm-gwc", decoder)
+    expected = gradients(model := load(folder).train(), model, training_batch)
+    lora = LoraConfig(r=2, target_modules=r".*language_model.*\.(q|v)_proj", modules_to_save=["multi_modal_projector"])
+    tuned = get_peft_model(load(folder), lora).train()
+    found = gradients(tuned, tuned, training_batch)
+    full = {name: gradient for name, gradient in found.items() if "lora" not in name}
+    assert len(full) == 6 and len(found) > 6
+    for name, gradient in full.items():
+        short = name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
+        assert torch.equal(gradient, expected[short]), name
+    torch.optim.SGD([p for p in tuned.parameters() if p.requires_grad], lr=0.1).step()
+    tuned.eval().save_pretrained(tmp_path)
+    again = PeftModel.from_pretrained(load(folder), tmp_path).eval()
+    for name, tensor in tuned.state_dict().items():
+        assert torch.equal(again.state_dict()[name], tensor), name
+    merged = PeftModel.from_pretrained(load(folder), tmp_path).merge_and_unload().eval()
+    with torch.no_grad():
+        logits = tuned(**training_batch).logits
+        # Equal up to the last bit: where a tensor lies in memory decides on the kernel.
+        torch.testing.assert_close(again(**training_batch).logits, logits)
+        torch.testing.assert_close(merged(**training_batch).logits, logits, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(is_bitsandbytes_available(), reason="bitsandbytes is installed")
+@pytest.mark.parametrize("bits", ["load_in_8bit", "load_in_4bit"])
+def test_quantised_loading_without_the_package_is_one_line(tiny_checkpoint, bits):
+    with pytest.raises(ImportError, match="requires bitsandbytes") as error:
+        load(tiny_checkpoint("norm"), quantization_config=BitsAndBytesConfig(**{bits: True}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.skipif(is_deepspeed_available(), reason="deepspeed is installed")
+def test_zero_3_without_the_package_is_one_line(tmp_path):
+    with pytest.raises(ImportError, match=r"(?i)deepspeed") as error:
+        TrainingArguments(output_dir=str(tmp_path), deepspeed={"zero_optimization": {"stage": 3}})
+    assert "\n" not in str(error.value).strip()
