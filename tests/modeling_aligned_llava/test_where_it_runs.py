@@ -7,6 +7,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from PIL import Image
 from transformers import AutoProcessor, BitsAndBytesConfig, TrainingArguments
 from transformers.integrations import is_deepspeed_available
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from transformers.utils import is_bitsandbytes_available
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
@@ -215,7 +216,8 @@ def test_quantised_loading_without_the_package_is_one_line(tiny_checkpoint, bits
 
 
 @pytest.mark.skipif(is_deepspeed_available(), reason="deepspeed is installed")
-def test_zero_3_without_the_package_is_one_line(tmp_path):
+def test_zero_3_without_the_package_is_one_line(tmp_path, request):
+    request.addfinalizer(unset_hf_deepspeed_config)  # transformers keeps the refused settings for the next test
     with pytest.raises(ImportError, match=r"(?i)deepspeed") as error:
         TrainingArguments(output_dir=str(tmp_path), deepspeed={"zero_optimization": {"stage": 3}})
     assert "\n" not in str(error.value).strip()
