@@ -58,7 +58,7 @@ def assemble(
     fields: dict[str, Any],
     seed: int = 42,
     chat_template: str | None = None,
-    images: Iterable[str | Path] | None = None,
+    images: Iterable[str | Path | bytes] | None = None,
 ) -> Path:
     """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
 

@@ -15,11 +15,19 @@ class RunArguments:
     """Settings of a stage that TRL does not know. Texts may hold `{method}`, the name of the arm."""
 
     method: str = field(metadata={"help": "the arm, named in configuration/methods.yaml"})
-    data_path: str = field(metadata={"help": "conversations in LLaVA's JSON format"})
-    image_folder: str = field(metadata={"help": "root folder of the images named there"})
+    data_path: str = field(
+        metadata={"help": "LLaVA's .json or .jsonl, .parquet or a folder of it, a Hub id, or a mixture in a .yaml"}
+    )
     global_batch_size: int = field(metadata={"help": "rows a step over all processes; accumulation follows from it"})
     learning_rates: dict | str = field(metadata={"help": "{regex over parameter names: learning rate}"})
     frozen: list[str] = field(default_factory=list, metadata={"help": "regexes of parameters that are not trained"})
+    image_folder: str | None = field(default=None, metadata={"help": "root folder of the images named in the data"})
+    bad_rows_limit: float = field(
+        default=0.001, metadata={"help": "share of rows that may be unusable; the others are in quarantine.jsonl"}
+    )
+    data_cache: str | None = field(
+        default=None, metadata={"help": "folder for prepared rows; default: in the cache of `datasets`"}
+    )
     prompt_format: str = field(
         default="chat", metadata={"help": "plain: image, caption, end (stage 1); chat: the chat template"}
     )
@@ -43,6 +51,8 @@ class RunArguments:
         self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
         if self.prompt_format not in ("plain", "chat"):
             raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
+        if not 0 <= self.bad_rows_limit <= 1:
+            raise UserError(f"bad_rows_limit is a share between 0 and 1, not {self.bad_rows_limit}")
         from_backbones = self.vision_tower is not None and self.language_model is not None
         if from_backbones == (self.model_name_or_path is not None):
             raise UserError("give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2)")

@@ -18,6 +18,7 @@ from train import sft
 from train.arguments import accumulation_steps, parse_arguments
 from train.callbacks import JsonLines
 from train.parameter_groups import group_parameters
+from train.quarantine import read_entries
 from train.stage import run_stage
 from train.stage_folder import StageFolder
 from train.trainer import AlignedSFTTrainer
@@ -220,7 +221,7 @@ def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message)
     assert "\n" not in str(error.value)
 
 
-def test_a_row_without_its_image_ends_the_command_with_one_line(stage_arguments, tmp_path, monkeypatch, capsys):
+def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data.json"
     data.write_text(json.dumps([{"id": "r1", "image": "gone.png", "conversations": []}]))
     arguments = stage_arguments(1, "norm", tmp_path, data_path=data)
@@ -228,8 +229,14 @@ def test_a_row_without_its_image_ends_the_command_with_one_line(stage_arguments,
     with pytest.raises(SystemExit) as exit_info:
         sft.main()
     images = arguments[arguments.index("--image_folder") + 1]
+    quarantine = tmp_path / "norm" / "stage1" / "quarantine.jsonl"
     assert exit_info.value.code == 1
-    assert capsys.readouterr().err == f"error: {data}, row 0 (id r1): there is no image file {images}/gone.png\n"
+    assert capsys.readouterr().err == (
+        "error: 1 of 1 rows cannot be used, more than the 0.10% of bad_rows_limit: 1 x there is no image file; "
+        f"they are listed in {quarantine}\n"
+    )
+    (entry,) = read_entries(quarantine)
+    assert entry[:5] == (str(data), 0, "r1", "there is no image file", f"{images}/gone.png")
 
 
 def test_accumulation_follows_from_the_world_size():
