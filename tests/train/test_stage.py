@@ -81,6 +81,7 @@ def test_final_folder_is_a_model_and_nothing_else(straight):
             "norm_alignment.py",
             "norm_parameters.json",
             "processor_config.json",
+            "quarantine.jsonl",
             "settings.json",
             "tokenizer.json",
             "tokenizer_config.json",
