@@ -78,12 +78,13 @@ def fuzzed_image(number: int) -> bytes:
 
 GOOD = {"from": "human", "value": "<image>\nA?"}, {"from": "gpt", "value": "one"}
 SCRAPS = [None, 3, 2.5, True, "", "x", [], {}, [None], {"a": []}, [[]], "\ud800", "../red.png", "/etc/passwd", "\0"]
+BAD_ANSWERS = ["", " ", "\n\t", "\ud800", "<|im_end|>", "w" * 999]
 BROKEN_TURNS = [
     lambda turns, rng: turns[:-1],
     lambda turns, rng: turns[1:],
     lambda turns, rng: turns * 2 + turns[:1],
     lambda turns, rng: [turns[0], *turns],
-    lambda turns, rng: [turns[0], {**turns[1], "value": rng.choice(["", " ", "\n\t", "\ud800", "<|im_end|>", "w" * 999])}],
+    lambda turns, rng: [turns[0], {**turns[1], "value": rng.choice(BAD_ANSWERS)}],
     lambda turns, rng: [turns[0], {**turns[1], "value": rng.choice([None, 3, [], {}])}],
     lambda turns, rng: [{**turns[0], "from": rng.choice([None, 3, [], "user", "", "gpt"])}, turns[1]],
     lambda turns, rng: [turns[0], {"from": "gpt"}],
