@@ -58,22 +58,14 @@ class RowImages:
         raise UserError(f"{self._file(wanted)}, row {wanted['row']}: {_ATTEMPTS} replacements failed too")
 
     def open(self, row: dict[str, Any]) -> list[Image]:
-        """Decode the images of one row.
+        """Decode the images of one row; those that had to be converted are put on record.
 
         Raises:
             UserError: one of them is missing or damaged.
         """
-        images = []
-        for name in row["images"]:
-            content = name
-            if name.startswith(InsideImage.PREFIX):
-                table = self.data.inside[row["source"]]
-                assert table is not None
-                content, name = inside_bytes(table, name), f"{self._file(row)}, row {row['row']}"
-            image, change = decode_image(content, name)
-            if change:
-                self.quarantine.add(self._entry(row, change, name, used=True))
-            images.append(image)
+        images, changes = open_row(self.data, row)
+        for name, change in changes:
+            self.quarantine.add(self._entry(row, change, name, used=True))
         return images
 
     def _replacement(self, row: dict[str, Any], attempt: int) -> int:
@@ -86,6 +78,26 @@ class RowImages:
 
     def _entry(self, row: dict[str, Any], reason: str, detail: str, used: bool) -> Entry:
         return Entry(self._file(row), row["row"], None, reason, detail, found="training", used=used)
+
+
+def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list[tuple[str, str]]]:
+    """The images of a row of `data.dataset`, and (name, change) of those that had to be converted.
+
+    Raises:
+        UserError: one of them is missing or damaged.
+    """
+    images, changes = [], []
+    for name in row["images"]:
+        table = data.inside[row["source"]] if name.startswith(InsideImage.PREFIX) else None
+        if table is None:
+            image, change = decode_image(name)
+        else:
+            said = f"{data.sources[row['source']].path}, row {row['row']}: image"
+            image, change = decode_image(inside_bytes(table, name), said)
+        images.append(image)
+        if change:
+            changes.append((name, change))
+    return images, changes
 
 
 class SetEpoch(TrainerCallback):
