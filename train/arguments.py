@@ -40,15 +40,17 @@ class RunArguments:
         default=None, metadata={"help": "stage 1: a shipped chat template; default: the decoder's own"}
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "stage 2: the checkpoint to go on from"})
+    lora: dict | str | None = field(default=None, metadata={"help": "stage 2: adapters, as peft's LoraConfig"})
 
     def __post_init__(self) -> None:
         method_fields(self.method)
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, str) and each.name != "learning_rates":
+            if isinstance(value, str) and each.name not in ("learning_rates", "lora"):
                 setattr(self, each.name, value.replace("{method}", self.method))
         given = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
         self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
+        self.lora = json.loads(self.lora) if isinstance(self.lora, str) else self.lora
         if self.prompt_format not in ("plain", "chat"):
             raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
         if not 0 <= self.bad_rows_limit <= 1:

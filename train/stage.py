@@ -17,6 +17,7 @@ from modeling_aligned_llava.errors import UserError
 from train.arguments import RunArguments, parse_arguments
 from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
 from train.collator import ImageTextCollator
+from train.lora import add_adapters, merge_adapters
 from train.norm_parameters import norm_parameters
 from train.parameter_groups import freeze, group_parameters
 from train.quarantine import Quarantine
@@ -46,7 +47,12 @@ def run_stage(argv: list[str]) -> None:
     sources = read_sources(run.data_path, run.image_folder)
     with training.main_process_first(desc="assembly"):
         source = _source_checkpoint(run, folder, training.seed, sources)
-    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
+    # trained weights are float32; adapters leave the others frozen
+    dtype = torch.bfloat16 if run.lora and training.bf16 else torch.float32
+    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), dtype)
+    if run.lora:
+        assert isinstance(run.lora, dict)
+        add_adapters(model, run.lora, training.seed)
     processor = AutoProcessor.from_pretrained(source)
     trainer = _build_trainer(run, training, model, processor, sources)
     if trainer.is_world_process_zero():
@@ -151,6 +157,8 @@ def _row_images(run: RunArguments, training: SFTConfig, data: TrainingData) -> R
 def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:
     """Write the final model into the stage's folder; the marker comes last, so a torn save is done again."""
     unfinished = folder.path / ".final"
+    if run.lora:
+        merge_adapters(trainer.accelerator.unwrap_model(trainer.model))
     trainer.save_model(str(unfinished))
     if not trainer.is_world_process_zero():
         return

@@ -24,7 +24,8 @@ from train.stage_folder import StageFolder
 from train.trainer import AlignedSFTTrainer
 
 
-RECIPES = sorted((Path(__file__).parents[2] / "configuration" / "train").glob("*/stage*.yaml"))
+CONFIGURATION = Path(__file__).parents[2] / "configuration" / "train"
+RECIPES = sorted(CONFIGURATION.glob("*/stage*.yaml"))
 
 
 def weights(folder):
@@ -203,7 +204,7 @@ def test_every_recipe_parses(recipe):
 
 
 def test_recipes_were_found():
-    assert len(RECIPES) == 6
+    assert len(RECIPES) == 8
 
 
 @pytest.mark.parametrize(
@@ -258,6 +259,61 @@ def test_every_parameter_has_one_rate_or_is_frozen():
         group_parameters(model, {"^a": 1e-3}, ["b.bias"])
     with pytest.raises(UserError, match=r"parameter a\.weight must match one of .*; it matches \^a and weight"):
         group_parameters(model, {"^a": 1e-3, "weight": 1e-4}, ["bias"])
+
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": r".*language_model\.layers\..*\.(q|v)_proj"}
+
+
+def lora_arguments(stage_arguments, root, checkpoint, **settings):
+    """The recipe of Llama-3.2-3B on tiny shapes."""
+    return stage_arguments(
+        2,
+        "norm-gwc",
+        root,
+        config=CONFIGURATION / "llama-3.2-3b" / "stage2_lora.yaml",
+        model_name_or_path=checkpoint,
+        lora=json.dumps(LORA),
+        bf16="false",
+        dataloader_num_workers=0,
+        dataloader_pin_memory="false",
+        **settings,
+    )
+
+
+def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
+    run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=2))
+    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    adapted = {
+        name for name in before if "language_model" in name and ("q_proj.weight" in name or "v_proj.weight" in name)
+    }
+    assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
+
+
+def test_adapters_resume_to_the_bit(straight, stage_arguments, tmp_path):
+    run_stage(lora_arguments(stage_arguments, tmp_path / "straight", straight / "stage1"))
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+    arguments = lora_arguments(stage_arguments, tmp_path / "stopped", straight / "stage1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonLines, "on_step_begin", stop, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(arguments)
+    run_stage(arguments)
+    one, other = (weights(tmp_path / name / "norm-gwc" / "stage2") for name in ("straight", "stopped"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize(("lora", "message"), [({"rank": 4}, "lora: .*rank"), ({"target_modules": "x"}, "lora: .*x")])
+def test_wrong_adapter_settings_are_one_line(stage_arguments, straight, tmp_path, lora, message):
+    arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1")
+    arguments[arguments.index("--lora") + 1] = json.dumps(lora)
+    with pytest.raises(UserError, match=message):
+        run_stage(arguments)
 
 
 @pytest.mark.slow
