@@ -25,6 +25,9 @@ class RunArguments:
     bad_rows_limit: float = field(
         default=0.001, metadata={"help": "share of rows that may be unusable; the others are in quarantine.jsonl"}
     )
+    streaming: bool = field(
+        default=False, metadata={"help": "read parquet or a Hub dataset while training, without storing it"}
+    )
     data_cache: str | None = field(
         default=None, metadata={"help": "folder for prepared rows; default: in the cache of `datasets`"}
     )
@@ -74,6 +77,11 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except (ValueError, TypeError) as error:
         raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    if run.streaming:
+        if training.max_steps <= 0:
+            raise UserError("streaming needs max_steps: the length of a stream is not known")
+        # each process reads for itself: batches with and without images cannot be handed on alike
+        training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
     training.output_dir = training.output_dir.replace("{method}", run.method)
     training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
     training.remove_unused_columns = False  # the collator needs the image paths

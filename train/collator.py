@@ -13,6 +13,7 @@ from train.tokenization import IGNORED
 
 
 Rows = list[dict[str, Any]]
+OpenImages = Callable[[Rows], tuple[Rows, list[Image]]]
 
 
 @dataclass
@@ -24,7 +25,7 @@ class ImageTextCollator:
 
     image_processor: BaseImageProcessor
     pad_token_id: int
-    open_images: Callable[[Rows], tuple[Rows, list[Image]]]
+    open_images: OpenImages
 
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         """Collate rows of the training data; padding goes to the right."""

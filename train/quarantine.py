@@ -35,11 +35,11 @@ class Quarantine:
 
     Args:
         path: `<output_dir>/quarantine.jsonl`.
-        rows: rows there are, the usable and the others.
+        rows: rows there are, the usable and the others; None: not known, so that the limit is not watched here.
         limit: share of them that may be unusable.
     """
 
-    def __init__(self, path: str | Path, rows: int, limit: float):
+    def __init__(self, path: str | Path, rows: int | None, limit: float):
         self.path = Path(path)
         self.rows = rows
         self.limit = limit
@@ -82,7 +82,7 @@ class Quarantine:
             UserError: there are more, with the reasons and their counts in the message.
         """
         reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if not entry.used}
-        if len(reasons) > self.limit * self.rows:
+        if self.rows is not None and len(reasons) > self.limit * self.rows:
             counts = ", ".join(f"{count} x {reason}" for reason, count in Counter(reasons.values()).most_common(5))
             raise UserError(
                 f"{len(reasons)} of {self.rows} rows cannot be used, more than the {self.limit:.2%} of "

@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import torch
-from transformers import AutoProcessor, PrinterCallback, ProcessorMixin
+from datasets import Dataset, IterableDataset
+from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
 from transformers.utils import logging
 from trl import SFTConfig
 
@@ -16,7 +17,7 @@ from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from train.arguments import RunArguments, parse_arguments
 from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
-from train.collator import ImageTextCollator
+from train.collator import ImageTextCollator, OpenImages
 from train.lora import add_adapters, merge_adapters
 from train.norm_parameters import norm_parameters
 from train.parameter_groups import freeze, group_parameters
@@ -24,9 +25,10 @@ from train.quarantine import Quarantine
 from train.row_images import RowImages, SetEpoch
 from train.sources import Source, read_sources
 from train.stage_folder import StageFolder, peek_settings, say, write_json
+from train.streaming import first_streamed, images_of_stream, open_stream
 from train.tokenization import Tokenization
 from train.trainer import AlignedSFTTrainer
-from train.training_data import TrainingData, first_images, open_training_data
+from train.training_data import first_images, open_training_data
 
 
 def run_stage(argv: list[str]) -> None:
@@ -82,7 +84,7 @@ def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int, source
                 fields=method_fields(run.method),
                 seed=seed,
                 chat_template=run.chat_template,
-                images=first_images(sources, run.data_cache),
+                images=first_streamed(sources) if run.streaming else first_images(sources, run.data_cache),
             )
         return assembled
     source = Path(run.model_name_or_path)
@@ -111,9 +113,7 @@ def _build_trainer(
         image_tokens=model.config.image_seq_length,
         max_length=training.max_length,
     )
-    with training.main_process_first(desc="data"):
-        data = open_training_data(sources, tokenization, run.data_cache, training.seed)
-    row_images = _row_images(run, training, data)
+    rows, open_images, callbacks = _training_rows(run, training, tokenization, sources)
     assert isinstance(run.learning_rates, dict)
     groups = group_parameters(model, run.learning_rates, run.frozen)
     freeze(model, groups)
@@ -121,19 +121,18 @@ def _build_trainer(
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
-        train_dataset=data.dataset,
-        data_collator=ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, row_images),
+        train_dataset=rows,
+        data_collator=ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, open_images),
         processing_class=processor,
         callbacks=[
             JsonLines(Path(str(training.output_dir)) / "log.jsonl"),
             ProgressBar(f"{run.method} {stage}"),
             StopOnBrokenLoss(),
-            SetEpoch(row_images),
+            *callbacks,
         ],
         parameter_groups=groups,
     )
     trainer.remove_callback(PrinterCallback)
-    _say(trainer, f"{run.data_path}: {len(data.dataset)} rows; {row_images.quarantine.summary()}")
     _say(
         trainer,
         f"global batch {run.global_batch_size} = {training.per_device_train_batch_size} rows x "
@@ -144,14 +143,26 @@ def _build_trainer(
     return trainer
 
 
-def _row_images(run: RunArguments, training: SFTConfig, data: TrainingData) -> RowImages:
-    """What opens the images, after the rows that cannot be used were put on record."""
-    quarantine = Quarantine(Path(str(training.output_dir)) / "quarantine.jsonl", data.opened, run.bad_rows_limit)
+def _training_rows(
+    run: RunArguments, training: SFTConfig, tokenization: Tokenization, sources: list[Source]
+) -> tuple[Dataset | IterableDataset, OpenImages, list[TrainerCallback]]:
+    """The rows, what opens their images, and the callbacks that needs; rows that cannot be used are put on record."""
+    path = Path(str(training.output_dir)) / "quarantine.jsonl"
+    if run.streaming:
+        quarantine = Quarantine(path, None, run.bad_rows_limit)
+        if training.process_index == 0:
+            quarantine.begin([])
+        return open_stream(sources, tokenization, quarantine, training.seed), images_of_stream, []
+    with training.main_process_first(desc="data"):
+        data = open_training_data(sources, tokenization, run.data_cache, training.seed)
+    quarantine = Quarantine(path, data.opened, run.bad_rows_limit)
     if training.process_index == 0:
         quarantine.begin(data.bad_rows)
+        say(f"{run.data_path}: {len(data.dataset)} rows; {quarantine.summary()}")
     if not len(data.dataset):
-        raise UserError(f"{run.data_path}: there is no row to train on; see {quarantine.path}")
-    return RowImages(data, quarantine, training.seed)
+        raise UserError(f"{run.data_path}: there is no row to train on; see {path}")
+    row_images = RowImages(data, quarantine, training.seed)
+    return data.dataset, row_images, [SetEpoch(row_images)]
 
 
 def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:

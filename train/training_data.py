@@ -102,19 +102,23 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
 def checked_rows(source: Source, data: Dataset | None) -> Iterator[dict[str, Any] | Entry]:
     """Every row of a source as `{"id", "row", "messages", "images"}`, or as what is wrong with it."""
     for number, raw in enumerate(raw_rows(source, data)):
-        name = None
-        try:
-            if isinstance(raw, ValueError):
-                raise BadRow("the line is not JSON", str(raw))
-            if not isinstance(raw, dict):
-                raise BadRow("the row is no object with conversations")
-            name = str(raw["id"])[:200] if raw.get("id") is not None else None
-            images = image_files(raw.get("image"), source.image_folder)
-            messages = messages_of(raw.get("conversations"), len(images))
-        except BadRow as fault:
-            yield _entry(source, number, name, fault)
-        else:
-            yield {"id": name, "row": number, "messages": messages, "images": images}
+        yield check_row(source, number, raw)
+
+
+def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
+    """One raw row as `{"id", "row", "messages", "images"}`, or as what is wrong with it."""
+    name = None
+    try:
+        if isinstance(raw, ValueError):
+            raise BadRow("the line is not JSON", str(raw))
+        if not isinstance(raw, dict):
+            raise BadRow("the row is no object with conversations")
+        name = str(raw["id"])[:200] if raw.get("id") is not None else None
+        images = image_files(raw.get("image"), source.image_folder)
+        messages = messages_of(raw.get("conversations"), len(images))
+    except BadRow as fault:
+        return bad_entry(source, number, name, fault)
+    return {"id": name, "row": number, "messages": messages, "images": images}
 
 
 def first_images(sources: list[Source], cache: str | None = None) -> Iterator[str | bytes]:
@@ -149,7 +153,8 @@ def _inside_table(source: Source, root: Path) -> Dataset | None:
     return data
 
 
-def _entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
+def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
+    """What the quarantine file says of a bad row."""
     return Entry(source.path, row, name, fault.reason, str(fault).removeprefix(fault.reason).removeprefix(": "))
 
 
@@ -204,7 +209,7 @@ class _Prepared:
                 kept = []
                 for row, tokens in zip(good, tokenized, strict=True):
                     if isinstance(tokens, BadRow):
-                        entries.append(_entry(self.source, row["row"], row["id"], tokens))
+                        entries.append(bad_entry(self.source, row["row"], row["id"], tokens))
                     else:
                         kept.append({**tokens, "images": row["images"], "row": row["row"]})
                 bad.writelines(entry.line() for entry in entries)
