@@ -19,7 +19,8 @@ class RunArguments:
         metadata={"help": "LLaVA's .json or .jsonl, .parquet or a folder of it, a Hub id, or a mixture in a .yaml"}
     )
     global_batch_size: int = field(metadata={"help": "rows a step over all processes; accumulation follows from it"})
-    learning_rates: dict | str = field(metadata={"help": "{regex over parameter names: learning rate}"})
+    # without None the parser would take it for a plain dict, which no command line can give
+    learning_rates: dict | str | None = field(metadata={"help": "{regex over parameter names: learning rate}"})
     frozen: list[str] = field(default_factory=list, metadata={"help": "regexes of parameters that are not trained"})
     image_folder: str | None = field(default=None, metadata={"help": "root folder of the images named in the data"})
     bad_rows_limit: float = field(
@@ -52,6 +53,8 @@ class RunArguments:
             if isinstance(value, str) and each.name not in ("learning_rates", "lora"):
                 setattr(self, each.name, value.replace("{method}", self.method))
         given = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
+        if not isinstance(given, dict) or not given:
+            raise UserError(f"learning_rates must be {{regex: rate}}, not {given!r}")
         self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
         self.lora = json.loads(self.lora) if isinstance(self.lora, str) else self.lora
         if self.prompt_format not in ("plain", "chat"):
@@ -83,6 +86,7 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         # each process reads for itself: batches with and without images cannot be handed on alike
         training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
     training.output_dir = training.output_dir.replace("{method}", run.method)
+    assert isinstance(run.learning_rates, dict)
     training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
     training.remove_unused_columns = False  # the collator needs the image paths
     training.disable_tqdm = True  # rich shows the progress

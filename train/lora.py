@@ -11,13 +11,16 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 
 
-def add_adapters(model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int) -> None:
-    """Put adapters into the linear layers that `target_modules` names; projector and adapters become float32.
+def add_adapters(
+    model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int, frozen_dtype: torch.dtype
+) -> None:
+    """Put adapters into the linear layers that `target_modules` names.
 
     Args:
-        model: changed in place.
+        model: in float32; changed in place.
         settings: arguments of peft's `LoraConfig`.
         seed: of the adapters' random half.
+        frozen_dtype: of all weights but those of projector and adapters.
 
     Raises:
         UserError: peft is not installed, or a setting is unknown or matches nothing.
@@ -33,8 +36,8 @@ def add_adapters(model: AlignedLlavaForConditionalGeneration, settings: dict[str
     except (TypeError, ValueError) as error:
         raise UserError(f"lora: {' '.join(str(error).split())}") from error
     for name, parameter in model.named_parameters():
-        if ".lora_" in name or "multi_modal_projector" in name:
-            parameter.data = parameter.data.float()
+        if ".lora_" not in name and "multi_modal_projector" not in name:
+            parameter.data = parameter.data.to(frozen_dtype)
 
 
 @torch.no_grad()

@@ -49,12 +49,10 @@ def run_stage(argv: list[str]) -> None:
     sources = read_sources(run.data_path, run.image_folder)
     with training.main_process_first(desc="assembly"):
         source = _source_checkpoint(run, folder, training.seed, sources)
-    # trained weights are float32; adapters leave the others frozen
-    dtype = torch.bfloat16 if run.lora and training.bf16 else torch.float32
-    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), dtype)
+    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
     if run.lora:
         assert isinstance(run.lora, dict)
-        add_adapters(model, run.lora, training.seed)
+        add_adapters(model, run.lora, training.seed, torch.bfloat16 if training.bf16 else torch.float32)
     processor = AutoProcessor.from_pretrained(source)
     trainer = _build_trainer(run, training, model, processor, sources)
     if trainer.is_world_process_zero():

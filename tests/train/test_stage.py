@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -308,12 +309,54 @@ def test_adapters_resume_to_the_bit(straight, stage_arguments, tmp_path):
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+def test_with_bfloat16_only_frozen_weights_are_rounded(straight, stage_arguments, tmp_path):
+    arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=1, use_cpu="true")
+    arguments[arguments.index("--bf16") + 1] = "true"
+    run_stage(
+        [*arguments, "--warmup_steps", "0", "--learning_rates", '{"lora_": 1e-3, "multi_modal_projector": 1e-30}']
+    )
+    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
+    for name, tensor in before.items():
+        if "projector" in name:
+            assert torch.equal(tensor, after[name])
+        elif "q_proj" not in name and "v_proj" not in name:
+            assert torch.equal(tensor.bfloat16().float(), after[name])
+
+
 @pytest.mark.parametrize(("lora", "message"), [({"rank": 4}, "lora: .*rank"), ({"target_modules": "x"}, "lora: .*x")])
 def test_wrong_adapter_settings_are_one_line(stage_arguments, straight, tmp_path, lora, message):
     arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1")
     arguments[arguments.index("--lora") + 1] = json.dumps(lora)
     with pytest.raises(UserError, match=message):
         run_stage(arguments)
+
+
+def test_failing_images_are_replaced_alike_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):
+    """Two epochs in which the same rows fail and others take their place."""
+    images = tmp_path / "images"
+    shutil.copytree(tiny_data / "images", images)
+    for damaged in ("1.png", "4.png", "14.png", "20.png"):
+        (images / damaged).write_bytes(b"damaged")
+
+    def arguments(name, **settings):
+        start = {"model_name_or_path": straight / "stage1", "image_folder": images, **settings}
+        return stage_arguments(2, "norm-gwc", tmp_path / name, bad_rows_limit=0.5, **start)
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+    run_stage(arguments("straight"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonLines, "on_step_begin", stop, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(arguments("stopped"))
+    run_stage(arguments("stopped", dataloader_num_workers=2))
+    one, other = (tmp_path / name / "norm-gwc" / "stage2" for name in ("straight", "stopped"))
+    assert all(torch.equal(tensor, weights(other)[name]) for name, tensor in weights(one).items())
+    for folder in (one, other):
+        entries = read_entries(folder / "quarantine.jsonl")
+        assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
 
 
 @pytest.mark.slow
