@@ -15,11 +15,23 @@ class RunArguments:
     """Settings of a stage that TRL does not know. Texts may hold `{method}`, the name of the arm."""
 
     method: str = field(metadata={"help": "the arm, named in configuration/methods.yaml"})
-    data_path: str = field(metadata={"help": "conversations in LLaVA's JSON format"})
-    image_folder: str = field(metadata={"help": "root folder of the images named there"})
+    data_path: str = field(
+        metadata={"help": "LLaVA's .json or .jsonl, .parquet or a folder of it, a Hub id, or a mixture in a .yaml"}
+    )
     global_batch_size: int = field(metadata={"help": "rows a step over all processes; accumulation follows from it"})
-    learning_rates: dict | str = field(metadata={"help": "{regex over parameter names: learning rate}"})
+    # without None the parser would take it for a plain dict, which no command line can give
+    learning_rates: dict | str | None = field(metadata={"help": "{regex over parameter names: learning rate}"})
     frozen: list[str] = field(default_factory=list, metadata={"help": "regexes of parameters that are not trained"})
+    image_folder: str | None = field(default=None, metadata={"help": "root folder of the images named in the data"})
+    bad_rows_limit: float = field(
+        default=0.001, metadata={"help": "share of rows that may be unusable; the others are in quarantine.jsonl"}
+    )
+    streaming: bool = field(
+        default=False, metadata={"help": "read parquet or a Hub dataset while training, without storing it"}
+    )
+    data_cache: str | None = field(
+        default=None, metadata={"help": "folder for prepared rows; default: in the cache of `datasets`"}
+    )
     prompt_format: str = field(
         default="chat", metadata={"help": "plain: image, caption, end (stage 1); chat: the chat template"}
     )
@@ -32,17 +44,23 @@ class RunArguments:
         default=None, metadata={"help": "stage 1: a shipped chat template; default: the decoder's own"}
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "stage 2: the checkpoint to go on from"})
+    lora: dict | str | None = field(default=None, metadata={"help": "stage 2: adapters, as peft's LoraConfig"})
 
     def __post_init__(self) -> None:
         method_fields(self.method)
         for each in fields(self):
             value = getattr(self, each.name)
-            if isinstance(value, str) and each.name != "learning_rates":
+            if isinstance(value, str) and each.name not in ("learning_rates", "lora"):
                 setattr(self, each.name, value.replace("{method}", self.method))
         given = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
+        if not isinstance(given, dict) or not given:
+            raise UserError(f"learning_rates must be {{regex: rate}}, not {given!r}")
         self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
+        self.lora = json.loads(self.lora) if isinstance(self.lora, str) else self.lora
         if self.prompt_format not in ("plain", "chat"):
             raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
+        if not 0 <= self.bad_rows_limit <= 1:
+            raise UserError(f"bad_rows_limit is a share between 0 and 1, not {self.bad_rows_limit}")
         from_backbones = self.vision_tower is not None and self.language_model is not None
         if from_backbones == (self.model_name_or_path is not None):
             raise UserError("give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2)")
@@ -62,7 +80,13 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except (ValueError, TypeError) as error:
         raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    if run.streaming:
+        if training.max_steps <= 0:
+            raise UserError("streaming needs max_steps: the length of a stream is not known")
+        # each process reads for itself: batches with and without images cannot be handed on alike
+        training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
     training.output_dir = training.output_dir.replace("{method}", run.method)
+    assert isinstance(run.learning_rates, dict)
     training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
     training.remove_unused_columns = False  # the collator needs the image paths
     training.disable_tqdm = True  # rich shows the progress

@@ -6,6 +6,7 @@ resumed second epoch sees other rows than a straight run; this one depends on se
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch.utils.data import Sampler
 
@@ -20,7 +21,7 @@ class LengthGroupedSampler(Sampler[int]):
         steps_per_megabatch: rows are sorted within random groups of so many steps.
     """
 
-    def __init__(self, lengths: Sequence[int], step_size: int, seed: int, steps_per_megabatch: int = 50):
+    def __init__(self, lengths: Sequence[int] | np.ndarray, step_size: int, seed: int, steps_per_megabatch: int = 50):
         self.lengths = torch.tensor(lengths)
         self.step_size = step_size
         self.megabatch = step_size * steps_per_megabatch

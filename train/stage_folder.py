@@ -14,7 +14,15 @@ import yaml
 
 
 # Settings that may differ between two starts of the same run without changing its weights.
-_FREE = {"output_dir", "logging_steps", "save_steps", "save_total_limit", "dataloader_num_workers"}
+_FREE = {
+    "output_dir",
+    "logging_steps",
+    "save_steps",
+    "save_total_limit",
+    "dataloader_num_workers",
+    "data_cache",
+    "bad_rows_limit",
+}
 
 
 class StageFolder:

@@ -14,6 +14,7 @@ from trl.trainer import utils as trl_utils
 from train.parameter_groups import ParameterGroup
 from train.sampler import LengthGroupedSampler
 from train.stage_folder import checkpoint_marker, write_json
+from train.training_data import row_lengths
 
 
 def _score_labelled_positions_only() -> None:
@@ -69,7 +70,7 @@ class AlignedSFTTrainer(SFTTrainer):
             return super()._get_train_sampler(train_dataset)
         rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
         step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        return LengthGroupedSampler(rows["length"], step_size, self.args.seed)
+        return LengthGroupedSampler(row_lengths(rows), step_size, self.args.seed)
 
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
