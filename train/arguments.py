@@ -33,6 +33,18 @@ class RunArguments:
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "stage 2: the checkpoint to go on from"})
 
+    compact_head: bool = field(default=True, metadata={"help": "logits only where there are labels, on a CPU too"})
+    packed_rows: bool = field(
+        default=False, metadata={"help": "the rows of a micro-batch in one sequence without padding or cross-talk"}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "sdpa (default), flash_attention_2, flex_attention: the last two for packing"}
+    )
+    feature_cache: str | None = field(
+        default=None, metadata={"help": "folder for the features of a frozen vision tower, shared by all arms"}
+    )
+    feature_cache_gb: float = field(default=50.0, metadata={"help": "most that the feature cache may hold, in GB"})
+
     def __post_init__(self) -> None:
         method_fields(self.method)
         for each in fields(self):
@@ -62,6 +74,8 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except (ValueError, TypeError) as error:
         raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    if training.packing or training.padding_free:
+        raise UserError("packing and padding_free are for text alone: say packed_rows for rows with images")
     training.output_dir = training.output_dir.replace("{method}", run.method)
     training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
     training.remove_unused_columns = False  # the collator needs the image paths

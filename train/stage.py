@@ -18,6 +18,7 @@ from train.arguments import RunArguments, parse_arguments
 from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
 from train.collator import ImageTextCollator
 from train.conversations import read_conversations
+from train.feature_cache import FeatureCache
 from train.norm_parameters import norm_parameters
 from train.parameter_groups import freeze, group_parameters
 from train.stage_folder import StageFolder, peek_settings, say, write_json
@@ -109,11 +110,14 @@ def _build_trainer(
     groups = group_parameters(model, run.learning_rates, run.frozen)
     freeze(model, groups)
     stage = Path(str(training.output_dir)).name
+    if run.attn_implementation is not None:
+        model.language_model.set_attn_implementation(run.attn_implementation)
+    cache = _feature_cache(run, training, model, processor)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
         train_dataset=dataset,
-        data_collator=ImageTextCollator(processor.image_processor, tokenizer.pad_token_id),
+        data_collator=ImageTextCollator(processor.image_processor, tokenizer.pad_token_id, run.packed_rows, cache),
         processing_class=processor,
         callbacks=[
             JsonLines(Path(str(training.output_dir)) / "log.jsonl"),
@@ -121,6 +125,8 @@ def _build_trainer(
             StopOnBrokenLoss(),
         ],
         parameter_groups=groups,
+        compact_head=run.compact_head,
+        feature_cache=cache,
     )
     trainer.remove_callback(PrinterCallback)
     _say(
@@ -134,6 +140,26 @@ def _build_trainer(
     for group in groups:
         _say(trainer, str(group))
     return trainer
+
+
+def _feature_cache(
+    run: RunArguments, training: SFTConfig, model: AlignedLlavaForConditionalGeneration, processor: ProcessorMixin
+) -> FeatureCache | None:
+    """The cache that the settings ask for.
+
+    Raises:
+        UserError: the tower is trained, or sharded.
+    """
+    if run.feature_cache is None:
+        return None
+    tower, layer = model.model.vision_tower, model.config.vision_feature_layer
+    if any(parameter.requires_grad for parameter in tower.parameters()):
+        raise UserError("feature_cache: the vision tower is trained here, its features change at every step")
+    if training.deepspeed or training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        raise UserError("feature_cache works on one process or with DDP, not where the tower is sharded")
+    share = run.feature_cache_gb * 1e9 / training.world_size
+    precision = "bfloat16" if training.bf16 else "float32"
+    return FeatureCache(run.feature_cache, share, tower, layer, processor.image_processor, precision)
 
 
 def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:
