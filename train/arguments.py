@@ -1,9 +1,11 @@
 """What a stage is told: `RunArguments` (ours) beside TRL's `SFTConfig`, from one YAML file and the command line."""
 
 import json
+import os
 import warnings
 from dataclasses import dataclass, field, fields
 
+import torch
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
@@ -67,6 +69,8 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         UserError: the file is missing or a setting is unknown or wrong.
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
+    if not torch.accelerator.is_available():
+        argv = [*argv, "--use_cpu", "true"]  # or several processes would not notice each other
     try:
         parser = TrlParser([RunArguments, SFTConfig])  # type: ignore[list-item]
         run, training = parser.parse_args_and_config(argv)
@@ -74,6 +78,9 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except (ValueError, TypeError) as error:
         raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != training.world_size:
+        raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
     if training.packing or training.padding_free:
         raise UserError("packing and padding_free are for text alone: say packed_rows for rows with images")
     training.output_dir = training.output_dir.replace("{method}", run.method)

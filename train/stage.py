@@ -111,7 +111,7 @@ def _build_trainer(
     freeze(model, groups)
     stage = Path(str(training.output_dir)).name
     if run.attn_implementation is not None:
-        model.language_model.set_attn_implementation(run.attn_implementation)
+        model.model.language_model.set_attn_implementation(run.attn_implementation)
     cache = _feature_cache(run, training, model, processor)
     trainer = AlignedSFTTrainer(
         model=model,

@@ -78,7 +78,7 @@ class AlignedSFTTrainer(SFTTrainer):
             return super()._get_train_sampler(train_dataset)
         rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
         step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        return LengthGroupedSampler(rows["length"], step_size, self.args.seed)
+        return LengthGroupedSampler(rows["length"], step_size, self.args.seed, self.args.dataloader_drop_last)
 
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)
