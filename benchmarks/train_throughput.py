@@ -2,10 +2,10 @@
 
     python -m benchmarks.train_throughput --out benchmarks/results/train_throughput.json
 
-Every measurement is a process of its own, so that its peak memory is its own; stock and ours take turns, and a ratio is
-that of one pair. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. Ours is then run
-with one flag changed at a time. `--device cuda --shape llama-3.2-3b` measures the paper's shapes with random weights;
-without a GPU it runs the toy shape and says so.
+Every measurement is a process of its own, so that its peak memory is its own; stock and ours take turns, and a ratio
+is that of one pair. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. Ours is then
+run with one flag changed at a time. `--device cuda --shape llama-3.2-3b` measures the paper's shapes with random
+weights; without a GPU it runs the toy shape and says so.
 """
 
 import argparse
@@ -177,8 +177,8 @@ def _peak_memory(device: str) -> int:
 def model_flops(model: Any, stage: int, tokens: int, images: int) -> float:
     """Floating-point operations an epoch needs, recomputation not counted (2 per weight and token and pass).
 
-    Stage 1 passes the frozen decoder forward and backward to the activations (4), the frozen tower forward (2); stage 2
-    passes everything three times (6). Attention scores are left out, and the head counts at every token, the usual
+    Stage 1 passes the frozen decoder forward and backward to the activations (4), the frozen tower forward (2); stage
+    2 passes everything three times (6). Attention scores are left out, and the head counts at every token, the usual
     convention; a compact head needs less.
     """
     patches = images * model.config.image_seq_length

@@ -133,7 +133,7 @@ SHAPES = {
         checkpointing={1: True, 2: True},
     ),
 }
-# Words of a turn: exp(normal(mu, sigma)). Stage 1 has one short caption; stage 2 one to four rounds of question, answer.
+# Words of a turn: exp(normal(mu, sigma)). Stage 1 has one short caption; stage 2 one to four questions and answers.
 LENGTHS = {
     1: {"answer": {"mu": 2.9, "sigma": 0.5}},
     2: {"question": {"mu": 2.5, "sigma": 0.6}, "answer": {"mu": 3.9, "sigma": 0.9}, "rounds": [1, 4]},
@@ -167,15 +167,14 @@ def make_processor(shape: Shape, stage: int) -> LlavaProcessor:
 
 def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> AlignedLlavaForConditionalGeneration:
     """A random model, float32; its tower is LLaVA's whole one (layer -2 is read), or without what is never used."""
-    vision = SiglipVisionConfig(**shape.vision, vision_use_head=not drop_unused)
-    vision.num_hidden_layers -= drop_unused
+    vision = SiglipVisionConfig(**shape.vision)
     text = shape.decoder(**shape.text, max_position_embeddings=8192, bos_token_id=None, eos_token_id=2, pad_token_id=0)
     config = AlignedLlavaConfig(
         vision_config=vision,
         text_config=text,
         image_token_index=_SPECIAL.index("<image>"),
         image_seq_length=(vision.image_size // vision.patch_size) ** 2,
-        vision_feature_layer=-1 if drop_unused else -2,
+        vision_feature_layer=-2,
         vision_feature_select_strategy="full",
         tie_word_embeddings=shape.text["tie_word_embeddings"],
         **method_fields(method),
@@ -184,6 +183,12 @@ def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> 
     with torch.device(device):
         model = AlignedLlavaForConditionalGeneration(config)
     model.generation_config.eos_token_id = 2
+    if drop_unused:  # from the same weights, as assembly does
+        tower = model.model.vision_tower
+        del tower.encoder.layers[-1], tower.head
+        tower.use_head = vision.vision_use_head = False
+        vision.num_hidden_layers -= 1
+        model.config.vision_feature_layer = -1
     return model.float()
 
 

@@ -46,6 +46,13 @@ class RunArguments:
         default=None, metadata={"help": "folder for the features of a frozen vision tower, shared by all arms"}
     )
     feature_cache_gb: float = field(default=50.0, metadata={"help": "most that the feature cache may hold, in GB"})
+    held_out: int = field(
+        default=0, metadata={"help": "rows kept from training; their loss every eval_steps, eval_strategy: steps"}
+    )
+    sample_rows: int = field(default=0, metadata={"help": "held-out rows that are answered at every evaluation"})
+    probe_rows: int = field(
+        default=8, metadata={"help": "rows of the norm and cosine probe, at start and every save_steps; 0: no probe"}
+    )
 
     def __post_init__(self) -> None:
         method_fields(self.method)
@@ -55,6 +62,8 @@ class RunArguments:
                 setattr(self, each.name, value.replace("{method}", self.method))
         given = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
         self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
+        if self.sample_rows > self.held_out:
+            raise UserError(f"sample_rows {self.sample_rows} are more than the {self.held_out} held_out rows")
         if self.prompt_format not in ("plain", "chat"):
             raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
         from_backbones = self.vision_tower is not None and self.language_model is not None
@@ -87,7 +96,8 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
     training.remove_unused_columns = False  # the collator needs the image paths
     training.disable_tqdm = True  # rich shows the progress
-    training.report_to = []
+    if (training.eval_strategy != "no") != (run.held_out > 0):
+        raise UserError("held_out and eval_strategy (steps, with eval_steps) go together: give both or none")
     training.gradient_accumulation_steps = accumulation_steps(
         run.global_batch_size, training.per_device_train_batch_size, training.world_size
     )

@@ -12,6 +12,7 @@ from trl import SFTTrainer
 
 from train.compact_head import score_labelled_positions_only
 from train.feature_cache import FeatureCache
+from train.gradient_ledger import GradientLedger
 from train.parameter_groups import ParameterGroup
 from train.sampler import LengthGroupedSampler
 from train.stage_folder import checkpoint_marker, write_json
@@ -24,6 +25,7 @@ class AlignedSFTTrainer(SFTTrainer):
         parameter_groups: from `group_parameters`; the frozen ones are left out of the optimizer.
         compact_head: compute logits only where there are labels, on a CPU too.
         feature_cache: the collator's, where the vision tower is frozen.
+        ledger: sees the gradients before they are clipped.
         kwargs: as `SFTTrainer`'s.
     """
 
@@ -33,12 +35,16 @@ class AlignedSFTTrainer(SFTTrainer):
         parameter_groups: list[ParameterGroup],
         compact_head: bool = True,
         feature_cache: FeatureCache | None = None,
+        ledger: GradientLedger | None = None,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
         self.feature_cache = feature_cache
+        self.ledger = ledger
         score_labelled_positions_only(compact_head)
         super().__init__(*args, **kwargs)
+        if ledger is not None:
+            self.add_callback(ledger)
         if feature_cache is not None:
             self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
             feature_cache.attach(self.vision_tower)
@@ -72,6 +78,11 @@ class AlignedSFTTrainer(SFTTrainer):
         optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
         self.optimizer = optimizer_class(groups, **kwargs)
         return self.optimizer
+
+    def _clip_grad_norm(self, model):
+        if self.ledger is not None and not self.is_deepspeed_enabled:  # which has no gradients to look at
+            self.ledger.before_clipping(self)
+        return super()._clip_grad_norm(model)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         if self.args.train_sampling_strategy != "group_by_length":

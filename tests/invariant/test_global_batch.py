@@ -1,8 +1,8 @@
 """The global batch alone decides a step: 16 rows as 16x1, 4x4, 1x16, or over two processes.
 
 `global_batch.json` holds loss and gradient norm of six steps of stage 2 (rows with and without image, of unequal
-length, so that a mean of means would show). It is written anew by `WRITE_REFERENCE=1 python -m pytest tests/invariant`, after
-a change that is meant to change training.
+length, so that a mean of means would show). After a change that is meant to change training, it is written anew by
+`WRITE_REFERENCE=1 python -m pytest tests/invariant`.
 """
 
 import json

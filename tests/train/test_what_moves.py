@@ -1,4 +1,4 @@
-"""One step of each stage and arm: every trained parameter moves, no frozen one does, at the recipe's learning rates."""
+"""One step of each stage and arm: every trained parameter moves, no frozen one, at the recipe's learning rates."""
 
 import re
 from pathlib import Path
