@@ -187,10 +187,10 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
     """Write the final model into the stage's folder; the marker comes last, so a torn save is done again."""
     unfinished = folder.path / ".final"
     trainer.save_model(str(unfinished))
+    record = norm_parameters(trainer.accelerator.unwrap_model(trainer.model))  # every process: shards are gathered
     if not trainer.is_world_process_zero():
         return
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    write_json(unfinished / "norm_parameters.json", norm_parameters(model))
+    write_json(unfinished / "norm_parameters.json", record)
     config = json.loads((unfinished / "config.json").read_text(encoding="utf-8"))
     config.pop("use_cache", None)  # the trainer switches the cache off for itself, not for those who load the model
     write_json(unfinished / "config.json", config)
@@ -198,8 +198,7 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, folder.path / file.name)
-    record = {"method": run.method, "seed": training.seed, "steps": trainer.state.global_step}
-    folder.mark_complete(record)
+    folder.mark_complete({"method": run.method, "seed": training.seed, "steps": trainer.state.global_step})
 
 
 def _say(trainer: AlignedSFTTrainer, text: str) -> None:
