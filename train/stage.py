@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -18,7 +19,10 @@ from modeling_aligned_llava.errors import UserError
 from train.arguments import RunArguments, parse_arguments
 from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
 from train.collator import ImageTextCollator, OpenImages
+from train.feature_cache import FeatureCache
+from train.gradient_ledger import GradientLedger
 from train.lora import add_adapters, merge_adapters
+from train.model_callbacks import LayerProbe, SampleAnswers, first_rows
 from train.norm_parameters import norm_parameters
 from train.parameter_groups import freeze, group_parameters
 from train.quarantine import Quarantine
@@ -111,24 +115,39 @@ def _build_trainer(
         image_tokens=model.config.image_seq_length,
         max_length=training.max_length,
     )
-    rows, open_images, callbacks = _training_rows(run, training, tokenization, sources)
+    rows, held_out, open_images, callbacks = _training_rows(run, training, tokenization, sources)
     assert isinstance(run.learning_rates, dict)
     groups = group_parameters(model, run.learning_rates, run.frozen)
     freeze(model, groups)
-    stage = Path(str(training.output_dir)).name
+    output = Path(str(training.output_dir))
+    if run.attn_implementation is not None:
+        model.model.language_model.set_attn_implementation(run.attn_implementation)
+    cache = _feature_cache(run, training, model, processor)
+    tokenizer = processor.tokenizer
+    plain = ImageTextCollator(processor.image_processor, tokenizer.pad_token_id, open_images)
+    callbacks += [
+        JsonLines(output / "log.jsonl"),
+        ProgressBar(f"{run.method} {output.name}"),
+        StopOnBrokenLoss(),
+    ]
+    if run.probe_rows:
+        probed = first_rows(rows if held_out is None else held_out, run.probe_rows)
+        callbacks.append(LayerProbe(output / "probe.jsonl", plain, probed))
+    if held_out is not None and run.sample_rows:
+        answered = first_rows(held_out, run.sample_rows)
+        callbacks.append(SampleAnswers(output / "samples.jsonl", plain, answered, tokenizer))
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
         train_dataset=rows,
-        data_collator=ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, open_images),
+        eval_dataset=held_out,
+        data_collator=replace(plain, packed=run.packed_rows, feature_cache=cache),
         processing_class=processor,
-        callbacks=[
-            JsonLines(Path(str(training.output_dir)) / "log.jsonl"),
-            ProgressBar(f"{run.method} {stage}"),
-            StopOnBrokenLoss(),
-            *callbacks,
-        ],
+        callbacks=callbacks,
         parameter_groups=groups,
+        compact_head=run.compact_head,
+        feature_cache=cache,
+        ledger=GradientLedger(output / "gradients.jsonl"),
     )
     trainer.remove_callback(PrinterCallback)
     _say(
@@ -143,14 +162,17 @@ def _build_trainer(
 
 def _training_rows(
     run: RunArguments, training: SFTConfig, tokenization: Tokenization, sources: list[Source]
-) -> tuple[Dataset | IterableDataset, OpenImages, list[TrainerCallback]]:
-    """The rows, what opens their images, and the callbacks that needs; rows that cannot be used are put on record."""
+) -> tuple[Dataset | IterableDataset, Dataset | None, OpenImages, list[TrainerCallback]]:
+    """Rows to train on, rows held out, what opens their images, and the callbacks that needs.
+
+    Rows that cannot be used are put on record.
+    """
     path = Path(str(training.output_dir)) / "quarantine.jsonl"
     if run.streaming:
         quarantine = Quarantine(path, None, run.bad_rows_limit)
         if training.process_index == 0:
             quarantine.begin([])
-        return open_stream(sources, tokenization, quarantine, training.seed), images_of_stream, []
+        return open_stream(sources, tokenization, quarantine, training.seed), None, images_of_stream, []
     with training.main_process_first(desc="data"):
         data = open_training_data(sources, tokenization, run.data_cache, training.seed)
     quarantine = Quarantine(path, data.opened, run.bad_rows_limit)
@@ -159,8 +181,36 @@ def _training_rows(
         say(f"{run.data_path}: {len(data.dataset)} rows; {quarantine.summary()}")
     if not len(data.dataset):
         raise UserError(f"{run.data_path}: there is no row to train on; see {path}")
+    held_out = None
+    if run.held_out:
+        if run.held_out >= len(data.dataset):
+            raise UserError(f"held_out {run.held_out} leaves nothing of {len(data.dataset)} rows to train on")
+        parts = data.dataset.train_test_split(test_size=run.held_out, seed=training.seed)
+        data, held_out = replace(data, dataset=parts["train"]), parts["test"]
     row_images = RowImages(data, quarantine, training.seed)
-    return data.dataset, row_images, [SetEpoch(row_images)]
+    return data.dataset, held_out, row_images, [SetEpoch(row_images)]
+
+
+def _feature_cache(
+    run: RunArguments, training: SFTConfig, model: AlignedLlavaForConditionalGeneration, processor: ProcessorMixin
+) -> FeatureCache | None:
+    """The cache that the settings ask for.
+
+    Raises:
+        UserError: the tower is trained, or sharded.
+    """
+    if run.feature_cache is None:
+        return None
+    tower, layer = model.model.vision_tower, model.config.vision_feature_layer
+    if not isinstance(layer, int):
+        raise UserError(f"feature_cache keeps one layer of the vision tower; this model reads {layer}")
+    if any(parameter.requires_grad for parameter in tower.parameters()):
+        raise UserError("feature_cache: the vision tower is trained here, its features change at every step")
+    if training.deepspeed or training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        raise UserError("feature_cache works on one process or with DDP, not where the tower is sharded")
+    share = run.feature_cache_gb * 1e9 / training.world_size
+    precision = "bfloat16" if training.bf16 else "float32"
+    return FeatureCache(run.feature_cache, share, tower, layer, processor.image_processor, precision)
 
 
 def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:
@@ -169,10 +219,10 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
     if run.lora:
         merge_adapters(trainer.accelerator.unwrap_model(trainer.model))
     trainer.save_model(str(unfinished))
+    record = norm_parameters(trainer.accelerator.unwrap_model(trainer.model))  # every process: shards are gathered
     if not trainer.is_world_process_zero():
         return
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    write_json(unfinished / "norm_parameters.json", norm_parameters(model))
+    write_json(unfinished / "norm_parameters.json", record)
     config = json.loads((unfinished / "config.json").read_text(encoding="utf-8"))
     config.pop("use_cache", None)  # the trainer switches the cache off for itself, not for those who load the model
     write_json(unfinished / "config.json", config)
@@ -180,8 +230,7 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, folder.path / file.name)
-    record = {"method": run.method, "seed": training.seed, "steps": trainer.state.global_step}
-    folder.mark_complete(record)
+    folder.mark_complete({"method": run.method, "seed": training.seed, "steps": trainer.state.global_step})
 
 
 def _say(trainer: AlignedSFTTrainer, text: str) -> None:
