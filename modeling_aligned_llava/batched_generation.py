@@ -6,9 +6,11 @@ only the end-of-sequence tokens are taken from the checkpoint.
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from PIL import Image
 from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
@@ -102,6 +104,11 @@ def end_tokens(*sources: Any) -> list[int]:
         named = getattr(source, "eos_token_id", None)
         ids.update(named if isinstance(named, list | tuple) else [] if named is None else [named])
     return sorted(ids)
+
+
+def local_folder(source: str) -> str:
+    """The folder of a checkpoint, downloaded if `source` is a Hub id."""
+    return source if Path(source).is_dir() else snapshot_download(source)
 
 
 def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_remote_code: bool = False) -> Any:

@@ -10,7 +10,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NoReturn
 
 from lmms_eval.api.instance import Instance
@@ -18,7 +17,7 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 from tqdm import tqdm
 
-from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint
+from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
 from modeling_aligned_llava.shared_prefix import Segment, can_share, pack, plan
 
 
@@ -44,13 +43,12 @@ def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
     return load_generator(folder, dtype, device, trust_remote_code)
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _hash_images(images: list[Image.Image]) -> str:
     """Digest of pixels and sizes; "" without an image."""
-    return _sha256(b"".join(repr(image.size).encode() + image.tobytes() for image in images)) if images else ""
+    digest = hashlib.sha256()
+    for image in images:
+        digest.update(repr(image.size).encode() + image.tobytes())
+    return digest.hexdigest() if images else ""
 
 
 @dataclass
@@ -102,11 +100,9 @@ class AlignedLlava(lmms):
         super().__init__()
         if max_batch_size is not None:
             raise ValueError("aligned_llava takes batch_size=N; it does not search for one (max_batch_size)")
-        folder = pretrained
-        if not Path(folder).is_dir():
-            from huggingface_hub import snapshot_download
+        from modeling_aligned_llava.batched_generation import local_folder
 
-            folder = snapshot_download(pretrained)
+        folder = local_folder(pretrained)
         self._generator = _load(folder, dtype, device or "cpu", trust_remote_code)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
@@ -189,7 +185,7 @@ class AlignedLlava(lmms):
         """(row, answer) of one batch, from the log or the network."""
         indices = [index for segment in batch for index in segment.rows]
         keys = [
-            AnswerKey(self._weights, task, rows[i].document, _sha256(rows[i].prompt.encode()), rows[i].image, settings)
+            AnswerKey(self._weights, task, rows[i].document, hash_text(rows[i].prompt), rows[i].image, settings)
             for i in indices
         ]
         answers = self._log.find(keys)

@@ -6,6 +6,7 @@ behind them. Both sides are padded on the left, so the last column is every row'
     [pad | prefix | pad | rest]     prefix: in the cache already, rest: still to be read by the network
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +54,10 @@ def plan(
         most: rows a segment at most.
     """
     order = sorted(range(len(rows)), key=lambda index: (str(groups[index]), rows[index]))
+    alike = [
+        common_length(rows[first], rows[second]) if groups[first] == groups[second] else 0
+        for first, second in itertools.pairwise(order)
+    ]
     saved = [0] * (len(order) + 1)  # of the first i rows in order, in tokens
     cut = [(0, 0)] * (len(order) + 1)  # where the last segment of the first i rows begins, and what it shares
     for end in range(1, len(order) + 1):
@@ -60,11 +65,9 @@ def plan(
         best, cut[end] = saved[end - 1], (end - 1, 0)
         least, shared = ranges[last]
         for start in range(end - 2, max(-1, end - 1 - most), -1):
-            row, after = order[start], order[start + 1]
-            if groups[row] != groups[last]:
-                break
+            row = order[start]
             least = max(least, ranges[row][0])
-            shared = min(shared, ranges[row][1], common_length(rows[row][:shared], rows[after]))
+            shared = min(shared, ranges[row][1], alike[start])
             if shared < max(least, 1):
                 break
             gain = saved[start] + (end - 1 - start) * shared

@@ -100,7 +100,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
             tasks=[tasks[benchmark.key] for benchmark in wanted if benchmark.harness == harness],
             root=str(root),
             output=str(output.resolve()),
-            answer_log=str(answers.resolve() / f"{name}.jsonl"),
+            answer_log=str(answers.resolve() / f"{name}.{harness}.jsonl"),
             cache=str(args.run.resolve() / "cache" / content),
             batch_size=args.batch_size,
             max_new_tokens=args.max_new_tokens,

@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
 from eval.suite.benchmarks import TASK_FOLDERS
 from eval.suite.job import Job
-from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
 
 
 class Harness(Protocol):
@@ -94,45 +92,35 @@ class LmmsEval:
         return adapter.image_digests(task)
 
 
-def load_text_model(job: Job, device: str, progress: Callable[[float], None]) -> Any:
-    """The checkpoint as an lm-eval model: the decoder inside a vision-language model, or a bare one."""
-    from lm_eval.models.huggingface import HFLM
-
-    from modeling_aligned_llava.batched_generation import load_complete
-
-    auto_class = AutoModelForImageTextToText if job.multimodal else AutoModelForCausalLM
-    model = load_complete(auto_class, job.checkpoint, job.dtype, job.trust_remote_code).to(device)
-    tokenizer = SavedTokenizer.from_pretrained(job.checkpoint, trust_remote_code=job.trust_remote_code)
-
-    class TextModel(HFLM):  # HFLM's `hf` knows no class for LlavaConfig; given the loaded network it needs none
-        def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            progress(inps.shape[0])
-            return super()._model_call(inps, *args, **kwargs)
-
-    return TextModel(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=job.batch_size)
-
-
 class LmEval:
     """lm-eval on the decoder, with the harness's defaults: no chat template, no system text, 0-shot."""
 
     def __init__(self, job: Job) -> None:
         import lm_eval.tasks
 
+        from modeling_aligned_llava.lm_eval_model import AlignedText
+
         self.job = job
-        self.progress: Callable[[float], None] = lambda rows: None
         self.device = resolve_device(job.device)
         stock = Path(lm_eval.tasks.__file__).parent
         self.tasks = lm_eval.tasks.TaskManager(
             include_path=[stock / folder for folder in TASK_FOLDERS["lm-eval"]], include_defaults=False
         )
-        self.model = load_text_model(job, self.device, lambda rows: self.progress(rows))
+        self.model = AlignedText(
+            job.checkpoint,
+            dtype=job.dtype,
+            device=self.device,
+            batch_size=job.batch_size,
+            answer_log=job.answer_log,
+            fingerprint=job.weights,
+            trust_remote_code=job.trust_remote_code,
+        )
 
     def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.loggers import EvaluationTracker
 
-        forwards = 4 if task == "hellaswag" else 1  # MMLU's four letters share one forward pass
-        self.progress = lambda rows: progress(rows / forwards)
+        self.model.progress = lambda requests: progress(requests / 4)  # four endings, four letters
         tracker = EvaluationTracker(output_path=str(folder))
         tracker.general_config_tracker.log_experiment_args(
             "aligned_llava", f"pretrained={self.job.checkpoint}", None, None, False
