@@ -157,11 +157,12 @@ def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
 
 
 class Oracle(lmms):
-    """Gives the right answer, or, to every third document, a wrong one."""
+    """Gives the right answer in a form, e.g. "({})", or, to every third document, a wrong one."""
 
-    def __init__(self, mistakes):
+    def __init__(self, mistakes=False, form="{}"):
         super().__init__()
         self.mistakes = mistakes
+        self.form = form
 
     def generate_until(self, requests):
         return [self.answer(*request.args[3:]) for request in requests]
@@ -172,7 +173,8 @@ class Oracle(lmms):
         right = self.task_dict[task][split][document]["answer"]
         if task in ("scienceqa", "ai2d"):
             right = "ABCDEF"[int(right)]
-        return right[0] if isinstance(right, list) else right
+        right = right[0] if isinstance(right, list) else right
+        return right.lower() if self.form == "lower case" else self.form.format(right)
 
     def loglikelihood(self, requests):
         raise NotImplementedError
@@ -233,3 +235,27 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
             assert result.items.cluster[0] == result.items.cluster[1] == "same" != result.items.cluster[2]
     with pytest.raises(ValueError, match=f"{rows + 1} rows in the data"):
         samples.read_result(benchmark, folder, rows + 1, {})
+
+
+# What the stock scorers make of a right answer in other forms; OCRBench accepts any that contains it.
+STOCK_ACCEPTS = {
+    "{}.": {"mmbench", "mmstar", "seedbench_2_plus", "scienceqa", "ai2d"},
+    "({})": {"mmbench", "mmstar", "ai2d"},
+    "The answer is {}": {"mmbench", "mmstar"},
+    "lower case": {"pope", "seedbench_2_plus", "scienceqa", "ai2d"},
+    "": set(),
+}
+
+
+@pytest.mark.parametrize("key", [key for key in MULTIMODAL if key != "ocrbench"])
+def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, monkeypatch, key):
+    """A difference between two checkpoints can be pure form: the unparseable rate says so."""
+    rows = lmms_harness.tasks[key].rows
+    for number, (form, accepting) in enumerate(STOCK_ACCEPTS.items()):
+        monkeypatch.setattr(LmmsEval, "adapter", lambda self, progress, form=form: Oracle(form=form))
+        folder = lmms_harness.folder / f"{key}-form{number}"
+        folder.mkdir()
+        lmms_harness.harness.evaluate(BY_KEY[key].task, folder, lambda done: None)
+        result = samples.read_result(BY_KEY[key], folder, rows, {})
+        expected = (100, 0) if key in accepting else (0, 1)
+        assert (result.score, result.unparseable) == expected, form
