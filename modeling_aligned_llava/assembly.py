@@ -58,7 +58,7 @@ def assemble(
     fields: dict[str, Any],
     seed: int = 42,
     chat_template: str | None = None,
-    images: Iterable[str | Path] | None = None,
+    images: Iterable[str | Path | bytes] | None = None,
 ) -> Path:
     """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
 
@@ -92,7 +92,7 @@ def assemble(
             "LLaVA's class does not find (they are not called embed_tokens)"
         )
     text_norm = mean_embedding_norm(language.get_input_embeddings())  # before new rows join the vocabulary
-    _add_special_tokens(tokenizer)
+    add_special_tokens(tokenizer)
     _resize_vocabulary(language, len(tokenizer))
 
     patches = (tower.config.image_size // tower.config.patch_size) ** 2
@@ -150,7 +150,7 @@ def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
     return (model if vision_config is config else model.vision_model), kind
 
 
-def _add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+def add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
     """Make sure of `<image>` and of a pad token that is not the end of sequence, which a mask would hide."""
     vocabulary = tokenizer.get_vocab()
     if IMAGE_TOKEN not in vocabulary:

@@ -22,7 +22,7 @@ IMAGES = 64  # N is measured on the first 64 training images
 def start_norm(
     model: AlignedLlavaForConditionalGeneration,
     image_processor: BaseImageProcessor,
-    images: Iterable[str | Path] | None,
+    images: Iterable[str | Path | bytes] | None,
 ) -> None:
     """Give the norm, or the projector that is scaled in place of one, its start; `config.text_norm` is known.
 
@@ -48,7 +48,7 @@ def start_norm(
 def _mean_token_norm(
     model: AlignedLlavaForConditionalGeneration,
     image_processor: BaseImageProcessor,
-    images: Iterable[str | Path] | None,
+    images: Iterable[str | Path | bytes] | None,
 ) -> float:
     files = list(islice(images or (), IMAGES))
     if not files:

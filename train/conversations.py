@@ -1,79 +1,130 @@
-"""Reads LLaVA's JSON (`id`, optional `image`, `conversations`) and checks every row before training starts."""
+"""One row of LLaVA's format (`id`, optional `image`, `conversations`) checked and turned into chat messages."""
 
-import json
-from collections.abc import Iterator
+import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from modeling_aligned_llava.errors import UserError
-
 
 PLACEHOLDER = "<image>"
+NO_FILE = "there is no image file"
 _ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 
-def read_conversations(data_path: str | Path, image_folder: str | Path) -> list[dict[str, Any]]:
-    """Rows `{"messages": [{"role", "content"}], "images": [path]}`; text-only rows have `images` empty.
+class InsideImage(str):
+    """Names an image that lies inside the data: `embedded:ROW:NUMBER`."""
 
-    As in LLaVA the image comes first in its turn, wherever the placeholder stood. Any other literal `<image>` is
+    PREFIX = "embedded:"
+
+
+class BadRow(Exception):
+    """A row that cannot be used.
+
+    Args:
+        reason: the kind of fault, the same words for all rows that have it.
+        detail: what is particular to this row.
+    """
+
+    def __init__(self, reason: str, detail: str = ""):
+        super().__init__(f"{reason}: {detail}" if detail else reason)
+        self.reason = reason
+
+
+def image_files(image: Any, folder: Path | None) -> list[str]:
+    """Paths of the files that a row names, all inside `folder`.
+
+    Raises:
+        BadRow: a name leaves the folder, or there is no such file.
+    """
+    names = [] if image is None else image if isinstance(image, list) else [image]
+    return [name if isinstance(name, InsideImage) else _image_file(name, folder) for name in names]
+
+
+def _image_file(name: Any, folder: Path | None) -> str:
+    if not isinstance(name, str) or not name:
+        raise BadRow("`image` is no file name", _short(name))
+    if folder is None:
+        raise BadRow("there is no image_folder", name)
+    relative = PurePosixPath(name)
+    if relative.is_absolute() or ".." in relative.parts or "\\" in name:
+        raise BadRow(f"image leaves the image folder {folder}", name)
+    path = os.path.join(folder, name)
+    if not name.isprintable() or not os.path.isfile(path):
+        raise BadRow(NO_FILE, path if path.isprintable() else _short(path))
+    return path
+
+
+def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
+    """LLaVA's turns as chat messages `{"role", "content": [parts]}` with `images` image parts.
+
+    A single image comes first in the turn that mentions it (or in the first turn), as in LLaVA. Several images stand
+    where their placeholders stand, or all in front when there is no placeholder. Any further literal `<image>` is
     text, and is spaced out so that the tokenizer does not take it for an image.
 
     Raises:
-        UserError: the file is missing or broken, or a row is malformed, has no image file, or leaves the folder.
+        BadRow: the turns are malformed, empty or one-sided, or mention fewer images than there are.
     """
-    path = Path(data_path)
-    if not path.is_file():
-        raise UserError(f"data_path: there is no file {path}")
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if not isinstance(rows, list) or not rows:
-        raise UserError(f"{path} must be a JSON list of conversations, and not empty")
-    return list(_convert(rows, path, Path(image_folder)))
-
-
-def _convert(rows: list[Any], path: Path, image_folder: Path) -> Iterator[dict[str, Any]]:
-    for index, row in enumerate(rows):
-        where = f"{path}, row {index}"
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: not an object with conversations")
-        where += f" (id {row['id']})" if "id" in row else ""
-        image = row.get("image")
-        images = [] if image is None else [_image_path(image, image_folder, where)]
-        yield {"messages": _messages(row.get("conversations"), bool(images), where), "images": images}
-
-
-def _image_path(image: Any, folder: Path, where: str) -> str:
-    if not isinstance(image, str):
-        raise UserError(f"{where}: `image` must be one file name, not {image!r}")
-    relative = PurePosixPath(image)
-    if relative.is_absolute() or ".." in relative.parts:
-        raise UserError(f"{where}: image {image} leaves the image folder {folder}")
-    path = folder / relative
-    if not path.is_file():
-        raise UserError(f"{where}: there is no image file {path}")
-    return str(path)
-
-
-def _messages(turns: Any, has_image: bool, where: str) -> list[dict[str, Any]]:
     if not isinstance(turns, list) or not all(isinstance(t, dict) and isinstance(t.get("value"), str) for t in turns):
-        raise UserError(f"{where}: `conversations` must be a list of {{from, value}}")
+        raise BadRow("`conversations` is no list of {from, value}")
+    if not turns:
+        raise BadRow("the conversation is empty")
     messages: list[dict[str, Any]] = []
     for turn in turns:
-        if turn.get("from") not in _ROLES:
-            raise UserError(f"{where}: a turn is from {turn.get('from')!r}, not {', '.join(_ROLES)}")
+        if not isinstance(turn.get("from"), str) or turn["from"] not in _ROLES:
+            raise BadRow(f"a turn is not from {', '.join(_ROLES)}", _short(turn.get("from")))
         messages.append({"role": _ROLES[turn["from"]], "content": turn["value"]})
-    roles = [message["role"] for message in messages if message["role"] != "system"]
-    if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
-        raise UserError(f"{where}: turns must alternate human, gpt, ..., and end with gpt")
-    # The image belongs to the first human turn that mentions it, or to the first one.
-    users = [message for message in messages if message["role"] == "user"]
-    asking = next((m for m in users if PLACEHOLDER in m["content"]), users[0]) if has_image else None
+    spoken = messages[1:] if messages[0]["role"] == "system" else messages
+    if not spoken or [m["role"] for m in spoken] != ["user", "assistant"] * (len(spoken) // 2):
+        raise BadRow("turns do not alternate human, gpt, ..., ending with gpt")
     for message in messages:
-        text = message["content"]
-        if message is asking:
-            text = text.replace(PLACEHOLDER, "", 1).strip()
-        parts = [{"type": "text", "text": text.replace(PLACEHOLDER, "< image >")}]
-        message["content"] = [{"type": "image"}, *parts] if message is asking else parts
+        _check_text(message, images)
+    _place_images(spoken, images)
+    for message in messages:
+        if isinstance(message["content"], str):
+            message["content"] = [_text(message["content"])]
     return messages
+
+
+def _check_text(message: dict[str, Any], images: int) -> None:
+    text = message["content"]
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise BadRow("the text is not valid Unicode", str(error)) from error
+    if message["role"] == "assistant" and not text.strip():
+        raise BadRow("an answer is empty")
+    if message["role"] == "user" and not images and not text.strip():
+        raise BadRow("a question is empty")
+
+
+def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
+    """Replace the text of the turns that hold images by parts."""
+    users = [message for message in spoken if message["role"] == "user"]
+    mentions = sum(message["content"].count(PLACEHOLDER) for message in users)
+    if images == 1:
+        asking = next((m for m in users if PLACEHOLDER in m["content"]), users[0])
+        asking["content"] = [_IMAGE, _text(asking["content"].replace(PLACEHOLDER, "", 1).strip())]
+    elif images and not mentions:
+        users[0]["content"] = [*[_IMAGE] * images, _text(users[0]["content"])]
+    elif mentions < images:
+        raise BadRow("fewer <image> than images", f"{mentions} for {images}")
+    elif images:
+        left = images
+        for message in users:
+            head, *rest = message["content"].split(PLACEHOLDER, left)
+            left -= len(rest)
+            # the template ends the line behind an image
+            pieces = [[_text(head)], *([_IMAGE, _text(piece.removeprefix("\n"))] for piece in rest)]
+            message["content"] = [part for piece in pieces for part in piece if part is _IMAGE or part["text"]]
+
+
+_IMAGE = {"type": "image"}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text.replace(PLACEHOLDER, "< image >")}
+
+
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 200 else text[:200] + "..."

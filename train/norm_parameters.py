@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 
@@ -19,8 +20,9 @@ def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, An
     record = {"method": config.method, "text_norm": config.text_norm, "target_scale": config.target_scale}
     if norm is None:
         return {**record, "gain": None, "bias": None}
-    gain = torch.tensor(norm.gain_init).double() if norm.weight is None else _whole(norm.weight)
-    bias = None if norm.bias is None else _statistics(_whole(norm.bias) * norm.scale)
+    with maybe_gather_lm_head_ctx(*norm.parameters()):  # any parameters: TRL has it for ZeRO-3
+        gain = torch.tensor(norm.gain_init).double() if norm.weight is None else _whole(norm.weight)
+        bias = None if norm.bias is None else _statistics(_whole(norm.bias) * norm.scale)
     return {**record, "gain": _statistics(gain.expand(norm.dim) * norm.scale), "bias": bias}
 
 

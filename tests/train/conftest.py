@@ -43,6 +43,7 @@ def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
             "method": method,
             "data_path": tiny_data / f"stage{stage}.json",
             "image_folder": tiny_data / "images",
+            "data_cache": tiny_data / "cache",
             "output_dir": root / "{method}" / f"stage{stage}",
             "max_steps": 6,
             "global_batch_size": 8,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,12 +19,14 @@ from train import sft
 from train.arguments import accumulation_steps, parse_arguments
 from train.callbacks import JsonLines
 from train.parameter_groups import group_parameters
+from train.quarantine import read_entries
 from train.stage import run_stage
 from train.stage_folder import StageFolder
 from train.trainer import AlignedSFTTrainer
 
 
-RECIPES = sorted((Path(__file__).parents[2] / "configuration" / "train").glob("*/stage*.yaml"))
+CONFIGURATION = Path(__file__).parents[2] / "configuration" / "train"
+RECIPES = sorted(CONFIGURATION.glob("*/stage*.yaml"))
 
 
 def weights(folder):
@@ -73,13 +76,16 @@ def test_final_folder_is_a_model_and_nothing_else(straight):
             "config.json",
             "configuration_aligned_llava.py",
             "generation_config.json",
+            "gradients.jsonl",
             "hub_folder.py",
             "log.jsonl",
             "model.safetensors",
             "modeling_aligned_llava.py",
             "norm_alignment.py",
             "norm_parameters.json",
+            "probe.jsonl",
             "processor_config.json",
+            "quarantine.jsonl",
             "settings.json",
             "tokenizer.json",
             "tokenizer_config.json",
@@ -201,7 +207,7 @@ def test_every_recipe_parses(recipe):
 
 
 def test_recipes_were_found():
-    assert len(RECIPES) == 6
+    assert len(RECIPES) == 8
 
 
 @pytest.mark.parametrize(
@@ -220,7 +226,7 @@ def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message)
     assert "\n" not in str(error.value)
 
 
-def test_a_row_without_its_image_ends_the_command_with_one_line(stage_arguments, tmp_path, monkeypatch, capsys):
+def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data.json"
     data.write_text(json.dumps([{"id": "r1", "image": "gone.png", "conversations": []}]))
     arguments = stage_arguments(1, "norm", tmp_path, data_path=data)
@@ -228,8 +234,14 @@ def test_a_row_without_its_image_ends_the_command_with_one_line(stage_arguments,
     with pytest.raises(SystemExit) as exit_info:
         sft.main()
     images = arguments[arguments.index("--image_folder") + 1]
+    quarantine = tmp_path / "norm" / "stage1" / "quarantine.jsonl"
     assert exit_info.value.code == 1
-    assert capsys.readouterr().err == f"error: {data}, row 0 (id r1): there is no image file {images}/gone.png\n"
+    assert capsys.readouterr().err == (
+        "error: 1 of 1 rows cannot be used, more than the 0.10% of bad_rows_limit: 1 x there is no image file; "
+        f"they are listed in {quarantine}\n"
+    )
+    (entry,) = read_entries(quarantine)
+    assert entry[:5] == (str(data), 0, "r1", "there is no image file", f"{images}/gone.png")
 
 
 def test_accumulation_follows_from_the_world_size():
@@ -250,6 +262,103 @@ def test_every_parameter_has_one_rate_or_is_frozen():
         group_parameters(model, {"^a": 1e-3}, ["b.bias"])
     with pytest.raises(UserError, match=r"parameter a\.weight must match one of .*; it matches \^a and weight"):
         group_parameters(model, {"^a": 1e-3, "weight": 1e-4}, ["bias"])
+
+
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": r".*language_model\.layers\..*\.(q|v)_proj"}
+
+
+def lora_arguments(stage_arguments, root, checkpoint, **settings):
+    """The recipe of Llama-3.2-3B on tiny shapes."""
+    return stage_arguments(
+        2,
+        "norm-gwc",
+        root,
+        config=CONFIGURATION / "llama-3.2-3b" / "stage2_lora.yaml",
+        model_name_or_path=checkpoint,
+        lora=json.dumps(LORA),
+        bf16="false",
+        dataloader_num_workers=0,
+        dataloader_pin_memory="false",
+        **settings,
+    )
+
+
+def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
+    run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=2))
+    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    adapted = {
+        name for name in before if "language_model" in name and ("q_proj.weight" in name or "v_proj.weight" in name)
+    }
+    assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
+
+
+def test_adapters_resume_to_the_bit(straight, stage_arguments, tmp_path):
+    run_stage(lora_arguments(stage_arguments, tmp_path / "straight", straight / "stage1"))
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+    arguments = lora_arguments(stage_arguments, tmp_path / "stopped", straight / "stage1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonLines, "on_step_begin", stop, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(arguments)
+    run_stage(arguments)
+    one, other = (weights(tmp_path / name / "norm-gwc" / "stage2") for name in ("straight", "stopped"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_with_bfloat16_only_frozen_weights_are_rounded(straight, stage_arguments, tmp_path):
+    arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=1, use_cpu="true")
+    arguments[arguments.index("--bf16") + 1] = "true"
+    run_stage(
+        [*arguments, "--warmup_steps", "0", "--learning_rates", '{"lora_": 1e-3, "multi_modal_projector": 1e-30}']
+    )
+    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
+    for name, tensor in before.items():
+        if "projector" in name:
+            assert torch.equal(tensor, after[name])
+        elif "q_proj" not in name and "v_proj" not in name:
+            assert torch.equal(tensor.bfloat16().float(), after[name])
+
+
+@pytest.mark.parametrize(("lora", "message"), [({"rank": 4}, "lora: .*rank"), ({"target_modules": "x"}, "lora: .*x")])
+def test_wrong_adapter_settings_are_one_line(stage_arguments, straight, tmp_path, lora, message):
+    arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1")
+    arguments[arguments.index("--lora") + 1] = json.dumps(lora)
+    with pytest.raises(UserError, match=message):
+        run_stage(arguments)
+
+
+def test_failing_images_are_replaced_alike_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):
+    """Two epochs in which the same rows fail and others take their place."""
+    images = tmp_path / "images"
+    shutil.copytree(tiny_data / "images", images)
+    for damaged in ("1.png", "4.png", "14.png", "20.png"):
+        (images / damaged).write_bytes(b"damaged")
+
+    def arguments(name, **settings):
+        start = {"model_name_or_path": straight / "stage1", "image_folder": images, **settings}
+        return stage_arguments(2, "norm-gwc", tmp_path / name, bad_rows_limit=0.5, **start)
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+    run_stage(arguments("straight"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JsonLines, "on_step_begin", stop, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(arguments("stopped"))
+    run_stage(arguments("stopped", dataloader_num_workers=2))
+    one, other = (tmp_path / name / "norm-gwc" / "stage2" for name in ("straight", "stopped"))
+    assert all(torch.equal(tensor, weights(other)[name]) for name, tensor in weights(one).items())
+    for folder in (one, other):
+        entries = read_entries(folder / "quarantine.jsonl")
+        assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
 
 
 @pytest.mark.slow

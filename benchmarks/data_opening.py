@@ -1,0 +1,114 @@
+"""How fast training data opens, and how flat memory stays: rows in LLaVA's JSON are checked, tokenized and filtered.
+
+python -m benchmarks.data_opening --rows 100000 --out benchmarks/results/data_opening.json
+
+The rows are made here, as long as LLaVA-558K's (a short question, a caption of lognormal length, one image file each;
+one row in 2,000 is bad); all name one of 100 image files. Opened once anew and once from the cache, each in a process
+of its own; growth of resident memory is the peak over that before opening. `extrapolated` is to LLaVA-558K.
+"""
+
+import argparse
+import json
+import math
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+
+from benchmarks.record import environment, write
+
+
+LLAVA_558K = 558_128
+WORDS = [f"{a}{b}" for a in ("ta", "re", "mi", "so", "lu", "no", "pe") for b in ("n", "st", "ring", "", "ble", "d")]
+
+
+def make_data(folder: Path, rows: int) -> None:
+    """Writes FOLDER/data.json and FOLDER/images."""
+    (folder / "images").mkdir()
+    for i in range(100):
+        Image.new("RGB", (32, 32), (i, i, i)).save(folder / "images" / f"{i}.jpg")
+    rng = random.Random(0)
+    with (folder / "data.json").open("w") as file:
+        for i in range(rows):
+            words = min(int(rng.lognormvariate(math.log(12), 0.5)) + 1, 200)
+            turns = [
+                {"from": "human", "value": "Provide a brief description of the given image.\n<image>"},
+                {"from": "gpt", "value": " ".join(rng.choices(WORDS, k=words))},
+            ]
+            image = f"{i % 100}.jpg" if i % 2000 else "gone.jpg"
+            row = {"id": f"{i:09d}", "image": image, "conversations": turns}
+            file.write(("[" if i == 0 else ",\n") + json.dumps(row))
+        file.write("]")
+
+
+def open_once(folder: Path, checkpoint: Path) -> None:
+    """Opens the data and prints what it took; a process of its own, as memory is never given back."""
+    from modeling_aligned_llava.chat_templates import chat_template
+    from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
+    from train.sources import read_sources
+    from train.tokenization import Tokenization
+    from train.training_data import open_training_data, row_lengths
+
+    tokenizer = SavedTokenizer.from_pretrained(checkpoint)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    how = Tokenization(
+        tokenizer, chat_template("plain"), int(tokenizer.convert_tokens_to_ids("<image>")), 729, max_length=2048
+    )
+    how([{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "warm"}]}], "images": []}])
+    before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1024
+    start, cpu = time.perf_counter(), time.process_time()
+    data = open_training_data(read_sources(str(folder / "data.json"), str(folder / "images")), how, folder / "cache")
+    lengths = row_lengths(data.dataset)
+    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
+    assert data.opened == len(data.dataset) + len(data.bad_rows)
+    growth = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    result = {
+        "rows": data.opened,
+        "bad_rows": len(data.bad_rows),
+        "mean_length": float(lengths.mean()),
+        "seconds": seconds,
+        "cpu_seconds": cpu_seconds,
+        "memory_growth_mb": growth,
+    }
+    print(json.dumps(result))  # noqa: T201
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.data_opening", description=__doc__)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--tokenizer", type=Path, default=Path("tinyworld/backbones/language"), help="folder")
+    parser.add_argument("--open", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.open:
+        open_once(args.open, args.tokenizer)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        make_data(Path(folder), args.rows)
+        command = [sys.executable, "-m", "benchmarks.data_opening", "--open", folder, "--tokenizer", args.tokenizer]
+        first, cached = (
+            json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])  # noqa: S603
+            for _ in range(2)
+        )
+    factor = LLAVA_558K / args.rows
+    result = {
+        "benchmark": "data_opening",
+        "first": first,
+        "cached": cached,
+        "extrapolated": {
+            "rows": LLAVA_558K,
+            "first_seconds": first["seconds"] * factor,
+            "cached_seconds": cached["seconds"] * factor,
+        },
+        **environment(),
+    }
+    write(result, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""`python -m train.preview`: rows as the model sees them, and the sums."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from modeling_aligned_llava.errors import UserError
+from train.preview import LEARNED, run_preview
+
+
+@pytest.fixture
+def preview(stage_arguments, tmp_path):
+    """`preview(stage, *options, **settings)` -> what is printed, on a terminal of 200 columns or into a file."""
+
+    def run(stage, *options, terminal=False, **settings):
+        console = Console(
+            file=io.StringIO(), width=200, force_terminal=terminal, color_system="standard" if terminal else None
+        )
+        run_preview([*stage_arguments(stage, "norm-gwc", tmp_path, **settings), *options], console)
+        return console.file.getvalue()
+
+    return run
+
+
+def test_rows_are_shown_as_the_model_sees_them(preview, tiny_checkpoint, tiny_data):
+    text = preview(2, "--rows", "2", "--first", "4", model_name_or_path=tiny_checkpoint("norm-gwc"))
+    images = tiny_data / "images"
+    assert f"image {images}/4.png: 24 x 28" in text and f"image {images}/5.png: 25 x 28" in text
+    assert (
+        "<|im_start|>user\n<image x 4>\nnumber 0?<|im_end|>\n<|im_start|>assistant\n[[xxxxx<|im_end|>]]\n"
+        "<|im_start|>user\nnumber 1?<|im_end|>\n<|im_start|>assistant\n[[xxxxx<|im_end|>]]\n"
+    ) in text
+    assert "row 4 of" in text and "row 6 of" not in text
+
+
+def test_what_is_learned_is_coloured(preview):
+    text = preview(1, "--rows", "1", terminal=True)
+    assert LEARNED == "bold green" and "\x1b[1;32mshade 0<|im_end|>" in text
+
+
+def test_the_summary_counts(preview, tiny_data, tmp_path):
+    rows = json.loads((tiny_data / "stage1.json").read_text())
+    rows[0]["image"] = "gone.png"
+    rows[1]["conversations"] = []
+    del rows[2]["image"]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    text = preview(1, "--rows", "0", data_path=tmp_path / "rows.json")
+    lines = [" ".join(line.split("│")[1:3]).split() for line in text.splitlines() if "│" in line]
+    table = {" ".join(line) for line in lines}
+    assert {
+        "rows opened 24",
+        "rows to train on 22 (of them 1 text-only)",
+        "rows that cannot be used 2",
+        "there is no image file 1",
+        "the conversation is empty 1",
+        "images 21 named and there, 1 rows lack theirs",
+    } <= table
+    learned = sum(len(f"shade {i}") + 1 for i in range(2, 24))  # one token a byte, and the end
+    assert f"tokens {learned + 21 * 4}, of them {learned} learned ({learned / (learned + 84):.1%})" in table
+
+
+def test_stage_two_needs_stage_one(preview, tmp_path):
+    with pytest.raises(UserError, match=r"there is no checkpoint in .*stage1; run stage 1 first"):
+        preview(2)

@@ -1,0 +1,73 @@
+"""The recipes say what the paper says (docs/paper_index.md), and where each value comes from."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from train.arguments import parse_arguments
+
+
+RECIPES = Path(__file__).parents[2] / "configuration" / "train"
+BACKBONES = {
+    "llama-3.2-3b": ("meta-llama/Llama-3.2-3B-Instruct", "llama3"),
+    "qwen2.5-7b": ("Qwen/Qwen2.5-7B-Instruct", "qwen2_5"),
+}
+LANGUAGE, VISION = (
+    "model.language_model.layers.0.mlp.up_proj.weight",
+    "model.vision_tower.encoder.layers.0.mlp.fc1.bias",
+)
+LINEAR, NORM = "model.multi_modal_projector.linear_1.weight", "model.multi_modal_projector.norm.weight"
+ADAPTER = "model.language_model.layers.0.mlp.up_proj.lora_A.default.weight"
+FROZEN = 0.0
+
+
+def rate(run, name):
+    if any(re.search(pattern, name) for pattern in run.frozen):
+        return FROZEN
+    (found,) = [rate for pattern, rate in run.learning_rates.items() if re.search(pattern, name)]
+    return found
+
+
+@pytest.mark.parametrize("backbone", BACKBONES)
+@pytest.mark.parametrize(
+    ("recipe", "batch", "rates"),
+    [
+        ("stage1", 256, {LANGUAGE: FROZEN, VISION: FROZEN, LINEAR: 1e-3, NORM: 1e-3, "lm_head.weight": FROZEN}),
+        ("stage2", 128, {LANGUAGE: 1e-5, VISION: 2e-6, LINEAR: 1e-5, NORM: 1e-5, "lm_head.weight": 1e-5}),
+        (
+            "stage2_lora",
+            128,
+            {ADAPTER: 2e-4, LANGUAGE: FROZEN, VISION: FROZEN, LINEAR: 2e-5, NORM: 2e-5, "lm_head.weight": FROZEN},
+        ),
+    ],
+)
+def test_values_of_the_paper(backbone, recipe, batch, rates):
+    file = RECIPES / backbone / f"{recipe}.yaml"
+    run, training = parse_arguments(["--config", str(file), "--method", "norm", "--bf16", "false"])
+    assert {name: rate(run, name) for name in rates} == rates
+    assert (run.global_batch_size, training.num_train_epochs, training.max_steps) == (batch, 1, -1)
+    assert (training.lr_scheduler_type, training.warmup_steps, training.weight_decay) == ("cosine", 0.03, 0)
+    assert (training.seed, training.max_grad_norm, run.bad_rows_limit) == (42, 1.0, 0.001)
+    if recipe == "stage1":
+        assert (run.language_model, run.chat_template) == BACKBONES[backbone]
+        assert run.vision_tower == "google/siglip-so400m-patch14-384"
+    else:
+        assert run.model_name_or_path == f"results/{backbone}/checkpoints/norm/stage1"
+    assert yaml.safe_load(file.read_text())["bf16"] is True
+
+
+@pytest.mark.parametrize(
+    "file", sorted(RECIPES.glob("*-*/*.yaml")), ids=lambda file: f"{file.parent.name}-{file.stem}"
+)
+def test_every_value_says_where_it_comes_from(file):
+    values = [line for line in file.read_text().splitlines() if re.match(r" *[^# ].*: *\S", line)]
+    assert [line for line in values if "  # " not in line] == [] and len(values) > 20
+
+
+def test_the_two_backbones_differ_in_nothing_else():
+    for recipe in ("stage1", "stage2", "stage2_lora"):
+        one, other = (yaml.safe_load((RECIPES / name / f"{recipe}.yaml").read_text()) for name in BACKBONES)
+        differing = {key for key in one if str(one[key]).replace("llama-3.2-3b", "qwen2.5-7b") != str(other[key])}
+        assert one.keys() == other.keys() and differing <= {"language_model", "chat_template"}

@@ -1,0 +1,159 @@
+"""Shows training rows as the model sees them, what is learned in colour, and sums up the data; no model is loaded.
+
+python -m train.preview --config configuration/train/tinyworld/stage2.yaml --method norm-gwc [--rows 3] [--first 0]
+
+All settings of the stage are understood; what it prepares, training takes from the cache.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
+from trl import SFTConfig
+
+from modeling_aligned_llava.assembly import add_special_tokens
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.checkpoint_folder import choose_template, load_part
+from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
+from train.arguments import RunArguments, parse_arguments
+from train.conversations import NO_FILE
+from train.row_images import open_row
+from train.sources import read_sources
+from train.tokenization import IGNORED, Tokenization
+from train.training_data import TrainingData, open_training_data, row_lengths
+
+
+LEARNED = "bold green"
+
+
+def run_preview(argv: list[str], console: Console) -> None:
+    """Print rows and the summary of the stage that the command line describes.
+
+    Raises:
+        UserError: settings, data or the tokenizer are not usable.
+    """
+    parser = argparse.ArgumentParser(prog="python -m train.preview", description=__doc__, allow_abbrev=False)
+    parser.add_argument("--rows", type=int, default=3, help="rows to show")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    ours, theirs = parser.parse_known_args(argv)
+    run, training = parse_arguments([*theirs, "--bf16", "false"])
+    how = stage_tokenization(run, training)
+    data = open_training_data(
+        read_sources(run.data_path, run.image_folder), how, run.data_cache, seed=int(training.seed)
+    )
+    shown = range(ours.first, min(ours.first + ours.rows, len(data.dataset)))
+    for number in shown:
+        _show_row(data, number, how, console)
+    console.print(_summary(data))
+
+
+def stage_tokenization(run: RunArguments, training: SFTConfig) -> Tokenization:
+    """How the stage turns rows into tokens, from its checkpoint or, before stage 1, from the two backbones."""
+    assembled = Path(str(training.output_dir)) / "assembled"
+    checkpoint = run.model_name_or_path or (assembled if assembled.exists() else None)
+    if checkpoint is not None:
+        if not (Path(checkpoint) / "config.json").is_file():
+            raise UserError(f"model_name_or_path: there is no checkpoint in {checkpoint}; run stage 1 first")
+        processor = AutoProcessor.from_pretrained(checkpoint)
+        tokenizer, template = processor.tokenizer, str(processor.chat_template)
+        image_tokens = AutoConfig.from_pretrained(checkpoint).image_seq_length
+    else:
+        assert run.language_model is not None and run.vision_tower is not None
+        tokenizer = load_part(SavedTokenizer, run.language_model, "tokenizer")
+        template = choose_template(tokenizer, run.chat_template, run.language_model)
+        add_special_tokens(tokenizer)
+        vision = load_part(AutoConfig, run.vision_tower, "vision tower")
+        vision = getattr(vision, "vision_config", vision)
+        image_tokens = (vision.image_size // vision.patch_size) ** 2
+    return Tokenization(
+        tokenizer,
+        template=chat_template("plain") if run.prompt_format == "plain" else template,
+        image_token_id=tokenizer.get_vocab()["<image>"],
+        image_tokens=image_tokens,
+        max_length=training.max_length,
+    )
+
+
+def _show_row(data: TrainingData, number: int, how: Tokenization, console: Console) -> None:
+    row = data.dataset[number]
+    learned = sum(label != IGNORED for label in row["labels"])
+    console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
+    for name in row["images"]:
+        try:
+            (image,), changes = open_row(data, {**row, "images": [name]})
+            seen = f"{image.width} x {image.height}" + "".join(f", {change}" for _, change in changes)
+        except UserError as error:
+            seen = f"cannot be used, another row takes its place: {error}"
+        console.print(Text(f"image {name}: {seen}", style="dim"))
+    console.print(Text(f"{row['length']} tokens, {learned} learned", style="dim"))
+    console.print(render(row["input_ids"], row["labels"], how, marks=not console.is_terminal), soft_wrap=True)
+
+
+def render(ids: list[int], labels: list[int], how: Tokenization, marks: bool = False) -> Text:
+    """The tokens of a row as text, what is learned coloured; with `marks` it stands in [[ ]] too."""
+    text = Text()
+    start = 0
+    for end in range(1, len(ids) + 1):
+        kind = _kind(ids, labels, start, how)
+        if end < len(ids) and _kind(ids, labels, end, how) == kind:
+            continue
+        if kind == "image":
+            text.append(f"<image x {end - start}>", style="cyan")
+        else:
+            words = _decode(how.tokenizer, ids[start:end])
+            learned = kind == "learned"
+            text.append(f"[[{words}]]" if learned and marks else words, style=LEARNED if learned else "")
+        start = end
+    return text
+
+
+def _kind(ids: list[int], labels: list[int], at: int, how: Tokenization) -> str:
+    return "image" if ids[at] == how.image_token_id else "given" if labels[at] == IGNORED else "learned"
+
+
+def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _summary(data: TrainingData) -> Table:
+    lengths = row_lengths(data.dataset)
+    learned, images = [], []
+    for batch in data.dataset.with_format("numpy", columns=["learned", "images"]).iter(1000):
+        learned += [int(marks.sum()) for marks in batch["learned"]]
+        images += [len(names) for names in batch["images"]]
+    reasons = Counter(entry.reason for entry in data.bad_rows)
+    table = Table("", "", title="summary", show_header=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    table.add_row("rows opened", f"{data.opened:,}")
+    table.add_row("rows to train on", f"{len(lengths):,} (of them {images.count(0):,} text-only)")
+    if len(data.sources) > 1:
+        counts = Counter(data.dataset.with_format("numpy", columns=["source"])["source"][:].tolist())
+        for number, source in enumerate(data.sources):
+            table.add_row(f"  {source.path} (weight {source.weight:g})", f"{counts[number]:,}")
+    table.add_row("rows that cannot be used", f"{len(data.bad_rows):,}")
+    for reason, count in reasons.most_common():
+        table.add_row(f"  {reason}", f"{count:,}")
+    table.add_row("images", f"{sum(images):,} named and there, {reasons[NO_FILE]:,} rows lack theirs")
+    if len(lengths):
+        for name, values in (("tokens a row", lengths), ("learned a row", np.array(learned))):
+            low, middle, high, most = np.percentile(values, [0, 50, 95, 100], method="nearest")
+            table.add_row(name, f"median {middle:,}, 95 % up to {high:,}, least {low:,}, most {most:,}")
+        share = sum(learned) / int(lengths.sum())
+        table.add_row("tokens", f"{int(lengths.sum()):,}, of them {sum(learned):,} learned ({share:.1%})")
+    return table
+
+
+def main() -> None:
+    run_main(lambda: run_preview(sys.argv[1:], Console()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""`quarantine.jsonl`: every row that training could not use, with file, row and reason, and the share that is allowed.
+
+Rows found on opening come first; workers append those whose image fails later. A line is appended in one write, so
+that workers and ranks share the file, and what was counted before a kill still counts after it.
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+from modeling_aligned_llava.errors import UserError
+
+
+class Entry(NamedTuple):
+    """One quarantined row; `used`: it is trained on all the same, after a conversion that `detail` names."""
+
+    file: str
+    row: int
+    id: str | None
+    reason: str
+    detail: str
+    found: str = "opening"
+    used: bool = False
+
+    def line(self) -> str:
+        """The entry as a line of JSON."""
+        return json.dumps(self._asdict()) + "\n"
+
+
+class Quarantine:
+    """The file of one run.
+
+    Args:
+        path: `<output_dir>/quarantine.jsonl`.
+        rows: rows there are, the usable and the others; None: not known, so that the limit is not watched here.
+        limit: share of them that may be unusable.
+    """
+
+    def __init__(self, path: str | Path, rows: int | None, limit: float):
+        self.path = Path(path)
+        self.rows = rows
+        self.limit = limit
+        self._known: set[tuple[str, int, str]] | None = None  # read when the first row fails, in that worker
+
+    def begin(self, found: Iterable[Entry]) -> None:
+        """Write what opening found, keeping what an earlier start of this run found in training.
+
+        Raises:
+            UserError: more rows are unusable than the limit allows.
+        """
+        kept = [entry for entry in read_entries(self.path) if entry.found == "training"]
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = self.path.with_name(f".{self.path.name}.tmp")
+        with unfinished.open("w", encoding="utf-8") as file:
+            file.writelines(entry.line() for entry in (*found, *kept))
+        os.replace(unfinished, self.path)
+        self.check()
+
+    def add(self, entry: Entry) -> None:
+        """Append a row unless it is known; safe to call from any worker.
+
+        Raises:
+            UserError: more rows are unusable than the limit allows.
+        """
+        if self._known is None:
+            self._known = {_key(known) for known in read_entries(self.path)}
+        if _key(entry) in self._known:
+            return
+        self._known.add(_key(entry))
+        with self.path.open("ab", buffering=0) as file:
+            file.write(entry.line().encode())
+        if not entry.used:
+            self.check()
+
+    def check(self) -> None:
+        """Compare the unusable rows with the limit.
+
+        Raises:
+            UserError: there are more, with the reasons and their counts in the message.
+        """
+        reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if not entry.used}
+        if self.rows is not None and len(reasons) > self.limit * self.rows:
+            counts = ", ".join(f"{count} x {reason}" for reason, count in Counter(reasons.values()).most_common(5))
+            raise UserError(
+                f"{len(reasons)} of {self.rows} rows cannot be used, more than the {self.limit:.2%} of "
+                f"bad_rows_limit: {counts}; they are listed in {self.path}"
+            )
+
+    def summary(self) -> str:
+        """`12 rows cannot be used (9 x ..., 3 x ...), 5 images converted`, or that there are none."""
+        entries = {_key(entry): entry for entry in read_entries(self.path)}.values()
+        counts = Counter(entry.reason for entry in entries if not entry.used)
+        converted = sum(entry.used for entry in entries)
+        text = f"{sum(counts.values())} rows cannot be used"
+        if counts:
+            text += f" ({', '.join(f'{count} x {reason}' for reason, count in counts.most_common())}), see {self.path}"
+        return text + (f"; {converted} images were converted" if converted else "")
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """The rows of a quarantine file; a last line torn by a kill is passed over."""
+    if not path.exists():
+        return []
+    entries = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            entries.append(Entry(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return entries
+
+
+def _key(entry: Entry) -> tuple[str, int, str]:
+    return entry.file, entry.row, entry.reason
