@@ -64,7 +64,7 @@ class AlignedText(HFLM):
         tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         self._shared_prefix = shared_prefix and can_share(model)
-        self._log = AnswerLog(answer_log)
+        self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._settings = json.dumps(
             {
@@ -76,6 +76,10 @@ class AlignedText(HFLM):
             sort_keys=True,
         )
         self.progress = progress
+
+    def log_to(self, answer_log: str | None) -> None:
+        """Keep the scores from here on in another file; None keeps them in memory."""
+        self._log = AnswerLog(answer_log)
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None

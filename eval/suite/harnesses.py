@@ -44,9 +44,9 @@ class LmmsEval:
             include_defaults=False,
             model_name="aligned_llava",
         )
-        self.adapter(lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
+        self.adapter(None, lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
 
-    def adapter(self, progress: Callable[[float], None]) -> Any:
+    def adapter(self, task: str | None, progress: Callable[[float], None]) -> Any:
         from modeling_aligned_llava.lmms_eval_model import AlignedLlava
 
         job = self.job
@@ -56,10 +56,11 @@ class LmmsEval:
             device=self.device,
             batch_size=job.batch_size,
             max_new_tokens=job.max_new_tokens,
-            answer_log=job.answer_log,
+            answer_log=None if task is None else job.answer_log(task),
             fingerprint=job.weights,
             blank_images=job.blank_images,
             trust_remote_code=job.trust_remote_code,
+            shared_prefix=job.shared_prefix,
             progress=progress,
         )
 
@@ -72,7 +73,7 @@ class LmmsEval:
         arguments = f"pretrained={self.job.checkpoint},batch_size={self.job.batch_size}"
         tracker.general_config_tracker.log_experiment_args("aligned_llava", arguments, "", "", False)
         results = simple_evaluate(
-            model=self.adapter(progress),
+            model=self.adapter(task, progress),
             model_args=arguments,
             tasks=[task],
             batch_size=self.job.batch_size,
@@ -88,8 +89,7 @@ class LmmsEval:
             tracker.save_results_samples(task_name=name, samples=rows)
 
     def images(self, task: str) -> dict[int, str]:
-        adapter = self.adapter(lambda rows: None)
-        return adapter.image_digests(task)
+        return self.adapter(task, lambda rows: None).image_digests(task)
 
 
 class LmEval:
@@ -111,15 +111,16 @@ class LmEval:
             dtype=job.dtype,
             device=self.device,
             batch_size=job.batch_size,
-            answer_log=job.answer_log,
             fingerprint=job.weights,
             trust_remote_code=job.trust_remote_code,
+            shared_prefix=job.shared_prefix,
         )
 
     def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.loggers import EvaluationTracker
 
+        self.model.log_to(self.job.answer_log(task))
         self.model.progress = lambda requests: progress(requests / 4)  # four endings, four letters
         tracker = EvaluationTracker(output_path=str(folder))
         tracker.general_config_tracker.log_experiment_args(
