@@ -144,7 +144,7 @@ if ((!${#MODELS[@]})); then
     MODELS+=("language-model=tinyworld/backbones/language")
     SUITE=(--backbone tinyworld --seed 42 --max-new-tokens 16)
 else
-    SUITE=(--jobs 2)
+    SUITE=()
 fi
 
 # ---------------------------------------------------------------------------------------------------------------------

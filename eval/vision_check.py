@@ -14,7 +14,7 @@ from rich.table import Table
 from eval.suite.__main__ import collect, plan
 from eval.suite.benchmarks import BENCHMARKS
 from eval.suite.files import read_json, write_json
-from eval.suite.runner import Runner, only_writer
+from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import UserError, run_main
 
 
@@ -42,6 +42,7 @@ def recorded_run(run: Path, name: str) -> argparse.Namespace:
         dtype=settings["dtype"],
         device=settings["device"],
         trust_remote_code=settings["trust_remote_code"],
+        no_shared_prefix=settings["no_shared_prefix"],
     )
 
 
@@ -58,7 +59,7 @@ def main() -> None:
     _, blank_jobs = plan(args, blank / "harness", blank / "answers", blank_images=True)
     console = Console()
     with only_writer(blank / "logs"):
-        Runner(blank / "logs", 1, console).run(blank_jobs)
+        Runner(blank / "logs", places(1, args.device), console).run(blank_jobs)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank ones")

@@ -48,6 +48,11 @@ def hash_checkpoint(folder: str | Path) -> str:
     return hash_files((path for pattern in CHECKPOINT_FILES for path in root.glob(pattern) if path.is_file()), root)
 
 
+def hash_text(text: str) -> str:
+    """sha256 of a string."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 @dataclass(frozen=True)
 class AnswerKey:
     """What an answer depends on. `prompt`, `image` and `weights` are sha256 digests; `settings` is canonical JSON."""

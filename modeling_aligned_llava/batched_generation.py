@@ -6,14 +6,17 @@ only the end-of-sequence tokens are taken from the checkpoint.
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import snapshot_download
 from PIL import Image
 from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix
 
 
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
@@ -42,6 +45,19 @@ class Generator:
             raise ValueError(f"the chat template wrote {prompt.count(image_token)} image slots for {images} images")
         return prompt
 
+    def tokenize(self, prompts: list[str], images: list[int]) -> list[list[int]]:
+        """Token ids of rendered prompts, with as many tokens for each of their pictures as the processor writes.
+
+        Only for towers of fixed resolution (LLaVA), where that number is the same for every picture.
+        """
+        image_id = self.processor.image_token_id
+        rows = self.processor.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        if not any(images):
+            return rows
+        slot = self.processor(images=[Image.new("RGB", (8, 8))], text=[self.processor.image_token])["input_ids"][0]
+        patches = sum(token == image_id for token in slot)
+        return [[t for token in row for t in ([token] * patches if token == image_id else [token])] for row in rows]
+
     @torch.inference_mode()
     def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
         """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
@@ -49,10 +65,35 @@ class Generator:
         inputs = self.processor(
             text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
         ).to(self.model.device, self.model.dtype)
-        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
-        answers = self.processor.tokenizer.batch_decode(
-            ids[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True
+        return self._decode(inputs["input_ids"].shape[1], max_new_tokens, **inputs)
+
+    @torch.inference_mode()
+    def answer_shared(
+        self, rows: list[list[int]], batch: list[Segment], images: list[Image.Image], max_new_tokens: int
+    ) -> list[str]:
+        """Greedy continuations of tokenized rows behind what they share, in the order of the segments.
+
+        Args:
+            rows: as `tokenize` gives them.
+            batch: segments of at least two rows each.
+            images: the pictures of the segments, one after another; they lie in the shared parts.
+        """
+        vision = {}
+        if images:
+            processed = self.processor.image_processor(images, return_tensors="pt")
+            vision = dict(processed.to(self.model.device, self.model.dtype))
+        shared = SharedPrefix.build(self.model, rows, batch, self.processor.tokenizer.pad_token_id, **vision)
+        return self._decode(
+            shared.ids.shape[1],
+            max_new_tokens,
+            input_ids=shared.ids,
+            attention_mask=shared.mask,
+            past_key_values=shared.cache,
         )
+
+    def _decode(self, read: int, max_new_tokens: int, **inputs: Any) -> list[str]:
+        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
+        answers = self.processor.tokenizer.batch_decode(ids[:, read:], skip_special_tokens=True)
         return [CONTROL_CHARACTERS.sub("", answer) for answer in answers]
 
 
@@ -63,6 +104,11 @@ def end_tokens(*sources: Any) -> list[int]:
         named = getattr(source, "eos_token_id", None)
         ids.update(named if isinstance(named, list | tuple) else [] if named is None else [named])
     return sorted(ids)
+
+
+def local_folder(source: str) -> str:
+    """The folder of a checkpoint, downloaded if `source` is a Hub id."""
+    return source if Path(source).is_dir() else snapshot_download(source)
 
 
 def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_remote_code: bool = False) -> Any:

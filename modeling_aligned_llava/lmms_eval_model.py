@@ -8,8 +8,8 @@ import functools
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from lmms_eval.api.instance import Instance
@@ -17,11 +17,13 @@ from lmms_eval.api.model import lmms
 from PIL import Image
 from tqdm import tqdm
 
-from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint
+from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
+from modeling_aligned_llava.shared_prefix import Segment, can_share, pack, plan
 
 
 GREY = (127, 127, 127)
 DEFAULT_MAX_NEW_TOKENS = 128  # for tasks that name no limit (mmstar)
+FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
 
 
 def manifest() -> Any:
@@ -41,13 +43,24 @@ def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
     return load_generator(folder, dtype, device, trust_remote_code)
 
 
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
 def _hash_images(images: list[Image.Image]) -> str:
     """Digest of pixels and sizes; "" without an image."""
-    return _sha256(b"".join(repr(image.size).encode() + image.tobytes() for image in images)) if images else ""
+    digest = hashlib.sha256()
+    for image in images:
+        digest.update(repr(image.size).encode() + image.tobytes())
+    return digest.hexdigest() if images else ""
+
+
+@dataclass
+class Row:
+    """A question: what names it in the log, and how to open its pictures again."""
+
+    document: int
+    prompt: str
+    image: str
+    images: int
+    open: Callable[[], list[Image.Image]]
+    tokens: list[int] = field(default_factory=list)
 
 
 class AlignedLlava(lmms):
@@ -61,6 +74,7 @@ class AlignedLlava(lmms):
         max_new_tokens: upper limit on what tasks ask for.
         answer_log: JSONL file that keeps every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
+        shared_prefix: compute what questions about one image share only once, where the model allows it.
         blank_images: answer with every image replaced by a grey one of the same size (is vision used at all?).
         trust_remote_code: run model code that lies in the checkpoint.
         progress: called with the number of rows after each batch, instead of a progress bar.
@@ -78,6 +92,7 @@ class AlignedLlava(lmms):
         max_new_tokens: int | None = None,
         answer_log: str | None = None,
         fingerprint: str | None = None,
+        shared_prefix: bool = True,
         blank_images: bool = False,
         trust_remote_code: bool = False,
         progress: Callable[[int], None] | None = None,
@@ -85,22 +100,22 @@ class AlignedLlava(lmms):
         super().__init__()
         if max_batch_size is not None:
             raise ValueError("aligned_llava takes batch_size=N; it does not search for one (max_batch_size)")
-        folder = pretrained
-        if not Path(folder).is_dir():
-            from huggingface_hub import snapshot_download
+        from modeling_aligned_llava.batched_generation import local_folder
 
-            folder = snapshot_download(pretrained)
+        folder = local_folder(pretrained)
         self._generator = _load(folder, dtype, device or "cpu", trust_remote_code)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
         self.batch_size = int(batch_size or 1)
         self._max_new_tokens = max_new_tokens
         self._log = AnswerLog(answer_log)
+        model = self._generator.model
+        self._shared_prefix = shared_prefix and model.config.model_type in FIXED_RESOLUTION and can_share(model)
         self._blank_images = blank_images
         self._progress = progress
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Answers in the order of `requests`; a batch holds one task's rows of similar length.
+        """Answers in the order of `requests`; a batch holds rows of one task.
 
         The batches depend on the requests alone, so a resumed run meets the same ones and skips those in the log.
         """
@@ -110,14 +125,43 @@ class AlignedLlava(lmms):
             groups[task, split, self._settings(options)].append(index)
         answers: dict[int, str] = {}
         with tqdm(total=len(requests), desc="aligned_llava", disable=self._progress is not None) as bar:
-            for (task, split, settings), indices in groups.items():
-                indices.sort(key=lambda index: (-len(requests[index].args[0]), index))
-                for start in range(0, len(indices), self.batch_size):
-                    batch = indices[start : start + self.batch_size]
-                    rows = [requests[index].args for index in batch]
-                    answers.update(zip(batch, self._answer_batch(rows, task, split, settings), strict=True))
-                    (self._progress or bar.update)(len(batch))
+            for (task, _, settings), indices in groups.items():
+                rows = [self._read(requests[index].args) for index in indices]
+                for batch in self._batches(rows):
+                    answers.update(
+                        (indices[row], answer) for row, answer in self._answer_batch(rows, batch, task, settings)
+                    )
+                    (self._progress or bar.update)(sum(len(segment.rows) for segment in batch))
         return [answers[index] for index in range(len(requests))]
+
+    def _read(self, arguments: tuple) -> "Row":
+        """One row, its pictures opened once for their digest and let go: a task's do not fit into memory."""
+        context, _, visual, document, task, split = arguments
+        row = Row(document, "", "", 0, functools.partial(self._pictures, visual, document, task, split))
+        images = row.open()
+        return replace(
+            row, prompt=self._generator.render(context, len(images)), image=_hash_images(images), images=len(images)
+        )
+
+    def _pictures(self, visual: Callable, document: int, task: str, split: str) -> list[Image.Image]:
+        pictures = list(visual(self.task_dict[task][split][document]) or [])
+        if not all(isinstance(picture, Image.Image) for picture in pictures):
+            raise ValueError(f"{task} document {document}: aligned_llava reads images only")
+        return [picture.convert("RGB") for picture in pictures]
+
+    def _batches(self, rows: list["Row"]) -> list[list[Segment]]:
+        """Rows about the same pictures together, where the model can share a prefix; else rows of like length."""
+        if not self._shared_prefix:
+            lengths = [len(row.prompt) for row in rows]
+            return pack([Segment((index,), 0) for index in range(len(rows))], lengths, self.batch_size)
+        tokens = self._generator.tokenize([row.prompt for row in rows], [row.images for row in rows])
+        image_id = self._generator.processor.image_token_id
+        for row, ids in zip(rows, tokens, strict=True):
+            row.tokens = ids
+        pictures_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
+        ranges = [(end, len(ids) - 1) for end, ids in zip(pictures_end, tokens, strict=True)]
+        segments = plan(tokens, [row.image for row in rows], ranges, self.batch_size)
+        return pack(segments, [len(ids) for ids in tokens], self.batch_size)
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Canonical JSON of all that shapes an answer besides its prompt and image."""
@@ -130,36 +174,38 @@ class AlignedLlava(lmms):
             "max_new_tokens": min(limit, self._max_new_tokens or limit),
             "dtype": self._dtype,
             "batch_size": self.batch_size,
+            "shared_prefix": self._shared_prefix,
             "blank_images": self._blank_images,
         }
         return json.dumps(settings, sort_keys=True)
 
-    def _answer_batch(self, rows: list[tuple], task: str, split: str, settings: str) -> list[str]:
-        """Answers of one batch, from the log or the network; `rows` are arguments of lmms-eval's simple models."""
-        documents = [document for _, _, _, document, _, _ in rows]
-        images = [list(visual(self.task_dict[task][split][document]) or []) for _, _, visual, document, _, _ in rows]
-        for document, pictures in zip(documents, images, strict=True):
-            if not all(isinstance(picture, Image.Image) for picture in pictures):
-                raise ValueError(f"{task} document {document}: aligned_llava reads images only")
-        images = [[picture.convert("RGB") for picture in pictures] for pictures in images]
-        prompts = [
-            self._generator.render(row[0], len(row_images)) for row, row_images in zip(rows, images, strict=True)
-        ]
+    def _answer_batch(
+        self, rows: list["Row"], batch: list[Segment], task: str, settings: str
+    ) -> Iterator[tuple[int, str]]:
+        """(row, answer) of one batch, from the log or the network."""
+        indices = [index for segment in batch for index in segment.rows]
         keys = [
-            AnswerKey(self._weights, task, document, _sha256(prompt.encode()), _hash_images(row_images), settings)
-            for document, prompt, row_images in zip(documents, prompts, images, strict=True)
+            AnswerKey(self._weights, task, rows[i].document, hash_text(rows[i].prompt), rows[i].image, settings)
+            for i in indices
         ]
-        known = self._log.find(keys)
-        if known is not None:
-            return known
-        if self._blank_images:
-            images = [[Image.new("RGB", picture.size, GREY) for picture in pictures] for pictures in images]
-        options = json.loads(settings)
-        answers = self._generator.answer(prompts, images, options["max_new_tokens"])
-        for stop in filter(None, options["until"]):
-            answers = [answer.split(stop, 1)[0] for answer in answers]
-        self._log.append(keys, answers)
-        return answers
+        answers = self._log.find(keys)
+        if answers is None:
+            options = json.loads(settings)
+            if batch[0].shared:
+                images = [image for segment in batch for image in self._open(rows[segment.rows[0]])]
+                tokens = [row.tokens for row in rows]
+                answers = self._generator.answer_shared(tokens, batch, images, options["max_new_tokens"])
+            else:
+                prompts, pictures = [rows[i].prompt for i in indices], [self._open(rows[i]) for i in indices]
+                answers = self._generator.answer(prompts, pictures, options["max_new_tokens"])
+            for stop in filter(None, options["until"]):
+                answers = [answer.split(stop, 1)[0] for answer in answers]
+            self._log.append(keys, answers)
+        return zip(indices, answers, strict=True)
+
+    def _open(self, row: "Row") -> list[Image.Image]:
+        images = row.open()
+        return [Image.new("RGB", image.size, GREY) for image in images] if self._blank_images else images
 
     def image_digests(self, task: str) -> dict[int, str]:
         """sha256 of the image of each document of `task` that was answered ("" for text-only documents)."""

@@ -364,7 +364,7 @@ def mmlu() -> Benchmark:
 BENCHMARKS = (mmbench, mmstar, pope, seedbench_2_plus, ocrbench, scienceqa, ai2d, hellaswag, mmlu)
 
 
-def _write(root: Path, benchmark: Benchmark) -> None:
+def write_benchmark(root: Path, benchmark: Benchmark) -> None:
     folder = root / benchmark.repository
     lines = ["---", "configs:"]
     for config, splits in benchmark.configs.items():
@@ -382,7 +382,7 @@ def write_benchmarks(root: Path) -> None:
     boxes = {}
     for make in track(BENCHMARKS, description="benchmark folders"):
         benchmark = make()
-        _write(root, benchmark)
+        write_benchmark(root, benchmark)
         if benchmark.boxes:
             boxes[benchmark.repository] = benchmark.boxes
     (root / "boxes.json").write_text(json.dumps(boxes), encoding="utf-8")

@@ -12,11 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
+from eval.data import REVISIONS, problem
 from eval.suite import mirror, run_record, scores
 from eval.suite.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
 from eval.suite.files import read_json, write_json
 from eval.suite.job import Job, Task
-from eval.suite.runner import Runner, only_writer
+from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.answer_log import hash_checkpoint
 from modeling_aligned_llava.errors import UserError, run_main
 
@@ -34,11 +35,14 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--tasks", nargs="+", choices=list(BY_KEY), default=list(BY_KEY), metavar="TASK", help="default: all nine"
     )
-    p.add_argument("--jobs", type=int, default=2, help="worker processes side by side (default 2)")
+    p.add_argument("--jobs", type=int, help="worker processes side by side (default: one a GPU, or 2 without)")
     p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
     p.add_argument("--max-new-tokens", type=int, help="upper limit on the length of answers (default: the tasks' own)")
     p.add_argument("--dtype", default="auto", help="auto (the checkpoint's), float32, bfloat16")
     p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
+    p.add_argument(
+        "--no-shared-prefix", action="store_true", help="compute every row alone, as the stock harnesses do"
+    )
     p.add_argument("--trust-remote-code", action="store_true", help="run model code found in a checkpoint")
     return p
 
@@ -87,6 +91,10 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
     wanted = [benchmark for benchmark in BENCHMARKS if benchmark.key in args.tasks]
     if not any(multimodal for _, _, multimodal in models.values()):
         wanted = [benchmark for benchmark in wanted if benchmark.harness == "lm-eval"]
+    fetched = (root / REVISIONS).exists()
+    for benchmark in wanted:
+        if (wrong := problem(root, benchmark, hub_rows=fetched)) is not None:
+            raise UserError(f"benchmark {benchmark.key}: {wrong}")
     tasks = {b.key: Task(b.key, mirror.count_rows(root, b), mirror.fingerprint(root, b)) for b in wanted}
     # The datasets cache knows a folder by its name, not its content: other data, other cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
@@ -100,7 +108,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
             tasks=[tasks[benchmark.key] for benchmark in wanted if benchmark.harness == harness],
             root=str(root),
             output=str(output.resolve()),
-            answer_log=str(answers.resolve() / f"{name}.jsonl"),
+            answers=str(answers.resolve()),
             cache=str(args.run.resolve() / "cache" / content),
             batch_size=args.batch_size,
             max_new_tokens=args.max_new_tokens,
@@ -108,6 +116,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
             device=args.device,
             blank_images=blank_images,
             trust_remote_code=args.trust_remote_code,
+            shared_prefix=not args.no_shared_prefix,
             versions=run_record.versions(run_record.HARNESS_PACKAGES),
         )
         for harness in HARNESSES
@@ -139,10 +148,8 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
-    settings = {
-        name: getattr(args, name)
-        for name in ("batch_size", "max_new_tokens", "dtype", "device", "trust_remote_code", "tasks")
-    }
+    names = ("batch_size", "max_new_tokens", "dtype", "device", "trust_remote_code", "no_shared_prefix", "tasks")
+    settings = {name: getattr(args, name) for name in names}
     weights = {job.name: job.weights for job in jobs}
     arms = {
         name: {
@@ -170,7 +177,7 @@ def main() -> None:
     console = Console(stderr=True)
     with only_writer(args.run / "logs"):
         write_json(args.run / "run.json", describe_run(args, models, jobs))
-        ok = Runner(args.run / "logs", args.jobs, console).run(jobs)
+        ok = Runner(args.run / "logs", places(args.jobs, args.device), console).run(jobs)
         arms = [arm for arm, _, _ in models.values()]
         write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline))
     console.print(f"scores: {args.run / 'scores.json'}")

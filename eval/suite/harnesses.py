@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from typing import Any, Protocol
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
 from eval.suite.benchmarks import TASK_FOLDERS
 from eval.suite.job import Job
-from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
 
 
 class Harness(Protocol):
@@ -46,9 +44,9 @@ class LmmsEval:
             include_defaults=False,
             model_name="aligned_llava",
         )
-        self.adapter(lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
+        self.adapter(None, lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
 
-    def adapter(self, progress: Callable[[float], None]) -> Any:
+    def adapter(self, task: str | None, progress: Callable[[float], None]) -> Any:
         from modeling_aligned_llava.lmms_eval_model import AlignedLlava
 
         job = self.job
@@ -58,10 +56,11 @@ class LmmsEval:
             device=self.device,
             batch_size=job.batch_size,
             max_new_tokens=job.max_new_tokens,
-            answer_log=job.answer_log,
+            answer_log=None if task is None else job.answer_log(task),
             fingerprint=job.weights,
             blank_images=job.blank_images,
             trust_remote_code=job.trust_remote_code,
+            shared_prefix=job.shared_prefix,
             progress=progress,
         )
 
@@ -74,7 +73,7 @@ class LmmsEval:
         arguments = f"pretrained={self.job.checkpoint},batch_size={self.job.batch_size}"
         tracker.general_config_tracker.log_experiment_args("aligned_llava", arguments, "", "", False)
         results = simple_evaluate(
-            model=self.adapter(progress),
+            model=self.adapter(task, progress),
             model_args=arguments,
             tasks=[task],
             batch_size=self.job.batch_size,
@@ -90,26 +89,7 @@ class LmmsEval:
             tracker.save_results_samples(task_name=name, samples=rows)
 
     def images(self, task: str) -> dict[int, str]:
-        adapter = self.adapter(lambda rows: None)
-        return adapter.image_digests(task)
-
-
-def load_text_model(job: Job, device: str, progress: Callable[[float], None]) -> Any:
-    """The checkpoint as an lm-eval model: the decoder inside a vision-language model, or a bare one."""
-    from lm_eval.models.huggingface import HFLM
-
-    from modeling_aligned_llava.batched_generation import load_complete
-
-    auto_class = AutoModelForImageTextToText if job.multimodal else AutoModelForCausalLM
-    model = load_complete(auto_class, job.checkpoint, job.dtype, job.trust_remote_code).to(device)
-    tokenizer = SavedTokenizer.from_pretrained(job.checkpoint, trust_remote_code=job.trust_remote_code)
-
-    class TextModel(HFLM):  # HFLM's `hf` knows no class for LlavaConfig; given the loaded network it needs none
-        def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            progress(inps.shape[0])
-            return super()._model_call(inps, *args, **kwargs)
-
-    return TextModel(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=job.batch_size)
+        return self.adapter(task, lambda rows: None).image_digests(task)
 
 
 class LmEval:
@@ -118,21 +98,30 @@ class LmEval:
     def __init__(self, job: Job) -> None:
         import lm_eval.tasks
 
+        from modeling_aligned_llava.lm_eval_model import AlignedText
+
         self.job = job
-        self.progress: Callable[[float], None] = lambda rows: None
         self.device = resolve_device(job.device)
         stock = Path(lm_eval.tasks.__file__).parent
         self.tasks = lm_eval.tasks.TaskManager(
             include_path=[stock / folder for folder in TASK_FOLDERS["lm-eval"]], include_defaults=False
         )
-        self.model = load_text_model(job, self.device, lambda rows: self.progress(rows))
+        self.model = AlignedText(
+            job.checkpoint,
+            dtype=job.dtype,
+            device=self.device,
+            batch_size=job.batch_size,
+            fingerprint=job.weights,
+            trust_remote_code=job.trust_remote_code,
+            shared_prefix=job.shared_prefix,
+        )
 
     def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.loggers import EvaluationTracker
 
-        forwards = 4 if task == "hellaswag" else 1  # MMLU's four letters share one forward pass
-        self.progress = lambda rows: progress(rows / forwards)
+        self.model.log_to(self.job.answer_log(task))
+        self.model.progress = lambda requests: progress(requests / 4)  # four endings, four letters
         tracker = EvaluationTracker(output_path=str(folder))
         tracker.general_config_tracker.log_experiment_args(
             "aligned_llava", f"pretrained={self.job.checkpoint}", None, None, False

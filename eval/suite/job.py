@@ -28,7 +28,7 @@ class Job:
     tasks: list[Task]
     root: str
     output: str
-    answer_log: str
+    answers: str
     cache: str
     batch_size: int
     max_new_tokens: int | None
@@ -36,18 +36,23 @@ class Job:
     device: str
     blank_images: bool
     trust_remote_code: bool
+    shared_prefix: bool = True
     versions: dict[str, str] = field(default_factory=dict)
 
     def folder(self, key: str) -> Path:
         """Where the harness's files and the result of one task lie."""
         return Path(self.output) / self.name / key
 
+    def answer_log(self, task: str) -> str:
+        """Log of the answers to one stock task: one writer each, however the tasks are spread over processes."""
+        return str(Path(self.answers) / f"{self.name}.{task}.jsonl")
+
     def result(self, key: str) -> Path:
         return self.folder(key) / "result.json"
 
     def inputs(self, task: Task) -> dict[str, Any]:
         """All that a result depends on; a finished task is skipped while these stay the same."""
-        settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "versions")
+        settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "versions")
         return {"data": task.data, "rows": task.rows} | {name: getattr(self, name) for name in settings}
 
     def to_json(self) -> str:

@@ -43,8 +43,8 @@ def _folder(root: Path, benchmark: Benchmark) -> Path:
     return folder
 
 
-def count_rows(root: Path, benchmark: Benchmark) -> int:
-    """Rows of the split that is scored, over all configurations that count.
+def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
+    """Parquet files of the split that is scored, over all configurations that count.
 
     Raises:
         UserError: no such folder, configuration or split, or no parquet files in it.
@@ -53,17 +53,26 @@ def count_rows(root: Path, benchmark: Benchmark) -> int:
     configs = _configs(folder) or [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
     if benchmark.config not in (None, "*"):
         configs = [config for config in configs if config["config_name"] == benchmark.config]
-    rows = 0
-    for config in configs:
-        for pattern in _patterns(config.get("data_files", []), benchmark.split):
-            for path in folder.glob(pattern):
-                try:
-                    rows += pyarrow.parquet.read_metadata(path).num_rows
-                except (OSError, pyarrow.ArrowException) as error:
-                    raise UserError(f"benchmark {benchmark.key}: {path} is not readable parquet ({error})") from None
-    if rows == 0:
+    patterns = [pattern for config in configs for pattern in _patterns(config.get("data_files", []), benchmark.split)]
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    if not files:
         wanted = f"split {benchmark.split}" + (f" of {benchmark.config}" if benchmark.config else "")
         raise UserError(f"benchmark {benchmark.key}: {folder} holds no parquet rows of {wanted}")
+    return files
+
+
+def count_rows(root: Path, benchmark: Benchmark) -> int:
+    """Rows of the split that is scored, over all configurations that count.
+
+    Raises:
+        UserError: as `split_files`, or a file that is not readable.
+    """
+    rows = 0
+    for path in split_files(root, benchmark):
+        try:
+            rows += pyarrow.parquet.read_metadata(path).num_rows
+        except (OSError, pyarrow.ArrowException) as error:
+            raise UserError(f"benchmark {benchmark.key}: {path} is not readable parquet ({error})") from None
     return rows
 
 

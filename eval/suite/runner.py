@@ -9,19 +9,19 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
+import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.text import Text
 
 from eval.suite.files import read_json, write_json
 from eval.suite.job import Job, Task
+from eval.suite.status import Status
 from modeling_aligned_llava.errors import UserError
 
 
@@ -70,63 +70,70 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
 
 
-class Runner:
-    """Progress and outcome of all jobs. `run` returns whether every task ended well."""
+def places(jobs: int | None, device: str) -> list[str | None]:
+    """Where workers run side by side: GPUs by index, each given out in turn, or None for the CPU."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return [None] * (jobs or 2)
+    gpus = torch.cuda.device_count()
+    return [str(index % gpus) for index in range(jobs or gpus)]
 
-    def __init__(self, logs: Path, parallel: int, console: Console) -> None:
+
+def spread(jobs: list[Job], places: list[str | None]) -> list[Job]:
+    """On GPUs, jobs of one task each, the longest first, where there are fewer jobs than GPUs.
+
+    Not on a CPU: every worker spends ten seconds of it on reading its harness.
+    """
+    if None in places or len(jobs) >= len(places):
+        return jobs
+    single = [replace(job, tasks=[task]) for job in jobs for task in job.tasks]
+    return sorted(single, key=lambda job: -job.tasks[0].rows)
+
+
+class Runner:
+    """Runs jobs on `places`, each given to one worker at a time. `run` returns whether every task ended well."""
+
+    def __init__(self, logs: Path, places: list[str | None], console: Console) -> None:
         self.logs = logs
-        self.parallel = parallel
+        self.places = places
+        self.free: SimpleQueue[str | None] = SimpleQueue()
+        for place in places:
+            self.free.put(place)
         self.console = console
         self.failures: list[str] = []
-        self.lock = threading.Lock()
 
     def run(self, jobs: list[Job]) -> bool:
-        open_jobs = [(job, [task for task in job.tasks if not is_finished(job, task)]) for job in jobs]
-        total = sum(task.rows for job in jobs for task in job.tasks)
-        left = sum(task.rows for _, tasks in open_jobs for task in tasks)
-        columns = (
-            TextColumn("{task.description:<32}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=self.console) as self.bars:
-            self.all_rows = self.bars.add_task("all benchmarks", total=total, completed=total - left)
-            with ThreadPoolExecutor(self.parallel) as pool:
-                list(pool.map(lambda pair: self.run_job(*pair), [pair for pair in open_jobs if pair[1]]))
+        finished = {(job.name, task.key) for job in jobs for task in job.tasks if is_finished(job, task)}
+        left = [
+            replace(job, tasks=[task for task in job.tasks if (job.name, task.key) not in finished]) for job in jobs
+        ]
+        with Status(jobs, finished, self.console) as self.status, ThreadPoolExecutor(len(self.places)) as pool:
+            list(pool.map(self.run_job, spread([job for job in left if job.tasks], self.places)))
         return not self.failures
 
-    def run_job(self, job: Job, tasks: list[Task]) -> None:
-        """All open tasks of a job, over as many workers as it takes."""
-        bar = self.bars.add_task(f"{job.name} {job.harness}", total=sum(task.rows for task in tasks))
-        done = shown = 0.0
+    def run_job(self, job: Job) -> None:
+        """All tasks of a job, over as many workers as it takes."""
+        place = self.free.get()
+        tasks = list(job.tasks)
         deaths = 0
 
-        def close(task: Task, status: str, reason: str | None) -> None:
-            nonlocal tasks, done, shown, deaths
-            tasks = [other for other in tasks if other is not task]
-            done += task.rows
-            shown, deaths = done, 0
-            self.bars.update(bar, completed=done)
-            self.bars.advance(self.all_rows, task.rows)
-            if status == "failed":
-                self.failed(job, task, reason)
-            elif not self.console.is_terminal:
-                self.console.print(f"{job.name} {task.key}: done")
+        def close(task: Task, reason: str | None) -> None:
+            nonlocal deaths
+            tasks.remove(task)
+            deaths = 0
+            if reason is not None:
+                self.failures.append(f"{job.name} {task.key}")
+            self.status.end(job, task, reason)
 
         while tasks:
-            process = self.start(replace(job, tasks=tasks))
+            process = self.start(replace(job, tasks=tasks), place)
             for event in self.events(process):
                 task = tasks[0]  # a worker takes them in order
                 if event["event"] == "start":
-                    shown = done
+                    self.status.begin(job, task)
                 elif event["event"] == "progress":
-                    shown += event["rows"]
-                    self.bars.update(bar, completed=shown, description=f"{job.name} {task.key}")
+                    self.status.advance(job, task, event["rows"])
                 else:
-                    close(task, event["status"], event["reason"])
+                    close(task, None if event["status"] == "ok" else event["reason"])
             code = process.wait()
             if not tasks:
                 break
@@ -138,13 +145,13 @@ class Runner:
                 reason = f"the worker died twice ({cause}), see {self.log(job).name}"
                 result = {"inputs": job.inputs(task), "status": "failed", "reason": reason}
                 write_json(job.result(task.key), result, indent=None)
-                close(task, "failed", reason)
-        self.bars.remove_task(bar)
+                close(task, reason)
+        self.free.put(place)
 
     def log(self, job: Job) -> Path:
         return self.logs / f"{job.name}.{job.harness}.log"
 
-    def start(self, job: Job) -> subprocess.Popen[str]:
+    def start(self, job: Job, place: str | None) -> subprocess.Popen[str]:
         """A worker that lives no longer than this process: it watches its standard input, held open here."""
         with self.log(job).open("a", encoding="utf-8") as log:
             return subprocess.Popen(  # noqa: S603
@@ -153,7 +160,7 @@ class Runner:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                env=worker_environment(job),
+                env=worker_environment(job) | ({} if place is None else {"CUDA_VISIBLE_DEVICES": place}),
             )
 
     @staticmethod
@@ -162,11 +169,6 @@ class Runner:
         for line in process.stdout:
             if line.endswith("\n"):
                 yield json.loads(line)
-
-    def failed(self, job: Job, task: Task, reason: str | None) -> None:
-        with self.lock:
-            self.failures.append(f"{job.name} {task.key}")
-        self.console.print(f"[red]{job.name} {task.key} failed:[/red]", Text(reason or ""))
 
 
 def describe_exit(code: int) -> str:

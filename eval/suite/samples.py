@@ -88,8 +88,13 @@ def _mmstar_parses(row: Row) -> bool:
 
 
 def _letter_parses(row: Row) -> bool:
-    """ScienceQA and AI2D accept "A" in either case, or anything that begins with "A."; ScienceQA has up to five."""
+    """ScienceQA accepts "A" in either case, or anything that begins with "A."; it has up to five options."""
     return bool(re.match(r"[A-Ea-e]\W*$|[A-E]\.", row["filtered_resps"].strip()))
+
+
+def _bare_letter_parses(row: Row) -> bool:
+    """AI2D drops punctuation on both sides as well: "(A)"."""
+    return bool(re.match(r"\W*[A-Ea-e]\W*$|[A-E]\.", row["filtered_resps"].strip()))
 
 
 def _seed_correct(row: Row) -> float:
@@ -115,7 +120,7 @@ PARSES: dict[str, Callable[[Row], bool]] = {
     "seedbench_2_plus": lambda row: row["seedbench_2_plus_all"]["pred"].upper() in tuple("ABCD"),
     "ocrbench": lambda row: bool(row["filtered_resps"].strip()),
     "scienceqa": _letter_parses,
-    "ai2d": _letter_parses,
+    "ai2d": _bare_letter_parses,
 }
 STRATUM: dict[str, Callable[[Row], str]] = {
     "mmstar": lambda row: row["average"]["l2_category"],

@@ -86,10 +86,15 @@ def score(items: Items, macro: bool, label: str) -> Comparison:
 
 
 def difference(baseline: Items, arm: Items, macro: bool, label: str) -> Comparison:
-    """Arm minus baseline on the same items: paired interval, and McNemar (accuracies) or bootstrap p (macro means)."""
+    """Arm minus baseline on the same items: paired interval and p-value.
+
+    The p-value is McNemar's exact one where items are independent and weigh the same; macro means, and questions that
+    share an image, have the bootstrap's.
+    """
     draws = _resample([baseline, arm], macro, label)
     delta = draws[:, 1] - draws[:, 0]
-    p = bootstrap_p(delta) if macro else mcnemar(baseline.correct, arm.correct)
+    clustered = len(set(baseline.cluster)) < len(baseline.cluster)
+    p = bootstrap_p(delta) if macro or clustered else mcnemar(baseline.correct, arm.correct)
     return Comparison(arm.score(macro) - baseline.score(macro), _interval(delta), delta, p)
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, load_generator
+from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.lmms_eval_model import AlignedLlava
 from tests.eval.stand_in import mixed_rows, write_llava
@@ -65,23 +65,59 @@ def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
 
 def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
     log = tmp_path / "log.jsonl"
-    straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())
-    lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join(lines[:6]) + lines[6][:20])  # a batch and a half, and a torn line
-
-    model = adapter(tiny_llava, batch_size=4, answer_log=str(log))
     sizes = []
-    answer = type(model._generator).answer
+    decode = Generator._decode
 
-    def counted(self, prompts, *rest):
-        sizes.append(len(prompts))
-        return answer(self, prompts, *rest)
+    def counted(self, *arguments, input_ids, **inputs):
+        sizes.append(len(input_ids))
+        return decode(self, *arguments, input_ids=input_ids, **inputs)
 
-    monkeypatch.setattr(type(model._generator), "answer", counted)
+    monkeypatch.setattr(Generator, "_decode", counted)
+    straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())
+    first, second, *rest = sizes
+    assert sum(sizes) == len(ROWS) and second > 1
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[: first + 1]) + lines[first + 1][:20])  # a whole batch, a part, and a torn line
+
+    sizes.clear()
+    model = adapter(tiny_llava, batch_size=4, answer_log=str(log))
     assert model.generate_until(requests()) == straight
-    assert sizes == [4, 4, 4, 2]  # only the first batch was whole
+    assert sizes == [second, *rest]
     assert model.generate_until(requests()) == straight
-    assert len(sizes) == 4
+    assert sizes == [second, *rest]
+
+
+def test_questions_about_one_picture_are_prefilled_once(tiny_llava, monkeypatch):
+    pictures = [images for _, images in ROWS if len(images) == 1][:3]
+    rows = [(f"question {i} about it?", images) for images in pictures for i in range(5)] + list(ROWS)
+    seen = []
+    tower = load_generator(str(tiny_llava), "float32").model.model.vision_tower
+    forward = type(tower).forward
+
+    def counted(self, pixel_values, *arguments, **options):
+        seen.append(len(pixel_values))
+        return forward(self, pixel_values, *arguments, **options)
+
+    def ask(**arguments):
+        seen.clear()
+        model = adapter(tiny_llava, **arguments)
+        model.task_dict = {"task": {"test": range(len(rows))}}
+        with monkeypatch.context() as patch:
+            patch.setattr(type(tower), "forward", counted)
+            found = model.generate_until(
+                [
+                    SimpleNamespace(args=(text, OPTIONS, lambda i: rows[i][1], index, "task", "test"))
+                    for index, (text, _) in enumerate(rows)
+                ]
+            )
+        return found, sum(seen)
+
+    plain, opened = ask(batch_size=8, shared_prefix=False)
+    assert opened == sum(len(images) for _, images in rows)
+    for batch_size in (5, 16):
+        shared, fewer = ask(batch_size=batch_size)
+        assert shared == plain and fewer < opened
+    assert ask(batch_size=1) == (plain, opened)
 
 
 def test_a_new_network_does_not_get_the_old_answers(tiny_llava, tmp_path, answers):

@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
 from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
+from tests.eval.stand_in import ocrbench, write_dataset
 
 
 pytestmark = pytest.mark.slow
@@ -25,10 +28,24 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]
 
 
-def suite(run, root, models, *options, **popen):
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A folder that, on PYTHONPATH, lets no process connect anywhere; attempts are written down in it."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "sitecustomize.py").write_text(
+        "import socket\n"
+        "def refuse(self, address, *rest):\n"
+        f"    open({str(site / 'attempts')!r}, 'a').write(repr(address) + chr(10))\n"
+        "    raise OSError(f'the test allows no connection: {address}')\n"
+        "socket.socket.connect = socket.socket.connect_ex = refuse\n"
+    )
+    return site
+
+
+def suite(run, root, models, *options, site="", **popen):
     command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", root, "--max-new-tokens", "4"]
     command += [*options, "--models", *(f"{name}={path}" for name, path in models.items())]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{REPOSITORY}", "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(  # noqa: S603
         [str(part) for part in command], env=environment, stderr=subprocess.PIPE, text=True, **popen
     )
@@ -44,10 +61,10 @@ def content(run):
 
 
 @pytest.fixture(scope="module")
-def whole_run(tiny_llava, tiny_language_model, mirror_root, tmp_path_factory):
+def whole_run(tiny_llava, tiny_language_model, mirror_root, tmp_path_factory, guarded):
     run = tmp_path_factory.mktemp("run")
     models = {"baseline": tiny_llava, "norm": tiny_llava, "language-model": tiny_language_model}
-    code, errors = finish(suite(run, mirror_root, models))
+    code, errors = finish(suite(run, mirror_root, models, site=guarded))
     assert code == 0, errors
     return run, models
 
@@ -62,6 +79,13 @@ def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
     )
     assert [cells["baseline", key]["n"] for key in BY_KEY] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
     assert all(cells["norm", key]["delta"] == 0 for key in [*BY_KEY, "avg"])
+
+
+def test_no_connection_was_tried(whole_run, guarded):
+    assert not (guarded / "attempts").exists()
+    code = "import socket; socket.create_connection(('127.0.0.1', 9))"
+    probe = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(guarded)}, check=False)  # noqa: S603
+    assert probe.returncode == 1 and (guarded / "attempts").exists()  # the guard does guard
 
 
 def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
@@ -85,23 +109,44 @@ def test_nothing_is_written_into_the_data(whole_run, mirror_root):
     assert not list(mirror_root.rglob("*submission*"))
 
 
-def test_killed_anywhere_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror_root, tmp_path):
-    """Killed the hard way, the runner alone: its workers must not live on."""
+def test_killed_at_ten_points_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror_root, tmp_path):
+    """Killed the hard way, the runner alone: its workers must not live on; at most the batch in flight is lost."""
     run, _ = whole_run
-    models = {"baseline": tiny_llava}
-    for wait in (6, 12, 16):
-        process = suite(tmp_path, mirror_root, models, "--tasks", "ocrbench", "pope", "hellaswag")
-        time.sleep(wait)
+    tasks = ("ocrbench", "pope", "hellaswag", "mmlu")
+    options = ("--tasks", *tasks, "--batch-size", "16")
+    lost = 0
+
+    def logged():
+        return sum(len(path.read_bytes().splitlines()) for path in (tmp_path / "answers").glob("*.jsonl"))
+
+    clock = random.Random(0)
+    kills = 0
+    for _ in range(40):
+        if kills == 10:
+            break
+        process = suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options)
+        before, deadline = logged(), time.monotonic() + 60
+        aim = before + clock.randrange(1, 400)  # answers that this start may add
+        while process.poll() is None and logged() < aim and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if process.poll() is not None:
+            break
         process.kill()
         process.wait()
+        kills += 1
         time.sleep(1)
         alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
         assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
-    code, errors = finish(suite(tmp_path, mirror_root, models, "--tasks", "ocrbench", "pope", "hellaswag"))
+    assert kills >= 5
+    code, errors = finish(suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options))
     assert code == 0, errors
-    for key in ("ocrbench", "pope", "hellaswag"):
+    for key in tasks:
         ours, theirs = (json.loads((r / f"harness/baseline/{key}/result.json").read_text()) for r in (tmp_path, run))
         assert ours["items"] == theirs["items"] and ours["score"] == theirs["score"]
+    for log in (tmp_path / "answers").glob("*.jsonl"):
+        keys = [json.dumps({k: v for k, v in json.loads(line).items() if k != "answer"}) for line in log.open()]
+        lost += len(keys) - len(set(keys))
+    assert lost <= 16 * kills  # an answer that is logged twice belongs to a batch that was torn
 
 
 def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
@@ -138,12 +183,8 @@ def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
 
 
 def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
-    import shutil
-
     root = tmp_path / "root"
     shutil.copytree(mirror_root, root)
-    from tests.eval.stand_in import ocrbench, write_dataset
-
     write_dataset(root / "echo840/OCRBench", {"default": {"test": ocrbench(3)}})
     run = tmp_path / "run"
     code, errors = finish(suite(run, root, {"baseline": tiny_llava}, "--tasks", "ocrbench", "pope"))
@@ -157,11 +198,12 @@ def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
 
 
 class Oracle(lmms):
-    """Gives the right answer, or, to every third document, a wrong one."""
+    """Gives the right answer in a form, e.g. "({})", or, to every third document, a wrong one."""
 
-    def __init__(self, mistakes):
+    def __init__(self, mistakes=False, form="{}"):
         super().__init__()
         self.mistakes = mistakes
+        self.form = form
 
     def generate_until(self, requests):
         return [self.answer(*request.args[3:]) for request in requests]
@@ -172,7 +214,8 @@ class Oracle(lmms):
         right = self.task_dict[task][split][document]["answer"]
         if task in ("scienceqa", "ai2d"):
             right = "ABCDEF"[int(right)]
-        return right[0] if isinstance(right, list) else right
+        right = right[0] if isinstance(right, list) else right
+        return right.lower() if self.form == "lower case" else self.form.format(right)
 
     def loglikelihood(self, requests):
         raise NotImplementedError
@@ -195,7 +238,7 @@ def lmms_harness(tiny_llava, mirror_root, tmp_path_factory):
         tasks=tasks,
         root=str(mirror_root),
         output=str(folder),
-        answer_log=str(folder / "log.jsonl"),
+        answers=str(folder / "answers"),
         cache=str(folder / "cache"),
         batch_size=4,
         max_new_tokens=4,
@@ -216,7 +259,7 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
     for mistakes in (False, True):
         if mistakes and key == "ocrbench":
             continue  # its scorer keeps its counts in a global: one call a process, as the workers do
-        monkeypatch.setattr(LmmsEval, "adapter", lambda self, progress, m=mistakes: Oracle(m))
+        monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, m=mistakes: Oracle(m))
         folder = lmms_harness.folder / f"{key}-{mistakes}"
         folder.mkdir()
         lmms_harness.harness.evaluate(benchmark.task, folder, lambda rows: None)
@@ -233,3 +276,55 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
             assert result.items.cluster[0] == result.items.cluster[1] == "same" != result.items.cluster[2]
     with pytest.raises(ValueError, match=f"{rows + 1} rows in the data"):
         samples.read_result(benchmark, folder, rows + 1, {})
+
+
+# What the stock scorers make of a right answer in other forms; OCRBench accepts any that contains it.
+STOCK_ACCEPTS = {
+    "{}.": {"mmbench", "mmstar", "seedbench_2_plus", "scienceqa", "ai2d"},
+    "({})": {"mmbench", "mmstar", "ai2d"},
+    "The answer is {}": {"mmbench", "mmstar"},
+    "lower case": {"pope", "seedbench_2_plus", "scienceqa", "ai2d"},
+    "": set(),
+}
+
+
+@pytest.mark.parametrize("key", [key for key in MULTIMODAL if key != "ocrbench"])
+def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, monkeypatch, key):
+    """A difference between two checkpoints can be pure form: the unparseable rate says so."""
+    rows = lmms_harness.tasks[key].rows
+    for number, (form, accepting) in enumerate(STOCK_ACCEPTS.items()):
+        monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, form=form: Oracle(form=form))
+        folder = lmms_harness.folder / f"{key}-form{number}"
+        folder.mkdir()
+        lmms_harness.harness.evaluate(BY_KEY[key].task, folder, lambda done: None)
+        result = samples.read_result(BY_KEY[key], folder, rows, {})
+        expected = (100, 0) if key in accepting else (0, 1)
+        assert (result.score, result.unparseable) == expected, form
+
+
+def test_a_full_disk_and_foreign_code_are_one_line_each(tiny_llava, mirror_root, tmp_path):
+    """No answer to POPE fits on the disk; one checkpoint wants its own code to be run."""
+    run = tmp_path / "run"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import errno, os\n"
+        "fsync = os.fsync\n"
+        "def full(file):\n"
+        "    if os.readlink(f'/proc/self/fd/{file}').endswith('full.pope.jsonl'):\n"
+        "        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+        "    fsync(file)\n"
+        "os.fsync = full\n"
+    )
+    foreign = tmp_path / "foreign"
+    shutil.copytree(tiny_llava, foreign)
+    config = json.loads((foreign / "config.json").read_text())
+    config |= {"model_type": "unheard_of", "auto_map": {"AutoConfig": "code.Config"}}
+    (foreign / "config.json").write_text(json.dumps(config))
+    models = {"full": tiny_llava, "foreign": foreign}
+    code, _ = finish(suite(run, mirror_root, models, "--tasks", "pope", "ai2d", site=site))
+    assert code == 1
+    rows = {(r["method"], r["benchmark"]): r for r in json.loads((run / "scores.json").read_text())}
+    assert rows["full", "pope"]["reason"] == "OSError: [Errno 28] No space left on device"
+    assert rows["full", "ai2d"]["status"] == "ok"
+    assert "contains custom code" in rows["foreign", "pope"]["reason"] and rows["foreign", "pope"]["score"] is None

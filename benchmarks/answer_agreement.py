@@ -1,0 +1,79 @@
+"""Do answers depend on how rows are batched? Batch 1, 4 and 16, plain and behind shared prefixes, on all nine tasks.
+
+python -m benchmarks.answer_agreement CHECKPOINT --data ROOT --out benchmarks/results/answer_agreement.json
+
+Against one row at a time: answers that differ (generation) and the largest change of a log-likelihood (text tasks), in
+float32 and in bfloat16. In float32 none should; in bfloat16 padding flips near ties, which is why batch size and dtype
+are part of every recorded answer.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import environment, write
+
+
+# (dtype, rows a batch, shared prefixes); the first of each dtype is what the others are compared with
+WAYS = [(dtype, size, True) for dtype in ("float32", "bfloat16") for size in (1, 4, 16)]
+WAYS += [("float32", 16, False)]
+
+
+def evaluate(checkpoint: Path, data: Path, run: Path, dtype: str, size: int, shared: bool, tasks: list[str]) -> None:
+    command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", data, "--models", f"model={checkpoint}"]
+    command += ["--dtype", dtype, "--batch-size", size, "--max-new-tokens", 16, "--tasks", *tasks]
+    command += [] if shared else ["--no-shared-prefix"]
+    subprocess.run([str(word) for word in command], check=True)  # noqa: S603
+
+
+def read_answers(run: Path) -> dict[str, dict[tuple, str]]:
+    """Task -> (document, prompt, image) -> answer."""
+    answers: dict[str, dict[tuple, str]] = defaultdict(dict)
+    for log in sorted((run / "answers").glob("*.jsonl")):
+        for line in log.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            answers[log.stem.removeprefix("model.")][row["document"], row["prompt"], row["image"]] = row["answer"]
+    return answers
+
+
+def difference(found: dict[tuple, str], reference: dict[tuple, str]) -> dict[str, Any]:
+    if found.keys() != reference.keys():
+        raise ValueError("the two runs did not answer the same questions")
+    differing = sum(found[key] != reference[key] for key in reference)
+    if not next(iter(reference.values())).startswith("["):
+        return {"answers": len(reference), "differing": differing}
+    gaps = [abs(json.loads(found[key])[0] - json.loads(reference[key])[0]) for key in reference]
+    return {"log_likelihoods": len(reference), "largest_change": max(gaps)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--data", type=Path, required=True, help="mirrors of the benchmarks")
+    parser.add_argument("--tasks", nargs="+", default=[], help="default: all nine")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    args = parser.parse_args()
+    from eval.suite.benchmarks import BY_KEY
+
+    os.environ["OMP_NUM_THREADS"] = "1"
+    results: dict[str, Any] = {}
+    references: dict[str, dict[str, dict[tuple, str]]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for dtype, size, shared in WAYS:
+            name = f"{dtype}, batch {size}, {'shared' if shared else 'plain'}"
+            run = Path(folder) / name.replace(", ", "-").replace(" ", "")
+            evaluate(args.checkpoint, args.data, run, dtype, size, shared, args.tasks or list(BY_KEY))
+            answers = read_answers(run)
+            reference = references.setdefault(dtype, answers)
+            results[name] = {task: difference(answers[task], reference[task]) for task in answers}
+    write({"benchmark": "answer_agreement", **environment(), "against": "batch 1", "ways": results}, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,320 @@
+"""Documents a second of this package's evaluation against the stock path, on one random LLaVA and the same documents.
+
+python -m benchmarks.eval_throughput --out benchmarks/results/eval_throughput.json
+
+Stock: lmms-eval's `llava_hf` (batch 1, the only one it has; needs decord) and lm-eval's `hf-multimodal` at its best of
+batch 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`; the time is that of the model's own call
+(`generate_until`, `loglikelihood`), since reading the tasks costs both the same. Answers are capped at MAX_NEW_TOKENS,
+because a random network never ends one.
+"""
+
+import os
+
+
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+import argparse
+import random
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from transformers import (
+    AutoTokenizer,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    LlavaProcessor,
+    Qwen2Config,
+    SiglipImageProcessor,
+    SiglipVisionConfig,
+)
+
+from benchmarks.record import environment, write
+from tinyworld import benchmarks as tinyworld
+from tinyworld.facts import FACTS
+from tinyworld.language import Choice
+from tinyworld.scenes import LETTERS
+
+
+MAX_NEW_TOKENS = 4
+SUBJECTS = ("mmlu_anatomy", "mmlu_astronomy")
+TASKS = {
+    "pope": ("pope",),
+    "mmbench": ("mmbench_en_dev_static",),
+    "mmstar": ("mmstar",),
+    "mmlu_5shot": SUBJECTS,
+    "hellaswag": ("hellaswag",),
+}
+TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the network and number of documents."""
+
+    vision: dict[str, int]
+    text: dict[str, Any]
+    images: int  # of POPE, with 18 questions each; the others follow
+
+
+SHAPES = {
+    "40m": Shape(
+        {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6},
+        {
+            "hidden_size": 512,
+            "intermediate_size": 1408,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 8,
+            "vocab_size": 32_000,
+            "tie_word_embeddings": True,
+        },
+        4,
+    ),
+    "3b": Shape(  # SigLIP-SO400M and the sizes of Llama-3.2-3B
+        {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
+        {
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 8,
+            "vocab_size": 128_256,
+            "tie_word_embeddings": True,
+        },
+        20,
+    ),
+    "toy": Shape(
+        {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+        {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "vocab_size": 2_000,
+            "tie_word_embeddings": True,
+        },
+        1,
+    ),
+}
+
+
+def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
+    """A plain LLaVA of random weights with 729 visual tokens an image; returns its number of parameters."""
+    tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
+    # Stock llava_hf and this package each render with this template, so that both ask the same.
+    tokenizer.chat_template = (
+        "{% for m in messages %}USER: {% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+        "{{ '<image>\n' if part.type == 'image' else part.text }}{% endfor %}{% endif %}"
+        "{% if m.role == 'user' %} ASSISTANT:{% endif %}{% endfor %}"
+    )
+    vision = SiglipVisionConfig(**shape.vision, image_size=378, patch_size=14, vision_use_head=False)
+    text = Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=729,
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-2,
+    )
+    torch.manual_seed(0)
+    model = LlavaForConditionalGeneration._from_config(config, dtype=dtype)
+    model.save_pretrained(folder)
+    LlavaProcessor(
+        SiglipImageProcessor(size={"height": 378, "width": 378}),
+        tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="full",
+        chat_template=tokenizer.chat_template,
+    ).save_pretrained(folder)
+    return model.num_parameters()
+
+
+def write_documents(root: Path, images: int) -> None:
+    """Mirrors of tinyworld's benchmarks, cut to `images`; two MMLU subjects of 50 questions with five examples."""
+    stories = tinyworld.hellaswag()
+    stories = replace(
+        stories,
+        configs={name: {s: rows[:50] for s, rows in splits.items()} for name, splits in stories.configs.items()},
+    )
+    numbers = random.Random(0)
+    exam = tinyworld.mmlu()
+    subjects = {}
+    for subject in SUBJECTS:
+        rows = []
+        for fact in numbers.sample(FACTS, 55):
+            choice = Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, numbers)
+            rows.append({"question": choice.question, "subject": subject, "choices": list(choice.options)})
+            rows[-1]["answer"] = LETTERS.index(choice.letter)
+        subjects[subject.removeprefix("mmlu_")] = {"test": rows[5:], "dev": rows[:5]}
+    for benchmark in (
+        tinyworld.pope(images),
+        tinyworld.mmbench(4 * images),
+        tinyworld.mmstar(max(1, images // 2)),
+        stories,
+        replace(exam, configs=subjects),
+    ):
+        tinyworld.write_benchmark(root, benchmark)
+
+
+def timed(model: Any, method: str, spent: list[float]) -> None:
+    """Let the instance's `method` add its seconds to `spent`."""
+    call = getattr(model, method)
+
+    def clocked(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        found = call(*arguments, **options)
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        spent.append(time.perf_counter() - start)
+        return found
+
+    setattr(model, method, clocked)
+
+
+def run_lmms(model: Any, task: str) -> tuple[float, int, list[str]]:
+    """Seconds, documents and answers of one stock lmms-eval task."""
+    from lmms_eval.evaluator import simple_evaluate
+    from lmms_eval.tasks import TaskManager
+
+    spent: list[float] = []
+    timed(model, "generate_until", spent)
+    (names,) = [name for name in TASKS.values() if task in name]
+    found = simple_evaluate(
+        model=model,
+        tasks=list(names),
+        batch_size=1,
+        task_manager=TaskManager("ERROR", model_name="aligned_llava"),
+        gen_kwargs=f"max_new_tokens={MAX_NEW_TOKENS}",
+        bootstrap_iters=0,
+        process_docs_parallel=1,
+    )
+    rows = [row for rows in found["samples"].values() for row in rows]
+    return sum(spent), len(rows), [str(row["filtered_resps"]) for row in rows]
+
+
+def run_lm(model: Any, tasks: tuple[str, ...], shots: int) -> tuple[float, int, list[float]]:
+    """Seconds, documents and log-likelihoods of stock lm-eval tasks."""
+    from lm_eval.evaluator import simple_evaluate
+
+    spent: list[float] = []
+    timed(model, "loglikelihood", spent)
+    found = simple_evaluate(model=model, tasks=list(tasks), num_fewshot=shots, bootstrap_iters=0)
+    rows = [row for rows in found["samples"].values() for row in rows]
+    return sum(spent), len(rows), [float(answer[0]) for row in rows for answer in row["filtered_resps"]]
+
+
+def stock_generation(folder: Path, device: str, dtype: str) -> Any:
+    from lmms_eval.models.simple.llava_hf import LlavaHf
+
+    return LlavaHf(str(folder), device=device, device_map=device, dtype=dtype, batch_size=1)
+
+
+def our_generation(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
+    from modeling_aligned_llava.lmms_eval_model import AlignedLlava
+
+    return AlignedLlava(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
+
+
+def stock_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
+    from lm_eval.models.hf_vlms import HFMultimodalLM
+
+    return HFMultimodalLM(str(folder), device=device, dtype=dtype, batch_size=batch_size)
+
+
+def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
+    from modeling_aligned_llava.lm_eval_model import AlignedText
+
+    return AlignedText(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
+
+
+def compare(stock: Callable[[], tuple], ours: Callable[[], tuple], rounds: int) -> dict[str, Any]:
+    """Stock and ours one after the other, `rounds` times; the ratio is the median over rounds."""
+    pairs = [(stock(), ours()) for _ in range(rounds)]
+    (_, documents, stock_answers), (_, _, our_answers) = pairs[0]
+    same = sum(
+        a == b if isinstance(a, str) else abs(a - b) < 1e-3 for a, b in zip(stock_answers, our_answers, strict=True)
+    )
+    return {
+        "documents": documents,
+        "stock_per_s": documents / statistics.median(pair[0][0] for pair in pairs),
+        "ours_per_s": documents / statistics.median(pair[1][0] for pair in pairs),
+        "ratio": statistics.median(pair[0][0] / pair[1][0] for pair in pairs),
+        "rounds": [[pair[0][0], pair[1][0]] for pair in pairs],
+        "same_answers": [same, len(stock_answers)],
+    }
+
+
+def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    shape, dtype = SHAPES[args.shape], args.dtype
+    checkpoint, root = folder / "checkpoint", folder / "data"
+    parameters = write_checkpoint(checkpoint, shape, getattr(torch, dtype))
+    write_documents(root, shape.images)
+    os.chdir(root)
+    where = (checkpoint, args.device, dtype)
+    results: dict[str, Any] = {}
+    for name in ("pope", "mmbench", "mmstar"):
+        (task,) = TASKS[name]
+        results[name] = compare(
+            lambda task=task: run_lmms(stock_generation(*where), task),
+            lambda task=task: run_lmms(our_generation(*where, args.batch_size), task),
+            args.rounds,
+        )
+    for name, shots in (("mmlu_5shot", 5), ("hellaswag", 0)):
+        tasks = TASKS[name]
+        tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
+        best = min(tried, key=lambda size: tried[size])
+        results[name] = compare(
+            lambda tasks=tasks, shots=shots, best=best: run_lm(stock_text(*where, best), tasks, shots),
+            lambda tasks=tasks, shots=shots: run_lm(our_text(*where, args.batch_size), tasks, shots),
+            args.rounds,
+        )
+        results[name]["stock_seconds_by_batch_size"] = tried
+    peak = (
+        torch.cuda.max_memory_allocated()
+        if args.device == "cuda"
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    return {
+        "benchmark": "eval_throughput",
+        **environment(),
+        "shape": args.shape,
+        "parameters": parameters,
+        "visual_tokens": 729,
+        "dtype": dtype,
+        "batch_size": args.batch_size,
+        "max_new_tokens": MAX_NEW_TOKENS,
+        "peak_memory_bytes_of_both": peak,
+        "tasks": results,
+        "ratios": {name: result["ratio"] for name, result in results.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=list(SHAPES), default="40m")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    args = parser.parse_args()
+    out = args.out.resolve() if args.out else None
+    with tempfile.TemporaryDirectory() as folder:
+        datasets.config.HF_DATASETS_CACHE = Path(folder) / "cache"  # it knows a mirror by its name, not its content
+        write(measure(args, Path(folder)), out)
+        os.chdir("/")
+
+
+if __name__ == "__main__":
+    main()

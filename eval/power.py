@@ -1,0 +1,135 @@
+"""How small a difference a benchmark can see: `python -m eval.power --run results/tinyworld`.
+
+For every benchmark of an evaluated run: the standard error of the paired difference between the baseline and another
+arm (by bootstrap, as the score is made), the smallest difference found in 80 % of repetitions at p < 0.05, and how
+many items the paper's own difference would need. Without a run, `--assume 0.1` takes the share of items on which two
+arms disagree instead. Seeds: with several in the run, their spread tells how many a difference needs.
+"""
+
+import argparse
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import norm
+
+from eval.suite import scores, statistics
+from eval.suite.benchmarks import BENCHMARKS, BY_KEY, Benchmark
+from eval.suite.files import read_json
+from eval.suite.samples import Items
+from modeling_aligned_llava.errors import UserError, run_main
+
+
+LEVEL, POWER = 0.05, 0.80
+Z = float(norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER))  # 2.80 standard errors
+
+
+def detectable(standard_error: float) -> float:
+    """The smallest true difference that a two-sided test at 5 % finds in 80 % of repetitions."""
+    return Z * standard_error
+
+
+def times_the_items(standard_error: float, claimed: float) -> float:
+    """How many times as many items would make `claimed` detectable (the error falls with their square root)."""
+    return (detectable(standard_error) / abs(claimed)) ** 2 if claimed else math.inf
+
+
+def seeds_needed(differences: list[float], claimed: float) -> int | None:
+    """Seeds an arm whose mean difference would make `claimed` detectable; None without two to tell their spread."""
+    if len(differences) < 2 or not claimed:
+        return None
+    return max(2, math.ceil((Z * float(np.std(differences, ddof=1)) / abs(claimed)) ** 2))
+
+
+def assumed_error(benchmark: Benchmark, disagree: float) -> float:
+    """Standard error in points of a paired difference near zero on the paper's number of items: sqrt(share / n)."""
+    return 100 * math.sqrt(disagree / benchmark.paper_n)
+
+
+def paper_claims(backbone: str, method: str) -> dict[str, float]:
+    """The paper's differences from its baseline, in points."""
+    table = {(row.backbone, row.method, row.benchmark): row.score or 0.0 for row in scores.paper_rows()}
+    if (backbone, method, "pope") not in table:
+        raise UserError(f"the paper has no {backbone} {method}; it has {sorted({key[:2] for key in table})}")
+    return {key: table[backbone, method, key] - table[backbone, "baseline", key] for key in BY_KEY}
+
+
+def measured(run: Path, baseline: str, method: str) -> dict[str, tuple[float, int, list[float]]]:
+    """Benchmark -> (standard error of the difference, items, the difference of every seed), of an evaluated run."""
+    found: dict[str, tuple[float, int, list[float]]] = {}
+    seeds = defaultdict(list)
+    for folder in sorted((run / "harness").glob(f"{method}*")):
+        suffix = folder.name.removeprefix(method)
+        if suffix and not suffix.startswith("-seed"):
+            continue
+        for benchmark in BENCHMARKS:
+            pair = [
+                read_json(run / "harness" / (name + suffix) / benchmark.key / "result.json")
+                for name in (baseline, method)
+            ]
+            if any(result is None or result["status"] != "ok" for result in pair):
+                continue
+            first, second = (Items(**result["items"]) for result in pair if result)
+            gap = statistics.difference(first, second, benchmark.macro, benchmark.key)
+            seeds[benchmark.key].append(gap.value)
+            found[benchmark.key] = (float(gap.draws.std()), len(first.id), seeds[benchmark.key])
+    if not found:
+        raise UserError(f"{run} holds no results of {baseline} and {method} on the same benchmarks")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m eval.power", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--run", type=Path, help="folder of an evaluated run")
+    source.add_argument("--assume", type=float, metavar="SHARE", help="share of items on which two arms disagree")
+    parser.add_argument("--baseline", default="baseline", help="arm of the run to compare with")
+    parser.add_argument("--method", default="norm-gwc", help="the arm compared, in the run and in the paper")
+    parser.add_argument("--backbone", default="Llama-3.2-3B", help="whose differences in the paper are the claims")
+    args = parser.parse_args()
+    if args.assume is not None and not 0 < args.assume <= 1:
+        raise UserError(f"--assume {args.assume}: a share between 0 and 1")
+    claims = paper_claims(args.backbone, args.method)
+    found: dict[str, tuple[float, int, list[float]]] = (
+        measured(args.run, args.baseline, args.method)
+        if args.run
+        else {b.key: (assumed_error(b, args.assume), b.paper_n, []) for b in BENCHMARKS}
+    )
+    table = Table(title=f"{args.method} against {args.baseline}: what can be seen at p < 0.05 with power 80 %")
+    for column in (
+        "benchmark",
+        "items",
+        "standard error",
+        "smallest difference",
+        "the paper's",
+        "items for it",
+        "seeds for it",
+    ):
+        table.add_column(column, justify="left" if column == "benchmark" else "right")
+    for key, (error, items, differences) in found.items():
+        table.add_row(*_row(key, error, items, differences, claims[key]))
+    Console().print(table)
+
+
+def _row(key: str, error: float, items: int, differences: list[float], claim: float) -> list[Any]:
+    needed = times_the_items(error, claim) * items
+    seeds = seeds_needed(differences, claim)
+    return [
+        BY_KEY[key].title,
+        str(items),
+        f"{error:.2f}",
+        f"{detectable(error):.2f}",
+        f"{claim:+.2f}",
+        f"{math.ceil(needed):,}" if math.isfinite(needed) else "never",
+        "not measured" if seeds is None else str(seeds),
+    ]
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,148 @@
+"""lm-eval model `aligned_llava`: the decoder of any vision-language checkpoint, or a bare one, on text tasks.
+
+    python -m modeling_aligned_llava.lm_eval_model run --model aligned_llava --model_args pretrained=PATH --tasks mmlu
+
+lm-eval has no entry points for models, so this module is also its command line. Log-likelihoods are those of a plain
+forward pass; what requests share (few-shot blocks, the context of several endings) is computed once, and the
+vocabulary's logits only where a continuation is scored.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
+from modeling_aligned_llava.batched_generation import load_complete, local_folder
+from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
+from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_share, pack, plan, positions
+
+
+Request = tuple[tuple[str, str], list[int], list[int]]  # (texts, tokens of the context, tokens of the continuation)
+
+
+@register_model("aligned_llava")
+class AlignedText(HFLM):
+    """Log-likelihoods for lm-eval's `loglikelihood` tasks (and HFLM's own `generate_until`).
+
+    Args:
+        pretrained: checkpoint folder or Hub id, of a vision-language model or a causal language model.
+        dtype: "auto", "float32", "bfloat16", ...
+        device: torch device of the network.
+        batch_size: rows a forward pass; recorded with every score.
+        answer_log: JSONL file that keeps every batch; a killed run continues from it.
+        fingerprint: sha256 of the checkpoint if it is known already (default: computed).
+        shared_prefix: compute what requests share only once, where the model allows it.
+        trust_remote_code: run model code that lies in the checkpoint.
+        progress: called with the number of requests after each batch, instead of a progress bar.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        dtype: str = "auto",
+        device: str | None = None,
+        batch_size: int | str = 1,
+        answer_log: str | None = None,
+        fingerprint: str | None = None,
+        shared_prefix: bool = True,
+        trust_remote_code: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        folder = local_folder(pretrained)
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        multimodal = config.get_text_config() is not config
+        auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+        model = load_complete(auto_class, folder, dtype, trust_remote_code).to(device or "cpu")
+        tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
+        self._shared_prefix = shared_prefix and can_share(model)
+        self.log_to(answer_log)
+        self._weights = fingerprint or hash_checkpoint(folder)
+        self._settings = json.dumps(
+            {
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "batch_size": self.batch_size,
+                "shared_prefix": self._shared_prefix,
+                "max_length": self.max_length,
+            },
+            sort_keys=True,
+        )
+        self.progress = progress
+
+    def log_to(self, answer_log: str | None) -> None:
+        """Keep the scores from here on in another file; None keeps them in memory."""
+        self._log = AnswerLog(answer_log)
+
+    def _loglikelihood_tokens(
+        self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        """(summed log-probability of the continuation, whether it is the greedy one), in the order of `requests`."""
+        asked: dict[tuple[int, ...], list[int]] = defaultdict(list)  # what the network reads -> requests
+        for index, (_, context, continuation) in enumerate(requests):
+            if not context or not continuation or len(continuation) > self.max_length:
+                raise ValueError(f"request {index}: {len(context)} and {len(continuation)} tokens cannot be scored")
+            asked[tuple((context + continuation)[-(self.max_length + 1) : -1])].append(index)
+        rows = [list(row) for row in asked]
+        owners = list(asked.values())
+        scored = [max(len(requests[index][2]) for index in indices) for indices in owners]
+        free = [len(row) - tail if self._shared_prefix else 0 for row, tail in zip(rows, scored, strict=True)]
+        segments = plan(rows, [""] * len(rows), [(0, most) for most in free], self.batch_size)
+        results: dict[int, tuple[float, bool]] = {}
+        with tqdm(
+            total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
+        ) as bar:
+            for batch in pack(segments, [len(row) for row in rows], self.batch_size):
+                members = [row for segment in batch for row in segment.rows]
+                indices = [index for row in members for index in owners[row]]
+                keys = [self._key(requests[index]) for index in indices]
+                answers = self._log.find(keys)
+                if answers is None:
+                    tails = [[requests[index][2] for index in owners[row]] for row in members]
+                    answers = [json.dumps(score) for score in self._score(rows, batch, tails)]
+                    self._log.append(keys, answers)
+                for index, answer in zip(indices, answers, strict=True):
+                    value, greedy = json.loads(answer)
+                    results[index] = value, greedy
+                    self.cache_hook.add_partial("loglikelihood", requests[index][0], (value, greedy))
+                (self.progress or bar.update)(len(indices))
+        return [results[index] for index in range(len(requests))]
+
+    def _key(self, request: Request) -> AnswerKey:
+        tokens = hash_text(json.dumps(request[1:]))
+        return AnswerKey(self._weights, "loglikelihood", 0, tokens, "", self._settings)
+
+    @torch.inference_mode()
+    def _score(
+        self, rows: list[list[int]], batch: list[Segment], tails: list[list[list[int]]]
+    ) -> Iterator[tuple[float, bool]]:
+        """Scores of the continuations `tails[i]` of the batch's row i, row by row."""
+        shared = SharedPrefix.build(self.model, rows, batch, self.tokenizer.pad_token_id or 0)
+        kept = max(len(tail) for options in tails for tail in options)
+        logits = self.model(
+            input_ids=shared.ids[:, shared.cached :],
+            attention_mask=shared.mask,
+            position_ids=positions(shared.mask)[:, shared.cached :],
+            past_key_values=shared.cache,
+            logits_to_keep=kept,
+        ).logits  # (rows, kept, vocabulary)
+        logprobs = logits.float().log_softmax(-1)
+        for row, options in zip(logprobs, tails, strict=True):
+            for tail in options:
+                target = torch.tensor(tail, device=row.device)
+                own = row[-len(tail) :]
+                value = own.gather(-1, target[:, None]).sum()
+                yield value.item(), bool((own.argmax(-1) == target).all())
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

@@ -1,0 +1,60 @@
+"""Detectable differences against simulation, and the command on results and on an assumption."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from eval import power
+from eval.suite.benchmarks import BY_KEY
+from modeling_aligned_llava.errors import UserError
+
+
+def test_the_smallest_difference_is_found_in_80_percent_of_repetitions():
+    random = np.random.default_rng(0)
+    error = 0.7
+    found = power.detectable(error) + error * random.standard_normal(20_000)
+    assert np.mean(abs(found) > norm.ppf(0.975) * error) == pytest.approx(0.80, abs=0.01)
+    assert power.times_the_items(error, power.detectable(error) / 2) == pytest.approx(4)
+
+
+def test_seeds_need_a_spread():
+    assert power.seeds_needed([1.0], 1.0) is None
+    assert power.seeds_needed([0.0, 2.0], 1.0) == 16  # (2.80 * sqrt 2)^2 = 15.7
+    assert power.seeds_needed([1.0, 1.0], 5.0) == 2
+
+
+def test_the_papers_pope_claim_is_out_of_reach():
+    claim = power.paper_claims("Llama-3.2-3B", "norm-gwc")["pope"]
+    assert claim == pytest.approx(0.12)
+    assert power.times_the_items(power.assumed_error(BY_KEY["pope"], 0.05), claim) > 20
+    with pytest.raises(UserError, match="no Vicuna norm"):
+        power.paper_claims("Vicuna", "norm")
+
+
+def run_command(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["power", *map(str, arguments)])
+    power.main()
+
+
+def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
+    random = np.random.default_rng(1)
+    for arm, right in (("baseline", 0.5), ("norm-gwc", 0.6), ("baseline-seed7", 0.5), ("norm-gwc-seed7", 0.7)):
+        ids = [str(i) for i in range(400)]
+        items = {"id": ids, "correct": list(map(float, random.random(400) < right)), "stratum": [""] * 400}
+        folder = tmp_path / "harness" / arm / "pope"
+        folder.mkdir(parents=True)
+        result = {"status": "ok", "items": items | {"cluster": ids}}
+        (folder / "result.json").write_text(json.dumps(result))
+    error, items, differences = power.measured(tmp_path, "baseline", "norm-gwc")["pope"]
+    assert items == 400 and len(differences) == 2
+    assert error == pytest.approx(100 * np.sqrt((0.25 + 0.24) / 400), rel=0.1)
+    monkeypatch.setenv("COLUMNS", "200")
+    run_command(monkeypatch, "--run", tmp_path)
+    assert "POPE" in capsys.readouterr().out
+    with pytest.raises(UserError, match="holds no results"):
+        run_command(monkeypatch, "--run", tmp_path, "--method", "norm")
+    with pytest.raises(UserError, match="between 0 and 1"):
+        run_command(monkeypatch, "--assume", 2)
