@@ -9,22 +9,23 @@ because a random network never ends one.
 """
 
 import os
+import tempfile
 
 
-os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+# Read when datasets is imported. Its cache knows a mirror by its name, not its content: a new one for each run.
+os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HOME=tempfile.mkdtemp())
 
 import argparse
 import random
 import resource
+import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import datasets
 import torch
 from transformers import (
     AutoTokenizer,
@@ -311,9 +312,9 @@ def main() -> None:
     args = parser.parse_args()
     out = args.out.resolve() if args.out else None
     with tempfile.TemporaryDirectory() as folder:
-        datasets.config.HF_DATASETS_CACHE = Path(folder) / "cache"  # it knows a mirror by its name, not its content
         write(measure(args, Path(folder)), out)
         os.chdir("/")
+    shutil.rmtree(os.environ["HF_HOME"])
 
 
 if __name__ == "__main__":

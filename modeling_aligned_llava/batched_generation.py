@@ -16,9 +16,11 @@ from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix
+from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_share
 
 
+FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
+CPU_TOKENS = 2048
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -29,6 +31,14 @@ class Generator:
 
     model: Any
     processor: Any
+
+    def shares_prefixes(self) -> bool:
+        """Whether rows can be laid out behind a shared prefix."""
+        return self.model.config.model_type in FIXED_RESOLUTION and can_share(self.model)
+
+    def most_tokens(self) -> int | None:
+        """Tokens a batch of rows that share nothing: a CPU slows down where they leave its caches; None is no limit."""
+        return CPU_TOKENS if self.model.device.type == "cpu" else None
 
     def render(self, text: str, images: int) -> str:
         """One user turn as the checkpoint's chat template writes it, `images` pictures before the text.
@@ -137,11 +147,27 @@ def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_
     return model.eval()
 
 
+def drop_unused_vision_layers(model: Any) -> None:
+    """Cut off the layers of a LLaVA's vision tower behind the one its projector reads; the features stay the same."""
+    layer, depth = model.config.vision_feature_layer, model.config.vision_config.num_hidden_layers
+    stacks = [
+        module
+        for module in model.model.vision_tower.modules()
+        if isinstance(module, torch.nn.ModuleList) and len(module) == depth
+    ]
+    if not isinstance(layer, int) or layer >= -1 or len(stacks) != 1:
+        return
+    del stacks[0][depth + layer + 1 :]
+    model.config.vision_feature_layer = -1
+
+
 def load_generator(
     folder: str, dtype: str = "auto", device: str = "cpu", trust_remote_code: bool = False
 ) -> Generator:
     """Load a checkpoint, complete, for greedy decoding with its own processor."""
     model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code)
+    if model.config.model_type in FIXED_RESOLUTION:
+        drop_unused_vision_layers(model)
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"

@@ -133,13 +133,14 @@ class AlignedText(HFLM):
             past_key_values=shared.cache,
             logits_to_keep=kept,
         ).logits  # (rows, kept, vocabulary)
-        logprobs = logits.float().log_softmax(-1)
-        for row, options in zip(logprobs, tails, strict=True):
+        totals = logits.float().logsumexp(-1)
+        best = logits.argmax(-1)
+        for row, total, greedy, options in zip(logits, totals, best, tails, strict=True):
             for tail in options:
                 target = torch.tensor(tail, device=row.device)
-                own = row[-len(tail) :]
-                value = own.gather(-1, target[:, None]).sum()
-                yield value.item(), bool((own.argmax(-1) == target).all())
+                chosen = row[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
+                value = (chosen - total[-len(tail) :]).sum()
+                yield value.item(), bool((greedy[-len(tail) :] == target).all())
 
 
 if __name__ == "__main__":

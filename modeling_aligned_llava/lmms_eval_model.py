@@ -18,12 +18,11 @@ from PIL import Image
 from tqdm import tqdm
 
 from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
-from modeling_aligned_llava.shared_prefix import Segment, can_share, pack, plan
+from modeling_aligned_llava.shared_prefix import Segment, pack, plan
 
 
 GREY = (127, 127, 127)
 DEFAULT_MAX_NEW_TOKENS = 128  # for tasks that name no limit (mmstar)
-FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
 
 
 def manifest() -> Any:
@@ -109,8 +108,7 @@ class AlignedLlava(lmms):
         self.batch_size = int(batch_size or 1)
         self._max_new_tokens = max_new_tokens
         self._log = AnswerLog(answer_log)
-        model = self._generator.model
-        self._shared_prefix = shared_prefix and model.config.model_type in FIXED_RESOLUTION and can_share(model)
+        self._shared_prefix = shared_prefix and self._generator.shares_prefixes()
         self._blank_images = blank_images
         self._progress = progress
 
@@ -161,7 +159,7 @@ class AlignedLlava(lmms):
         pictures_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
         ranges = [(end, len(ids) - 1) for end, ids in zip(pictures_end, tokens, strict=True)]
         segments = plan(tokens, [row.image for row in rows], ranges, self.batch_size)
-        return pack(segments, [len(ids) for ids in tokens], self.batch_size)
+        return pack(segments, [len(ids) for ids in tokens], self.batch_size, self._generator.most_tokens())
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Canonical JSON of all that shapes an answer besides its prompt and image."""

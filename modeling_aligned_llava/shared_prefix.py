@@ -83,8 +83,11 @@ def plan(
     return segments[::-1]
 
 
-def pack(segments: list[Segment], lengths: Sequence[int], most: int) -> list[list[Segment]]:
-    """Batches of at most `most` rows: segments that share together, single rows together, like lengths together."""
+def pack(segments: list[Segment], lengths: Sequence[int], most: int, tokens: int | None = None) -> list[list[Segment]]:
+    """Batches of at most `most` rows: segments that share together, single rows together, like lengths together.
+
+    A batch of single rows holds at most `tokens` tokens if that is given (but always a row).
+    """
     batches: list[list[Segment]] = []
     for sharing in (True, False):
         chosen = [segment for segment in segments if (len(segment.rows) > 1) == sharing]
@@ -93,7 +96,8 @@ def pack(segments: list[Segment], lengths: Sequence[int], most: int) -> list[lis
         for segment in chosen:
             if len(segment.rows) > room:
                 batches.append([])
-                room = most
+                longest = lengths[segment.rows[0]]
+                room = most if sharing or tokens is None else min(most, max(1, tokens // longest))
             batches[-1].append(segment)
             room -= len(segment.rows)
     return batches
