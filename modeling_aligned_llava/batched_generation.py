@@ -37,7 +37,7 @@ class Generator:
         return self.model.config.model_type in FIXED_RESOLUTION and can_share(self.model)
 
     def most_tokens(self) -> int | None:
-        """Tokens a batch of rows that share nothing: a CPU slows down where they leave its caches; None is no limit."""
+        """Tokens a batch of rows that share nothing: a CPU slows down where they leave its caches."""
         return CPU_TOKENS if self.model.device.type == "cpu" else None
 
     def render(self, text: str, images: int) -> str:
