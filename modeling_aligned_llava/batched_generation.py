@@ -13,7 +13,7 @@ import torch
 from huggingface_hub import snapshot_download
 from PIL import Image
 from safetensors import SafetensorError
-from transformers import AutoModelForImageTextToText, AutoProcessor, GenerationConfig
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_share
@@ -121,7 +121,9 @@ def local_folder(source: str) -> str:
     return source if Path(source).is_dir() else snapshot_download(source)
 
 
-def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_remote_code: bool = False) -> Any:
+def load_complete(
+    auto_class: Any, folder: str, dtype: str | torch.dtype, trust_remote_code: bool = False, **kwargs: Any
+) -> Any:
     """`auto_class.from_pretrained`, in evaluation mode, that never fills a hole with random weights.
 
     Raises:
@@ -135,6 +137,7 @@ def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_
             trust_remote_code=trust_remote_code,
             output_loading_info=True,
             ignore_mismatched_sizes=True,
+            **kwargs,
         )
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
@@ -147,27 +150,25 @@ def load_complete(auto_class: Any, folder: str, dtype: str | torch.dtype, trust_
     return model.eval()
 
 
-def drop_unused_vision_layers(model: Any) -> None:
-    """Cut off the layers of a LLaVA's vision tower behind the one its projector reads; the features stay the same."""
-    layer, depth = model.config.vision_feature_layer, model.config.vision_config.num_hidden_layers
-    stacks = [
-        module
-        for module in model.model.vision_tower.modules()
-        if isinstance(module, torch.nn.ModuleList) and len(module) == depth
-    ]
-    if not isinstance(layer, int) or layer >= -1 or len(stacks) != 1:
-        return
-    del stacks[0][depth + layer + 1 :]
-    model.config.vision_feature_layer = -1
+def _configuration(folder: str, trust_remote_code: bool) -> Any:
+    """The checkpoint's configuration; a LLaVA's vision tower ends at the layer that its projector reads."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    if config.model_type in FIXED_RESOLUTION and isinstance(config.vision_feature_layer, int):
+        unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
+        config.vision_config.num_hidden_layers -= unused
+        config.vision_feature_layer += unused
+    return config
 
 
 def load_generator(
     folder: str, dtype: str = "auto", device: str = "cpu", trust_remote_code: bool = False
 ) -> Generator:
     """Load a checkpoint, complete, for greedy decoding with its own processor."""
-    model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code)
-    if model.config.model_type in FIXED_RESOLUTION:
-        drop_unused_vision_layers(model)
+    config = _configuration(folder, trust_remote_code)
+    model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code, config=config)
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"

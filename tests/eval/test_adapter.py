@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlavaForConditionalGeneration
 
 from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.errors import UserError
@@ -61,6 +62,17 @@ def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
         ids = torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1)
     expected = CONTROL_CHARACTERS.sub("", processor.decode(ids[0, start:], skip_special_tokens=True))
     assert answers[1] == expected.split("\n\n")[0]
+
+
+def test_the_vision_tower_ends_where_the_projector_reads(tiny_llava):
+    whole = LlavaForConditionalGeneration.from_pretrained(tiny_llava).eval()
+    cut = load_generator(str(tiny_llava), "float32").model
+    layers = [len(model.model.vision_tower.encoder.layers) for model in (whole, cut)]
+    assert layers[1] == layers[0] - 1
+    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = [model.model.get_image_features(pixels).pooler_output for model in (whole, cut)]
+    assert all(torch.equal(a, b) for a, b in zip(*features, strict=True))
 
 
 def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
