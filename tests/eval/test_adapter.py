@@ -1,6 +1,7 @@
 """The lmms-eval adapter on a stock LLaVA, driven the way lmms-eval drives it."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -64,9 +65,12 @@ def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
     assert answers[1] == expected.split("\n\n")[0]
 
 
-def test_the_vision_tower_ends_where_the_projector_reads(tiny_llava):
-    whole = LlavaForConditionalGeneration.from_pretrained(tiny_llava).eval()
-    cut = load_generator(str(tiny_llava), "float32").model
+def test_the_vision_tower_ends_where_the_projector_reads(tiny_llava, tmp_path):
+    shutil.copytree(tiny_llava, tmp_path / "llava")
+    config = json.loads((tmp_path / "llava/config.json").read_text())
+    (tmp_path / "llava/config.json").write_text(json.dumps(config | {"vision_feature_layer": -2}))
+    whole = LlavaForConditionalGeneration.from_pretrained(tmp_path / "llava").eval()
+    cut = load_generator(str(tmp_path / "llava"), "float32").model
     layers = [len(model.model.vision_tower.encoder.layers) for model in (whole, cut)]
     assert layers[1] == layers[0] - 1
     pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
