@@ -1,9 +1,11 @@
 """What a stage is told: `RunArguments` (ours) beside TRL's `SFTConfig`, from one YAML file and the command line."""
 
 import json
+import os
 import warnings
 from dataclasses import dataclass, field, fields
 
+import torch
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
@@ -33,6 +35,25 @@ class RunArguments:
     )
     model_name_or_path: str | None = field(default=None, metadata={"help": "stage 2: the checkpoint to go on from"})
 
+    compact_head: bool = field(default=True, metadata={"help": "logits only where there are labels, on a CPU too"})
+    packed_rows: bool = field(
+        default=False, metadata={"help": "the rows of a micro-batch in one sequence without padding or cross-talk"}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "sdpa (default), flash_attention_2, flex_attention: the last two for packing"}
+    )
+    feature_cache: str | None = field(
+        default=None, metadata={"help": "folder for the features of a frozen vision tower, shared by all arms"}
+    )
+    feature_cache_gb: float = field(default=50.0, metadata={"help": "most that the feature cache may hold, in GB"})
+    held_out: int = field(
+        default=0, metadata={"help": "rows kept from training; their loss every eval_steps, eval_strategy: steps"}
+    )
+    sample_rows: int = field(default=0, metadata={"help": "held-out rows that are answered at every evaluation"})
+    probe_rows: int = field(
+        default=8, metadata={"help": "rows of the norm and cosine probe, at start and every save_steps; 0: no probe"}
+    )
+
     def __post_init__(self) -> None:
         method_fields(self.method)
         for each in fields(self):
@@ -41,6 +62,8 @@ class RunArguments:
                 setattr(self, each.name, value.replace("{method}", self.method))
         given = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
         self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
+        if self.sample_rows > self.held_out:
+            raise UserError(f"sample_rows {self.sample_rows} are more than the {self.held_out} held_out rows")
         if self.prompt_format not in ("plain", "chat"):
             raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
         from_backbones = self.vision_tower is not None and self.language_model is not None
@@ -55,6 +78,8 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         UserError: the file is missing or a setting is unknown or wrong.
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
+    if not torch.accelerator.is_available():
+        argv = [*argv, "--use_cpu", "true"]  # or several processes would not notice each other
     try:
         parser = TrlParser([RunArguments, SFTConfig])  # type: ignore[list-item]
         run, training = parser.parse_args_and_config(argv)
@@ -62,11 +87,17 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except (ValueError, TypeError) as error:
         raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != training.world_size:
+        raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
+    if training.packing or training.padding_free:
+        raise UserError("packing and padding_free are for text alone: say packed_rows for rows with images")
     training.output_dir = training.output_dir.replace("{method}", run.method)
     training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
     training.remove_unused_columns = False  # the collator needs the image paths
     training.disable_tqdm = True  # rich shows the progress
-    training.report_to = []
+    if (training.eval_strategy != "no") != (run.held_out > 0):
+        raise UserError("held_out and eval_strategy (steps, with eval_steps) go together: give both or none")
     training.gradient_accumulation_steps = accumulation_steps(
         run.global_batch_size, training.per_device_train_batch_size, training.world_size
     )

@@ -4,6 +4,7 @@ import json
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -14,25 +15,33 @@ from train.stage_folder import say
 
 
 class JsonLines(TrainerCallback):
-    """Appends what is logged to a file; a resumed run first drops the lines after its checkpoint."""
+    """Appends what is logged to a file: training loss, and held-out loss where there is one."""
 
     def __init__(self, path: Path):
         self.path = path
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if not state.is_world_process_zero:
-            return
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
-        kept = [line for line in lines if _step(line) <= state.global_step]
-        unfinished = self.path.with_name(f".{self.path.name}.tmp")
-        unfinished.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-        os.replace(unfinished, self.path)
+        if state.is_world_process_zero:
+            drop_lines_behind(self.path, state.global_step)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or "loss" not in logs:
-            return
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+        if state.is_world_process_zero and ("loss" in logs or "eval_loss" in logs):
+            append_line(self.path, {"step": state.global_step, **logs})
+
+
+def append_line(path: Path, record: dict[str, Any]) -> None:
+    """Add one JSON line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def drop_lines_behind(path: Path, step: int) -> None:
+    """A resumed run drops the lines after its checkpoint before it writes them again."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    kept = [line for line in lines if _step(line) <= step]
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    os.replace(unfinished, path)
 
 
 def _step(line: str) -> float:

@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.utils.data import Sampler
 
+from modeling_aligned_llava.errors import UserError
+
 
 class LengthGroupedSampler(Sampler[int]):
     """Indices of one epoch.
@@ -17,14 +19,29 @@ class LengthGroupedSampler(Sampler[int]):
         lengths: tokens of each row.
         step_size: rows of one optimizer step over all processes.
         seed: seed of the run; with the epoch it fixes the order.
+        drop_last: leave out the last, incomplete step of an epoch; else several processes repeat rows to fill it, and
+            the steps depend on their number.
         steps_per_megabatch: rows are sorted within random groups of so many steps.
+
+    Raises:
+        UserError: there are fewer rows than one step takes, and incomplete steps are left out.
     """
 
-    def __init__(self, lengths: Sequence[int], step_size: int, seed: int, steps_per_megabatch: int = 50):
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        step_size: int,
+        seed: int,
+        drop_last: bool = False,
+        steps_per_megabatch: int = 50,
+    ):
+        if drop_last and len(lengths) < step_size:
+            raise UserError(f"{len(lengths)} rows are less than one step of {step_size} (dataloader_drop_last)")
         self.lengths = torch.tensor(lengths)
         self.step_size = step_size
         self.megabatch = step_size * steps_per_megabatch
         self.seed = seed
+        self.drop_last = drop_last
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -32,7 +49,8 @@ class LengthGroupedSampler(Sampler[int]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return len(self.lengths)
+        rows = len(self.lengths)
+        return rows - rows % self.step_size if self.drop_last else rows
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
@@ -44,4 +62,4 @@ class LengthGroupedSampler(Sampler[int]):
         whole = [step for step in steps if len(step) == self.step_size]
         rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift the groups behind it
         shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator)]
-        return (int(i) for step in [*shuffled, *rest] for i in step)
+        return (int(i) for step in [*shuffled, *([] if self.drop_last else rest)] for i in step)

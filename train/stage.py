@@ -18,6 +18,9 @@ from train.arguments import RunArguments, parse_arguments
 from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
 from train.collator import ImageTextCollator
 from train.conversations import read_conversations
+from train.feature_cache import FeatureCache
+from train.gradient_ledger import GradientLedger
+from train.model_callbacks import LayerProbe, SampleAnswers, first_rows
 from train.norm_parameters import norm_parameters
 from train.parameter_groups import freeze, group_parameters
 from train.stage_folder import StageFolder, peek_settings, say, write_json
@@ -108,19 +111,41 @@ def _build_trainer(
     assert isinstance(run.learning_rates, dict)
     groups = group_parameters(model, run.learning_rates, run.frozen)
     freeze(model, groups)
-    stage = Path(str(training.output_dir)).name
+    output = Path(str(training.output_dir))
+    held_out = None
+    if run.held_out:
+        if run.held_out >= len(dataset):
+            raise UserError(f"held_out {run.held_out} leaves nothing of {len(dataset)} rows to train on")
+        parts = dataset.train_test_split(test_size=run.held_out, seed=training.seed)
+        dataset, held_out = parts["train"], parts["test"]
+    if run.attn_implementation is not None:
+        model.model.language_model.set_attn_implementation(run.attn_implementation)
+    cache = _feature_cache(run, training, model, processor)
+    collator = ImageTextCollator(processor.image_processor, tokenizer.pad_token_id, run.packed_rows, cache)
+    plain = ImageTextCollator(processor.image_processor, tokenizer.pad_token_id)
+    callbacks = [
+        JsonLines(output / "log.jsonl"),
+        ProgressBar(f"{run.method} {output.name}"),
+        StopOnBrokenLoss(),
+    ]
+    if run.probe_rows:
+        callbacks.append(LayerProbe(output / "probe.jsonl", plain, first_rows(held_out or dataset, run.probe_rows)))
+    if held_out is not None and run.sample_rows:
+        callbacks.append(
+            SampleAnswers(output / "samples.jsonl", plain, first_rows(held_out, run.sample_rows), tokenizer)
+        )
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
         train_dataset=dataset,
-        data_collator=ImageTextCollator(processor.image_processor, tokenizer.pad_token_id),
+        eval_dataset=held_out,
+        data_collator=collator,
         processing_class=processor,
-        callbacks=[
-            JsonLines(Path(str(training.output_dir)) / "log.jsonl"),
-            ProgressBar(f"{run.method} {stage}"),
-            StopOnBrokenLoss(),
-        ],
+        callbacks=callbacks,
         parameter_groups=groups,
+        compact_head=run.compact_head,
+        feature_cache=cache,
+        ledger=GradientLedger(output / "gradients.jsonl"),
     )
     trainer.remove_callback(PrinterCallback)
     _say(
@@ -134,6 +159,28 @@ def _build_trainer(
     for group in groups:
         _say(trainer, str(group))
     return trainer
+
+
+def _feature_cache(
+    run: RunArguments, training: SFTConfig, model: AlignedLlavaForConditionalGeneration, processor: ProcessorMixin
+) -> FeatureCache | None:
+    """The cache that the settings ask for.
+
+    Raises:
+        UserError: the tower is trained, or sharded.
+    """
+    if run.feature_cache is None:
+        return None
+    tower, layer = model.model.vision_tower, model.config.vision_feature_layer
+    if not isinstance(layer, int):
+        raise UserError(f"feature_cache keeps one layer of the vision tower; this model reads {layer}")
+    if any(parameter.requires_grad for parameter in tower.parameters()):
+        raise UserError("feature_cache: the vision tower is trained here, its features change at every step")
+    if training.deepspeed or training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        raise UserError("feature_cache works on one process or with DDP, not where the tower is sharded")
+    share = run.feature_cache_gb * 1e9 / training.world_size
+    precision = "bfloat16" if training.bf16 else "float32"
+    return FeatureCache(run.feature_cache, share, tower, layer, processor.image_processor, precision)
 
 
 def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:

@@ -14,7 +14,10 @@ import yaml
 
 
 # Settings that may differ between two starts of the same run without changing its weights.
-_FREE = {"output_dir", "logging_steps", "save_steps", "save_total_limit", "dataloader_num_workers"}
+_FREE = {
+    *("output_dir", "logging_steps", "save_steps", "save_total_limit", "dataloader_num_workers", "report_to"),
+    *("eval_steps", "sample_rows", "probe_rows", "feature_cache", "feature_cache_gb"),
+}
 
 
 class StageFolder:

@@ -9,24 +9,13 @@ from torch.utils.data import Sampler
 from transformers import PreTrainedModel
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import SFTTrainer
-from trl.trainer import utils as trl_utils
 
+from train.compact_head import score_labelled_positions_only
+from train.feature_cache import FeatureCache
+from train.gradient_ledger import GradientLedger
 from train.parameter_groups import ParameterGroup
 from train.sampler import LengthGroupedSampler
 from train.stage_folder import checkpoint_marker, write_json
-
-
-def _score_labelled_positions_only() -> None:
-    """Let TRL's fused head score only the labelled positions on a CPU too, as it does on a GPU.
-
-    Without Triton TRL scores every position, to spare compiling accelerators a new shape per batch. A CPU has none to
-    spare, and the head is a quarter of a small model's step.
-    """
-    with_triton = trl_utils._use_triton
-    trl_utils._use_triton = lambda device: device.type == "cpu" or with_triton(device)
-
-
-_score_labelled_positions_only()
 
 
 class AlignedSFTTrainer(SFTTrainer):
@@ -34,12 +23,38 @@ class AlignedSFTTrainer(SFTTrainer):
 
     Args:
         parameter_groups: from `group_parameters`; the frozen ones are left out of the optimizer.
+        compact_head: compute logits only where there are labels, on a CPU too.
+        feature_cache: the collator's, where the vision tower is frozen.
+        ledger: sees the gradients before they are clipped.
         kwargs: as `SFTTrainer`'s.
     """
 
-    def __init__(self, *args: Any, parameter_groups: list[ParameterGroup], **kwargs: Any):
+    def __init__(
+        self,
+        *args: Any,
+        parameter_groups: list[ParameterGroup],
+        compact_head: bool = True,
+        feature_cache: FeatureCache | None = None,
+        ledger: GradientLedger | None = None,
+        **kwargs: Any,
+    ):
         self.parameter_groups = parameter_groups
+        self.feature_cache = feature_cache
+        self.ledger = ledger
+        score_labelled_positions_only(compact_head)
         super().__init__(*args, **kwargs)
+        if ledger is not None:
+            self.add_callback(ledger)
+        if feature_cache is not None:
+            self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
+            feature_cache.attach(self.vision_tower)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        inputs = super()._prepare_inputs(inputs)
+        if self.feature_cache is None:
+            return inputs
+        with self.accelerator.autocast():
+            return self.feature_cache.complete(inputs, self.vision_tower)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """One optimizer group for each learning rate (two where weight decay spares biases and norms)."""
@@ -64,12 +79,17 @@ class AlignedSFTTrainer(SFTTrainer):
         self.optimizer = optimizer_class(groups, **kwargs)
         return self.optimizer
 
+    def _clip_grad_norm(self, model):
+        if self.ledger is not None and not self.is_deepspeed_enabled:  # which has no gradients to look at
+            self.ledger.before_clipping(self)
+        return super()._clip_grad_norm(model)
+
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
         rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
         step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        return LengthGroupedSampler(rows["length"], step_size, self.args.seed)
+        return LengthGroupedSampler(rows["length"], step_size, self.args.seed, self.args.dataloader_drop_last)
 
     def _save_checkpoint(self, model, trial):
         super()._save_checkpoint(model, trial)

@@ -1,7 +1,9 @@
 """The order of rows: complete, grouped, random between steps, and a function of seed and epoch alone."""
 
+import pytest
 import torch
 
+from modeling_aligned_llava.errors import UserError
 from train.sampler import LengthGroupedSampler
 
 
@@ -26,3 +28,12 @@ def test_order_depends_on_seed_and_epoch_alone():
 
     assert order(1, 0) == order(1, 0) and order(1, 2) == order(1, 2)
     assert order(1, 0) != order(1, 1) and order(1, 0) != order(2, 0)
+
+
+def test_an_incomplete_last_step_is_left_out_if_asked():
+    kept, dropped = (
+        LengthGroupedSampler(list(range(50)), step_size=8, seed=1, drop_last=drop) for drop in (False, True)
+    )
+    assert list(dropped) == list(kept)[:48] and (len(kept), len(dropped)) == (50, 48)
+    with pytest.raises(UserError, match="7 rows are less than one step of 8"):
+        LengthGroupedSampler(list(range(7)), step_size=8, seed=1, drop_last=True)

@@ -1,0 +1,312 @@
+"""Samples per second of both training stages, ours against stock TRL's `SFTTrainer`: same model, rows, global batch.
+
+    python -m benchmarks.train_throughput --out benchmarks/results/train_throughput.json
+
+Every measurement is a process of its own, so that its peak memory is its own; stock and ours take turns, and a ratio
+is that of one pair. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. Ours is then
+run with one flag changed at a time. `--device cuda --shape llama-3.2-3b` measures the paper's shapes with random
+weights; without a GPU it runs the toy shape and says so.
+"""
+
+import argparse
+import json
+import math
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import trl
+from datasets import Dataset
+from transformers import TrainerCallback
+from trl import SFTConfig, SFTTrainer
+
+from benchmarks.record import environment, write
+from benchmarks.training_worlds import LENGTHS, SHAPES, Shape, make_model, make_processor, make_rows
+from train.collator import ImageTextCollator
+from train.conversations import read_conversations
+from train.feature_cache import FeatureCache
+from train.parameter_groups import freeze, group_parameters
+from train.tokenization import tokenize_conversations
+from train.trainer import AlignedSFTTrainer
+
+
+TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape
+RATES = {1: {"multi_modal_projector": 1e-3}, 2: {"^model|^lm_head": 1e-5}}
+FROZEN = {1: ["vision_tower", "language_model", "lm_head"], 2: [r"vision_tower\.(head|post_layernorm)\."]}
+# What is changed against ours in the ablation; `packed_rows` and the cache are not on by default.
+FLAGS: dict[str, dict[str, Any]] = {
+    "without compact_head": {"compact_head": False},
+    "without dropped vision layers": {"drop_unused": False},
+    "without length grouping": {"group": False},
+    "with packed_rows": {"packed": True},
+    "with torch_compile": {"compile": True},
+    "with feature_cache, filling": {"cache": True},
+    "with feature_cache, filled": {"cache": True},
+}
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bfloat16, from the makers' data sheets
+
+
+class Clock(TrainerCallback):
+    """Seconds of each epoch."""
+
+    def __init__(self) -> None:
+        self.epochs: list[float] = []
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.start = _now()
+
+    def on_epoch_end(self, args, state, control, **kwargs):
+        self.epochs.append(_now() - self.start)
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags: dict[str, Any]) -> dict[str, Any]:
+    """One run of `epochs` epochs in this process; the last one is timed."""
+    ours = who == "ours"
+    processor = make_processor(shape, stage)
+    model = make_model(shape, "norm-gwc", drop_unused=ours and flags.get("drop_unused", True), device=device)
+    groups = group_parameters(model, RATES[stage], FROZEN[stage])
+    freeze(model, groups)
+    rows = read_conversations(folder / f"stage{stage}.json", folder)
+    arguments = SFTConfig(
+        output_dir=str(folder / "out"),
+        num_train_epochs=shape.epochs,
+        per_device_train_batch_size=shape.micro_batch[stage],
+        gradient_accumulation_steps=shape.global_batch // shape.micro_batch[stage],
+        learning_rate=1e-5,
+        max_length=None,
+        assistant_only_loss=not ours,
+        use_cpu=device == "cpu",
+        bf16=device == "cuda",
+        gradient_checkpointing=shape.checkpointing[stage],
+        torch_compile=ours and flags.get("compile", False),
+        train_sampling_strategy="group_by_length" if ours and flags.get("group", True) else "random",
+        remove_unused_columns=not ours,
+        dataloader_num_workers=4 if device == "cuda" else 0,
+        dataloader_pin_memory=device == "cuda",
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    clock = Clock()
+    shared: dict[str, Any] = {"model": model, "args": arguments, "processing_class": processor, "callbacks": [clock]}
+    start = time.perf_counter()
+    if ours:
+        dataset, _ = tokenize_conversations(
+            rows,
+            processor.tokenizer,
+            template=processor.chat_template,
+            image_token_id=model.config.image_token_id,
+            image_tokens=model.config.image_seq_length,
+            max_length=None,
+            source="rows",
+        )
+        prepared = time.perf_counter() - start
+        cache = None
+        if flags.get("cache"):
+            tower, layer = model.model.vision_tower, model.config.vision_feature_layer
+            cache = FeatureCache(folder / "cache", 5e10, tower, layer, processor.image_processor, str(arguments.bf16))
+        pad = processor.tokenizer.pad_token_id
+        collator = ImageTextCollator(processor.image_processor, pad, flags.get("packed", False), cache)
+        trainer: SFTTrainer = AlignedSFTTrainer(
+            train_dataset=dataset,
+            data_collator=collator,
+            parameter_groups=groups,
+            compact_head=flags.get("compact_head", True),
+            feature_cache=cache,
+            **shared,
+        )
+    else:
+        dataset = Dataset.from_list(rows).cast_column("images", _images())
+        prepared = 0.0
+        trainer = SFTTrainer(train_dataset=dataset, **shared)
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    trainer.train()
+    logged = [line for line in trainer.state.log_history if "loss" in line]
+    seconds = clock.epochs[-1]
+    tokens = logged[-1]["num_tokens"] / shape.epochs
+    return {
+        "samples_per_second": len(rows) / seconds,
+        "tokens_per_second": tokens / seconds,
+        "seconds": seconds,
+        "tokenization_seconds": prepared,  # before training, once; stock tokenizes in its collator at every step
+        "tokens": tokens,
+        "labels": _labels(trainer),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "model_flops": model_flops(model, stage, int(tokens), len(rows)),
+        "peak_memory_bytes": _peak_memory(device),
+        "loss": sum(line["loss"] for line in logged) / len(logged),
+    }
+
+
+def _images():
+    from datasets import Image, List
+
+    return List(Image())
+
+
+def _labels(trainer: SFTTrainer) -> int:
+    """Labelled tokens of an epoch, to see that both learn from the same."""
+    rows = trainer.train_dataset
+    assert isinstance(rows, Dataset)
+    collate = trainer.data_collator
+    return sum(int((collate([rows[i]])["labels"][:, 1:] != -100).sum()) for i in range(len(rows)))
+
+
+def _peak_memory(device: str) -> int:
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def model_flops(model: Any, stage: int, tokens: int, images: int) -> float:
+    """Floating-point operations an epoch needs, recomputation not counted (2 per weight and token and pass).
+
+    Stage 1 passes the frozen decoder forward and backward to the activations (4), the frozen tower forward (2); stage
+    2 passes everything three times (6). Attention scores are left out, and the head counts at every token, the usual
+    convention; a compact head needs less.
+    """
+    patches = images * model.config.image_seq_length
+    tower = sum(p.numel() for p in model.model.vision_tower.encoder.parameters())
+    projector = sum(p.numel() for p in model.model.multi_modal_projector.parameters())
+    decoder = sum(p.numel() for p in model.model.language_model.layers.parameters()) + model.lm_head.weight.numel()
+    passes = {1: (2, 6, 4), 2: (6, 6, 6)}[stage]
+    return passes[0] * tower * patches + passes[1] * projector * patches + passes[2] * decoder * tokens
+
+
+def child(who: str, stage: int, args: argparse.Namespace, folder: Path, flags: dict[str, Any]) -> dict[str, Any]:
+    """`measure` in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.train_throughput", "--child", who, "--stages", str(stage)]
+    command += ["--shape", args.shape, "--device", args.device, "--folder", str(folder), "--flags", json.dumps(flags)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **_quiet()})  # noqa: S603
+    if done.returncode:
+        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        return {"failed": last}
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _quiet() -> dict[str, str]:
+    return {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"}
+
+
+def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """`rounds` pairs of stock and ours, then the ablation."""
+    pairs = []
+    for turn in range(args.rounds):
+        order = ("stock", "ours") if turn % 2 == 0 else ("ours", "stock")
+        pair = {who: child(who, stage, args, folder, {}) for who in order}
+        _progress(f"stage {stage}, pair {turn + 1} of {args.rounds}", pair["ours"])
+        pairs.append(pair)
+    for pair in pairs:
+        for who, run in pair.items():
+            if "failed" in run:
+                raise SystemExit(f"error: stage {stage}, {who}: {run['failed']}")
+        assert pair["stock"]["labels"] == pair["ours"]["labels"], "stock and ours must learn from the same tokens"
+    ours = statistics.median(pair["ours"]["samples_per_second"] for pair in pairs)
+    ablation = {}
+    for name, flags in FLAGS.items():
+        if args.no_ablation or (flags.get("cache") and stage == 2) or (flags.get("compile") and not args.compile):
+            continue
+        run = child("ours", stage, args, folder, flags)
+        speed = run.get("samples_per_second")
+        ablation[name] = {**run, "over_ours": None if speed is None else speed / ours}
+        _progress(f"stage {stage}, {name}", run)
+    return {
+        "ratio": statistics.median(p["ours"]["samples_per_second"] / p["stock"]["samples_per_second"] for p in pairs),
+        "memory_ratio": statistics.median(
+            p["ours"]["peak_memory_bytes"] / p["stock"]["peak_memory_bytes"] for p in pairs
+        ),
+        "pairs": pairs,
+        "ablation": ablation,
+    }
+
+
+def _progress(what: str, run: dict[str, Any]) -> None:
+    speed = run.get("samples_per_second", math.nan)
+    sys.stderr.write(f"{what}: {run.get('failed') or f'{speed:.3f} samples/s'}\n")
+    sys.stderr.flush()
+
+
+def utilisation(stage: dict[str, Any]) -> float | None:
+    """Share of the GPU's peak that our runs used; None where the peak is not known."""
+    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in torch.cuda.get_device_name()), None)
+    runs = [pair["ours"] for pair in stage["pairs"]]
+    return peak and statistics.median(run["model_flops"] / run["seconds"] for run in runs) / peak
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.train_throughput", description=__doc__)
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="default: 40m; on a GPU llama-3.2-3b")
+    parser.add_argument("--stages", type=int, nargs="+", choices=[1, 2], default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of stock and ours")
+    parser.add_argument("--no-ablation", action="store_true", help="leave out the runs with one flag changed")
+    parser.add_argument("--compile", action="store_true", help="torch.compile among the ablation")
+    parser.add_argument("--child", choices=["stock", "ours"], help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--flags", type=json.loads, default={}, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    note = None
+    if args.device == "cuda" and not torch.cuda.is_available():
+        note = "there is no GPU here: toy shape on the CPU, which says nothing about speed"
+        args.device, args.shape = "cpu", "toy"
+    args.shape = args.shape or ("40m" if args.device == "cpu" else "llama-3.2-3b")
+    shape = SHAPES[args.shape]
+    if args.child:
+        print(json.dumps(measure(args.child, args.stages[0], shape, args.folder, args.device, args.flags)))  # noqa: T201
+        return
+    stages: dict[str, Any] = {}
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        for stage in args.stages:
+            make_rows(shape, stage, Path(name) / str(stage))
+            stages[f"stage{stage}"] = compare(stage, args, Path(name) / str(stage))
+    base = environment()
+    base["versions"] |= {"trl": trl.__version__, "transformers": transformers.__version__}
+    result = {
+        "benchmark": "train_throughput",
+        **({"note": note} if note else {}),
+        "ratios": {name: stage["ratio"] for name, stage in stages.items()},
+        "memory_ratios": {name: stage["memory_ratio"] for name, stage in stages.items()},
+        **({"targets": TARGETS} if args.shape == "40m" else {}),
+        **(
+            {"model_flops_utilisation": {name: utilisation(stage) for name, stage in stages.items()}}
+            if args.device == "cuda"
+            else {}
+        ),
+        "on_cuda": "TRL's head is compact there already: without compact_head nothing changes",
+        "shape": {
+            "name": args.shape,
+            "device": args.device,
+            "text": shape.text,
+            "vision": shape.vision,
+            "global_batch": shape.global_batch,
+            "micro_batch": shape.micro_batch,
+            "rows": shape.global_batch * shape.steps,
+            "lognormal_words": LENGTHS,
+        },
+        "stages": stages,
+        "total_seconds": time.perf_counter() - start,
+        **base,
+    }
+    write(result, args.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Random models and made-up rows for `train_throughput`: shapes, a tokenizer of any size, lognormal text lengths."""
+
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlavaProcessor,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    SiglipImageProcessor,
+    SiglipVisionConfig,
+)
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava.chat_templates import chat_template
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a model, of the rows and of a step."""
+
+    decoder: type[LlamaConfig] | type[Qwen2Config]
+    text: dict[str, Any]
+    vision: dict[str, Any]
+    global_batch: int
+    micro_batch: dict[int, int]  # rows by stage
+    steps: int
+    epochs: int  # the last one is timed
+    checkpointing: dict[int, bool]  # by stage
+
+
+_SO400M = {
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_hidden_layers": 27,
+    "num_attention_heads": 16,
+    "image_size": 384,
+    "patch_size": 14,
+}
+SHAPES = {
+    "40m": Shape(
+        LlamaConfig,
+        {
+            "hidden_size": 384,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 6,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 6,
+            "vocab_size": 32_000,
+            "tie_word_embeddings": False,
+        },
+        {
+            "hidden_size": 256,
+            "intermediate_size": 1024,
+            "num_hidden_layers": 5,
+            "num_attention_heads": 4,
+            "image_size": 224,
+            "patch_size": 14,
+        },
+        global_batch=16,
+        micro_batch={1: 8, 2: 8},
+        steps=4,
+        epochs=1,
+        checkpointing={1: False, 2: False},
+    ),
+    "toy": Shape(
+        LlamaConfig,
+        {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "vocab_size": 512,
+            "tie_word_embeddings": False,
+        },
+        {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 2,
+            "image_size": 56,
+            "patch_size": 14,
+        },
+        global_batch=4,
+        micro_batch={1: 2, 2: 2},
+        steps=2,
+        epochs=1,
+        checkpointing={1: False, 2: False},
+    ),
+    "llama-3.2-3b": Shape(
+        LlamaConfig,
+        {
+            "hidden_size": 3072,
+            "intermediate_size": 8192,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 24,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 128_256,
+            "tie_word_embeddings": True,
+        },
+        _SO400M,
+        global_batch=32,
+        micro_batch={1: 8, 2: 4},
+        steps=6,
+        epochs=2,
+        checkpointing={1: True, 2: True},
+    ),
+    "qwen2.5-7b": Shape(
+        Qwen2Config,
+        {
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "vocab_size": 152_064,
+            "tie_word_embeddings": False,
+        },
+        _SO400M,
+        global_batch=32,
+        micro_batch={1: 4, 2: 4},
+        steps=4,
+        epochs=2,
+        checkpointing={1: True, 2: True},
+    ),
+}
+# Words of a turn: exp(normal(mu, sigma)). Stage 1 has one short caption; stage 2 one to four questions and answers.
+LENGTHS = {
+    1: {"answer": {"mu": 2.9, "sigma": 0.5}},
+    2: {"question": {"mu": 2.5, "sigma": 0.6}, "answer": {"mu": 3.9, "sigma": 0.9}, "rounds": [1, 4]},
+}
+_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "user", "assistant"]
+
+
+def make_processor(shape: Shape, stage: int) -> LlavaProcessor:
+    """A tokenizer of whole words `w0 w1 ...` that fills the vocabulary, and SigLIP's image processor."""
+    size = shape.text["vocab_size"]
+    words = [*_SPECIAL, *(f"w{i}" for i in range(size - len(_SPECIAL)))]
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token=words[-1]))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token="<|im_end|>",  # noqa: S106
+        pad_token="<|endoftext|>",  # noqa: S106
+        extra_special_tokens=["<|im_start|>", "<image>"],
+    )
+    side = shape.vision["image_size"]
+    return LlavaProcessor(
+        image_processor=SiglipImageProcessor(size={"height": side, "width": side}),
+        tokenizer=tokenizer,
+        patch_size=shape.vision["patch_size"],
+        vision_feature_select_strategy="full",
+        num_additional_image_tokens=0,
+        chat_template=chat_template("plain" if stage == 1 else "tinyworld"),
+        image_token="<image>",  # noqa: S106
+    )
+
+
+def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> AlignedLlavaForConditionalGeneration:
+    """A random model, float32; its tower is LLaVA's whole one (layer -2 is read), or without what is never used."""
+    vision = SiglipVisionConfig(**shape.vision)
+    text = shape.decoder(**shape.text, max_position_embeddings=8192, bos_token_id=None, eos_token_id=2, pad_token_id=0)
+    config = AlignedLlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=_SPECIAL.index("<image>"),
+        image_seq_length=(vision.image_size // vision.patch_size) ** 2,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="full",
+        tie_word_embeddings=shape.text["tie_word_embeddings"],
+        **method_fields(method),
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        model = AlignedLlavaForConditionalGeneration(config)
+    model.generation_config.eos_token_id = 2
+    if drop_unused:  # from the same weights, as assembly does
+        tower = model.model.vision_tower
+        del tower.encoder.layers[-1], tower.head
+        tower.use_head = vision.vision_use_head = False
+        vision.num_hidden_layers -= 1
+        model.config.vision_feature_layer = -1
+    return model.float()
+
+
+def make_rows(shape: Shape, stage: int, folder: Path, seed: int = 0) -> Path:
+    """Write rows in LLaVA's format with photographs of noise beside them; returns the JSON file."""
+    rng = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    lengths = LENGTHS[stage]
+
+    def words(kind: str) -> str:
+        count = max(1, round(rng.lognormvariate(**lengths[kind])))  # type: ignore[arg-type]
+        return " ".join(f"w{rng.randrange(shape.text['vocab_size'] - len(_SPECIAL))}" for _ in range(count))
+
+    rows = []
+    for i in range(shape.global_batch * shape.steps):
+        noise = Image.frombytes("RGB", (40, 30), rng.randbytes(40 * 30 * 3)).resize((640, 480))
+        noise.save(folder / f"{i}.jpg")
+        rounds = 1 if stage == 1 else rng.randint(1, 4)
+        turns = []
+        for n in range(rounds):
+            asked = words("question") if stage == 2 else "w0"
+            turns.append({"from": "human", "value": f"<image>\n{asked}" if n == 0 else asked})
+            turns.append({"from": "gpt", "value": words("answer")})
+        rows.append({"id": str(i), "image": f"{i}.jpg", "conversations": turns})
+    path = folder / f"stage{stage}.json"
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return path

@@ -1,0 +1,69 @@
+"""The global batch alone decides a step: 16 rows as 16x1, 4x4, 1x16, or over two processes.
+
+`global_batch.json` holds loss and gradient norm of six steps of stage 2 (rows with and without image, of unequal
+length, so that a mean of means would show). After a change that is meant to change training, it is written anew by
+`WRITE_REFERENCE=1 python -m pytest tests/invariant`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train.stage import run_stage
+
+
+REFERENCE = Path(__file__).with_name("global_batch.json")
+TOLERANCE = 2e-4  # relative: float32, summed in another order, through six steps of Adam; other machines included
+
+
+def trajectory(folder):
+    lines = [json.loads(line) for line in (folder / "norm-gwc" / "stage2" / "log.jsonl").read_text().splitlines()]
+    return {name: [line[name] for line in lines if "loss" in line] for name in ("loss", "grad_norm")}
+
+
+def assert_as_recorded(found):
+    recorded = json.loads(REFERENCE.read_text())
+    assert len(found["loss"]) == 6
+    for name in ("loss", "grad_norm"):
+        assert found[name] == pytest.approx(recorded[name], rel=TOLERANCE), name
+
+
+@pytest.fixture
+def arguments(stage_arguments, tiny_checkpoint):
+    def make(root, rows):
+        source = tiny_checkpoint("norm-gwc")
+        settings = {"global_batch_size": 16, "per_device_train_batch_size": rows, "model_name_or_path": source}
+        return stage_arguments(2, "norm-gwc", root, **settings, save_steps=6, dataloader_drop_last="true")
+
+    return make
+
+
+@pytest.mark.parametrize("rows", [16, 4, 1])
+def test_accumulation(arguments, tmp_path, rows):
+    run_stage(arguments(tmp_path, rows))
+    if rows == 16 and "WRITE_REFERENCE" in os.environ:
+        REFERENCE.write_text(json.dumps(trajectory(tmp_path), indent=2) + "\n")
+    assert_as_recorded(trajectory(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [8, 1])
+def test_two_processes(arguments, tmp_path, rows):
+    """With one row a micro-batch, one process often holds text alone while the other holds an image."""
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+        "-m",
+        "train.sft",
+    ]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([*command, *arguments(tmp_path, rows)], check=True, env=env, timeout=300)  # noqa: S603
+    assert_as_recorded(trajectory(tmp_path))

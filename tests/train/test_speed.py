@@ -1,0 +1,175 @@
+"""Every speed flag leaves loss and gradients as they are: bit-equal, or within a stated tolerance of rounding."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoProcessor
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.errors import UserError
+from train.arguments import parse_arguments
+from train.collator import ImageTextCollator
+from train.feature_cache import FeatureCache
+from train.stage import run_stage
+
+
+RELATIVE = 2e-5  # and 1e-6 of the largest gradient of all: float32, another order of summation
+
+
+def tokens(model, seed=0, texts=(5, 17, 9), images=(1, 2, 0)):
+    """Tokenized rows with `images[i]` pictures and `texts[i]` tokens of text, the last half of them learned."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for text, count in zip(texts, images, strict=True):
+        words = torch.randint(5, 200, (text,), generator=generator).tolist()
+        ids = [model.config.image_token_id] * (4 * count) + words
+        labels = [-100] * (len(ids) - text // 2) + words[text - text // 2 :]
+        rows.append({"input_ids": ids, "labels": labels, "images": []})
+    return rows
+
+
+def step(model, batch):
+    """Loss and gradients by name; without a cache of keys, as in training: packing is only seen then."""
+    model.zero_grad()
+    loss = model(**batch, use_cache=False).loss
+    loss.backward()
+    return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def assert_same_gradients(ours, theirs):
+    assert ours.keys() == theirs.keys()
+    largest = max(gradient.abs().max().item() for gradient in theirs.values())
+    for name, gradient in theirs.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=RELATIVE, atol=1e-6 * largest, msg=name)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
+def test_packed_rows_do_not_see_each_other(tiny_checkpoint, decoder, attention):
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc", decoder)).train()
+    model.model.language_model.set_attn_implementation(attention)
+    rows = tokens(model)
+    pixels = torch.randn(3, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+    padded, packed = (ImageTextCollator(None, 0, packed)(rows) for packed in (False, True))
+    assert packed["input_ids"].shape == (1, sum(len(row["input_ids"]) for row in rows))
+    loss, gradients = step(model, {**padded, "pixel_values": pixels})
+    loss_packed, gradients_packed = step(model, {**packed, "pixel_values": pixels})
+    assert loss_packed == pytest.approx(loss, rel=1e-6)
+    assert_same_gradients(gradients_packed, gradients)
+    # and not because attention does not matter: as one document the loss is another
+    leaking = {**packed, "attention_mask": torch.ones_like(packed["input_ids"])}
+    assert abs(step(model, {**leaking, "pixel_values": pixels})[0] - loss) > 1e-4 * loss
+
+
+def trained(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def run(stage_arguments, root, stage=1, **settings):
+    run_stage(stage_arguments(stage, "norm-gwc", root, max_steps=2, **settings))
+    return root / "norm-gwc" / f"stage{stage}"
+
+
+@pytest.fixture(scope="module")
+def plain_run(tmp_path_factory):
+    return tmp_path_factory.mktemp("plain")
+
+
+@pytest.fixture
+def plain(plain_run, stage_arguments):
+    folder = plain_run / "norm-gwc" / "stage1"
+    return folder if (folder / "model.safetensors").exists() else run(stage_arguments, plain_run)
+
+
+@pytest.mark.parametrize("flag", [{"compact_head": "false"}, {"packed_rows": "true"}])
+def test_a_flag_changes_two_steps_by_rounding_alone(plain, stage_arguments, tmp_path, flag):
+    """Adam turns rounding in a near-zero gradient into a share of its step of 7e-3."""
+    other = trained(run(stage_arguments, tmp_path, **flag))
+    for name, tensor in trained(plain).items():
+        torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-5, msg=name)
+
+
+def test_feature_cache_is_bit_equal_filling_and_filled(plain, stage_arguments, tmp_path, monkeypatch):
+    encoded = []
+    complete = FeatureCache.complete
+
+    def count(self, batch, tower):
+        encoded.append(len(batch["pixel_values"]) if "pixel_values" in batch else 0)
+        return complete(self, batch, tower)
+
+    monkeypatch.setattr(FeatureCache, "complete", count)
+    for name in ("filling", "filled"):
+        encoded.clear()
+        after = trained(run(stage_arguments, tmp_path / name, feature_cache=tmp_path / "cache"))
+        assert all(torch.equal(after[key], tensor) for key, tensor in trained(plain).items())
+        assert (sum(encoded) == 0) == (name == "filled")
+    assert len(list((tmp_path / "cache").glob("*/*/*.safetensors"))) == 16
+
+
+@pytest.fixture
+def parts(tiny_checkpoint):
+    folder = tiny_checkpoint("baseline")
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
+    return model.model.vision_tower, AutoProcessor.from_pretrained(folder).image_processor
+
+
+def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
+    tower, processor = parts
+    file_size = 600  # 4 tokens of 32 float32 and the header of safetensors
+
+    def cache(limit=1e9, layer=-1, precision="float32"):
+        return FeatureCache(tmp_path, limit, tower, layer, processor, precision)
+
+    first = cache(limit=2.5 * file_size)
+    keys = [first.key(image) for image in tiny_images]
+    for key in keys:
+        first.store(key, torch.ones(4, 32))
+    kept = [key for key in keys if first.load(key) is not None]
+    assert 0 < len(kept) < len(keys)
+    held = sum(file.stat().st_size for file in tmp_path.glob("*/*/*.safetensors"))
+    assert held <= 2.5 * file_size
+    again = cache(limit=held + 1)
+    assert all(torch.equal(again.load(key), torch.ones(4, 32)) for key in kept)
+    again.store("other", torch.ones(4, 32))
+    assert again.load("other") is None  # what earlier runs kept counts
+    assert cache(layer=-2).folder != first.folder and cache(precision="bfloat16").folder != first.folder
+    processor.image_mean = [0.1, 0.2, 0.3]
+    assert cache().folder != first.folder
+    processor.image_mean = [0.5, 0.5, 0.5]
+    with torch.no_grad():
+        next(tower.parameters()).add_(1)
+    assert cache().folder != first.folder
+
+
+def test_feature_cache_needs_a_frozen_tower(plain, stage_arguments, tmp_path):
+    with pytest.raises(UserError, match="the vision tower is trained here"):
+        run(stage_arguments, tmp_path, 2, model_name_or_path=plain, feature_cache=tmp_path / "cache")
+
+
+def test_packing_by_its_other_names_is_refused(stage_arguments, tmp_path):
+    with pytest.raises(UserError, match="say packed_rows for rows with images"):
+        parse_arguments(stage_arguments(1, "norm", tmp_path, packing="true"))
+
+
+def test_dropped_vision_layers_change_nothing(tiny_checkpoint):
+    """The assembled tower against LLaVA's whole one, read at layer -2: loss and gradients are bit-equal."""
+    dropped = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc")).train()
+    config = type(dropped.config).from_dict(dropped.config.to_dict())
+    config.vision_config.num_hidden_layers += 1
+    config.vision_config.vision_use_head = True
+    config.vision_feature_layer = -2
+    whole = AlignedLlavaForConditionalGeneration(config).train()
+    info = whole.load_state_dict(dropped.state_dict(), strict=False)
+    assert not info.unexpected_keys and all(".layers.2." in key or ".head." in key for key in info.missing_keys)
+    batch = ImageTextCollator(None, 0)(tokens(dropped))
+    batch["pixel_values"] = torch.randn(3, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+    (loss, gradients), (loss_whole, gradients_whole) = step(dropped, batch), step(whole, batch)
+    assert loss == loss_whole and gradients.keys() == gradients_whole.keys()
+    assert all(torch.equal(gradient, gradients_whole[name]) for name, gradient in gradients.items())
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_the_same(plain, stage_arguments, tmp_path):
+    compiled = run(stage_arguments, tmp_path, torch_compile="true", torch_compile_backend="aot_eager")
+    for name, tensor in trained(plain).items():
+        torch.testing.assert_close(trained(compiled)[name], tensor, rtol=0, atol=2e-5, msg=name)

@@ -1,0 +1,114 @@
+"""Features of the frozen vision tower, kept on disk for stage 1: computed once, shared by all arms and epochs."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import BaseImageProcessor, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+from modeling_aligned_llava.errors import UserError
+
+
+class FeatureCache:
+    """One file an image, in a folder named after tower, layer, image processor and precision.
+
+    Nothing is thrown out when the limit is reached, the rest is just not kept: an epoch visits every image once in
+    random order, so that replacing old features by new ones would lose as much as it wins.
+
+    Args:
+        folder: root of the cache.
+        limit: bytes that this cache may hold, those of earlier runs included.
+        tower: the frozen vision tower; its weights are part of the key.
+        layer: index of the hidden state that the projector reads.
+        image_processor: its settings are part of the key.
+        precision: name of the autocast dtype, or of the weights'.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        limit: float,
+        tower: PreTrainedModel,
+        layer: int,
+        image_processor: BaseImageProcessor,
+        precision: str,
+    ):
+        digest = hashlib.sha256(json.dumps([layer, precision, tower.config.to_dict()], default=str).encode())
+        digest.update(image_processor.to_json_string().encode())
+        for name, tensor in sorted(tower.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        self.folder = Path(folder) / digest.hexdigest()[:32]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.layer = layer
+        self.left = limit - sum(file.stat().st_size for file in self.folder.glob("*/*.safetensors"))
+
+    def key(self, image: str | Path) -> str:
+        """Content hash of an image file.
+
+        Raises:
+            UserError: the file cannot be read.
+        """
+        try:
+            return _content_hash(str(image))
+        except OSError as error:
+            raise UserError(f"{image} cannot be read: {error}") from error
+
+    def load(self, key: str) -> Tensor | None:
+        """Features [tokens, width] of an image, or None where they are not kept."""
+        file = self._file(key)
+        return load_file(file)["features"] if file.exists() else None
+
+    def store(self, key: str, features: Tensor) -> None:
+        """Keep features [tokens, width] if the limit allows it; a file is there whole or not at all."""
+        file = self._file(key)
+        size = features.numel() * features.element_size()
+        if size > self.left or file.exists():
+            return
+        file.parent.mkdir(exist_ok=True)
+        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
+        save_file({"features": features.detach().cpu().contiguous()}, unfinished)
+        self.left -= unfinished.stat().st_size
+        os.replace(unfinished, file)
+
+    def _file(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.safetensors"
+
+    def complete(self, batch: dict[str, Any], tower: PreTrainedModel) -> dict[str, Any]:
+        """Replace the pixels of a collated batch by features [images, tokens, width], computing what is missing."""
+        keys, known = batch.pop("image_keys", None), batch.pop("image_features", {})
+        if keys is None:
+            return batch
+        missing = [i for i in range(len(keys)) if i not in known]
+        if missing:
+            with torch.no_grad():
+                states = tower(batch["pixel_values"], output_hidden_states=True).hidden_states[self.layer]
+            for i, features in zip(missing, states, strict=True):
+                self.store(keys[i], features)
+                known[i] = features
+        batch["pixel_values"] = torch.stack([known[i] for i in range(len(keys))])
+        return batch
+
+    def attach(self, tower: PreTrainedModel) -> None:
+        """Let the tower hand features [images, tokens, width] through; pixels [images, 3, H, W] are still encoded."""
+        tower.forward = partial(_pass_features, tower.forward, self.layer)  # type: ignore[method-assign]
+
+
+def _pass_features(encode: Callable, layer: int, pixel_values: Tensor, **kwargs: Any) -> BaseModelOutputWithPooling:
+    if pixel_values.dim() == 4:
+        return encode(pixel_values, **kwargs)
+    states = (pixel_values,) * (-layer if layer < 0 else layer + 1)  # only the one at `layer` is read
+    return BaseModelOutputWithPooling(hidden_states=states)
+
+
+@lru_cache(maxsize=1 << 20)
+def _content_hash(image: str) -> str:
+    return hashlib.sha256(Path(image).read_bytes()).hexdigest()
