@@ -175,7 +175,9 @@ class _Pass:
             self.measurement.layers["sink"].add(values.where(sink, torch.nan)[..., sink.any(0)])
         for row in range(visual.shape[0]):
             image = {name: values[:, :, row, masks[name][row]] for name in ("visual", "text")}
-            self.measurement.images.append({n: (v.nansum(-1), v.isfinite().sum(-1)) for n, v in image.items()})
+            self.measurement.images.append(
+                {n: (v.nansum(-1), v.isfinite().sum(-1, dtype=torch.int32)) for n, v in image.items()}
+            )
         self.measurement.coherence += list(torch.stack(self.coherence, -1).cpu())
         self.first = self.previous = self.before_last = None
 

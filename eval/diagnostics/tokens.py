@@ -92,7 +92,7 @@ def _repeated(states: Tensor, where: Tensor) -> Tensor:
 
 
 def _special(input_ids: Tensor, rest: Tensor, image_token_id: int | None, special_ids: frozenset[int]) -> Tensor:
-    """Special tokens among the text positions; ids are laid onto `rest` in order where the model expanded its input."""
+    """Special tokens among the text; ids are laid onto `rest` in order where the model expanded its input."""
     special = torch.tensor(sorted(special_ids), dtype=input_ids.dtype, device=input_ids.device)
     is_special = torch.isin(input_ids, special).to(rest.device)
     if is_special.shape == rest.shape:

@@ -1,4 +1,4 @@
-"""Tiny random models of further families, a text-only and a cross-attention one, and two that look like remote code."""
+"""Tiny random models of further families, one with cross-attention, and two that look like remote code."""
 
 from collections.abc import Callable
 
@@ -91,14 +91,14 @@ def vipllava() -> Tiny:
 
 @family
 def idefics2() -> Tiny:
-    resampler = dict(
-        hidden_size=WIDTH,
-        resampler_n_latents=4,
-        resampler_depth=1,
-        resampler_n_heads=4,
-        resampler_head_dim=8,
-        num_key_value_heads=2,
-    )
+    resampler = {
+        "hidden_size": WIDTH,
+        "resampler_n_latents": 4,
+        "resampler_depth": 1,
+        "resampler_n_heads": 4,
+        "resampler_head_dim": 8,
+        "num_key_value_heads": 2,
+    }
     config = hf.Idefics2Config(
         vision_config=dict(VISION),
         text_config=hf.MistralConfig(**TEXT),
@@ -129,16 +129,16 @@ def kimi_k25() -> Tiny:
         v_head_dim=16,
         first_k_dense_replace=1,
     )
-    vision = dict(
-        patch_size=7,
-        pos_emb_height=4,
-        pos_emb_width=4,
-        pos_emb_time=2,
-        num_attention_heads=4,
-        num_hidden_layers=2,
-        hidden_size=32,
-        intermediate_size=64,
-    )
+    vision = {
+        "patch_size": 7,
+        "pos_emb_height": 4,
+        "pos_emb_width": 4,
+        "pos_emb_time": 2,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+    }
     config = hf.Kimi_K25Config(
         vision_config=vision,
         text_config=text,
@@ -192,18 +192,18 @@ def lfm2_vl() -> Tiny:
 
 @family
 def llama4() -> Tiny:
-    vision = dict(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=128,
-        vision_output_dim=32,
-        image_size=28,
-        patch_size=7,
-        projector_input_dim=32,
-        projector_output_dim=32,
-        pixel_shuffle_ratio=0.5,
-    )
+    vision = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 128,
+        "vision_output_dim": 32,
+        "image_size": 28,
+        "patch_size": 7,
+        "projector_input_dim": 32,
+        "projector_output_dim": 32,
+        "pixel_shuffle_ratio": 0.5,
+    }
     config = hf.Llama4Config(
         vision_config=vision,
         text_config={**TEXT, "intermediate_size_mlp": 64, "num_local_experts": 2},
@@ -216,36 +216,36 @@ def llama4() -> Tiny:
 
 @family
 def got_ocr2() -> Tiny:
-    vision = dict(
-        hidden_size=32,
-        output_channels=16,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        image_size=64,
-        patch_size=16,
-        mlp_dim=64,
-        window_size=2,
-        global_attn_indexes=[1],
-    )
+    vision = {
+        "hidden_size": 32,
+        "output_channels": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "image_size": 64,
+        "patch_size": 16,
+        "mlp_dim": 64,
+        "window_size": 2,
+        "global_attn_indexes": [1],
+    }
     config = hf.GotOcr2Config(vision_config=vision, text_config=hf.Qwen2Config(**TEXT), image_token_index=IMAGE)
     return hf.GotOcr2ForConditionalGeneration(config), {**prompt(1), "pixel_values": pixels(1, 3, 64, 64)}
 
 
 def mllama() -> Tiny:
     """Cross-attention: no visual token stands among the text."""
-    vision = dict(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_global_layers=1,
-        attention_heads=4,
-        image_size=28,
-        patch_size=7,
-        max_num_tiles=1,
-        intermediate_layers_indices=[0],
-        vision_output_dim=64,
-        supported_aspect_ratios=[[1, 1]],
-    )
+    vision = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_global_layers": 1,
+        "attention_heads": 4,
+        "image_size": 28,
+        "patch_size": 7,
+        "max_num_tiles": 1,
+        "intermediate_layers_indices": [0],
+        "vision_output_dim": 64,
+        "supported_aspect_ratios": [[1, 1]],
+    }
     config = hf.MllamaConfig(
         vision_config=vision, text_config={**LESS_TEXT, "cross_attention_layers": [1]}, image_token_index=IMAGE
     )
@@ -287,7 +287,7 @@ class OriginalLlava(PreTrainedModel):
 
 
 class ContextTokenModel(PreTrainedModel):
-    """As InternVL's remote code does: the id of the image context token is given to the model object, not its config."""
+    """As InternVL's remote code does: the id of the image token is given to the model object, not to its config."""
 
     config_class = Qwen2Config
 

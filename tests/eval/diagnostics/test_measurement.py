@@ -1,5 +1,7 @@
 """One function measures every family; numbers against a plain float64 computation on stored tensors."""
 
+import pickle
+
 import pytest
 import torch
 
@@ -8,6 +10,7 @@ from eval.diagnostics.measurement import Measurement, measuring
 from eval.diagnostics.tokens import find_tokens, visual_by_value
 from modeling_aligned_llava.anatomy import anatomy
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.probe import watch_layers
 from tests.eval.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 
@@ -80,24 +83,16 @@ def test_models_without_an_image_token_id(build):
 
 def stored(model, batches):
     """What enters and leaves every layer, and which tokens are visual, collected by hand."""
-    parts, before, after = anatomy(model), [], []
+    before, after = [], []
     for inputs in batches:
-        states = []
-        handles = [
-            layer.register_forward_hook(
-                lambda _, args, kwargs, out: states.append(
-                    (args[0] if args else kwargs["hidden_states"], out if isinstance(out, torch.Tensor) else out[0])
-                ),
-                with_kwargs=True,
-            )
-            for layer in parts.layers
-        ]
-        with torch.no_grad():
+        pairs = []
+        with (
+            torch.no_grad(),
+            watch_layers(anatomy(model).layers, lambda _, *states, pairs=pairs: pairs.append(states)),
+        ):
             model(**inputs, use_cache=False)
-        for handle in handles:
-            handle.remove()
-        before.append(torch.stack([pair[0] for pair in states]).double())
-        after.append(torch.stack([pair[1] for pair in states]).double())
+        before.append(torch.stack([pair[0] for pair in pairs]).double())
+        after.append(torch.stack([pair[1] for pair in pairs]).double())
     return torch.cat(before, 2), torch.cat(after, 2)  # (layers, 1, all tokens, D)
 
 
@@ -153,6 +148,21 @@ def test_merging_batches_gives_the_same(pictures):
             torch.testing.assert_close(ours.std, theirs.std, rtol=1e-10, atol=1e-12)
             assert torch.equal(ours.low, theirs.low) and torch.equal(ours.high, theirs.high)
         assert len(other.images) == len(batches)
+
+
+def test_memory_grows_by_less_than_20_mb_over_1000_images(pictures):
+    """Of what is kept, only the sums by image grow; here as they would in a decoder of 32 layers."""
+    model, batches = pictures
+    sizes = []
+    for count in (1, 11):
+        found = Measurement(2)
+        for inputs in batches[:count]:
+            with torch.no_grad(), measuring(model, anatomy(model), into=found):
+                model(**inputs)
+        sizes.append(len(pickle.dumps(found)))
+    by_image = sum(t.nbytes for pair in found.images[0].values() for t in pair) + found.coherence[0].nbytes
+    assert 990 * by_image * 33 / 3 < 20e6
+    assert (sizes[1] - sizes[0]) / 10 < 2 * by_image + 2000
 
 
 def test_attribution_adds_up(pictures):

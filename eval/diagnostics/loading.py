@@ -1,0 +1,70 @@
+"""Loads any vision-language model with its processor, and makes the inputs of one question about one image."""
+
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+
+import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
+from eval.diagnostics.pictures import Picture
+from modeling_aligned_llava.connectors import NORM, load_aligned
+from modeling_aligned_llava.errors import UserError
+
+
+def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model in eval mode and processor, on the GPU if there is one.
+
+    Raises:
+        UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
+    """
+    flag = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **flag)
+        if getattr(config, NORM, None) is not None:
+            model, missing = load_aligned(path), set()
+        else:
+            if type(config) not in AutoModelForImageTextToText._model_mapping and not _is_remote(config):
+                raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
+            model, info = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **flag)
+            missing = info["missing_keys"]
+        if missing:
+            raise UserError(
+                f"{path}: its weights lack {len(missing)} tensors, such as {min(missing)}; copy them again"
+            )
+        processor = AutoProcessor.from_pretrained(path, **flag)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), processor
+
+
+def _is_remote(config: Any) -> bool:
+    return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+
+
+def tokenizer_of(processor: Any) -> Any:
+    """The tokenizer inside a processor."""
+    return getattr(processor, "tokenizer", processor)
+
+
+def special_ids(processor: Any) -> frozenset[int]:
+    return frozenset(tokenizer_of(processor).all_special_ids)
+
+
+def prompt(processor: Any, question: str) -> str:
+    """One user turn with an image and a question, in the processor's chat template; without one, image token first."""
+    message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
+    if getattr(processor, "chat_template", None):
+        return processor.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    return f"{getattr(processor, 'image_token', '')}{question}"
+
+
+def inputs_of(processor: Any, picture: Picture, device: Any) -> dict[str, Any]:
+    """The model's inputs for one picture and its question.
+
+    Raises:
+        UserError: the picture cannot be read.
+    """
+    image: Image.Image = picture.open()
+    return processor(text=[prompt(processor, picture.question)], images=[image], return_tensors="pt").to(device)
