@@ -2,12 +2,13 @@
 
 import argparse
 
-from eval.diagnostics import profile_command
+from eval.diagnostics import profile_command, theory_command
 from modeling_aligned_llava.errors import run_main
 
 
 COMMANDS = {
     "profile": profile_command,
+    "theory": theory_command,
 }
 
 
