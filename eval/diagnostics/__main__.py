@@ -2,12 +2,14 @@
 
 import argparse
 
-from eval.diagnostics import profile_command, theory_command
+from eval.diagnostics import compare_command, dynamics_command, profile_command, theory_command
 from modeling_aligned_llava.errors import run_main
 
 
 COMMANDS = {
     "profile": profile_command,
+    "compare": compare_command,
+    "dynamics": dynamics_command,
     "theory": theory_command,
 }
 
