@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eval.diagnostics.entry import at_entry, in_rows, states_of
 from eval.diagnostics.inertia import QUANTITIES, layer_quantities, sinks
-from eval.diagnostics.tokens import Masks, find_tokens
+from eval.diagnostics.tokens import Masks
 from modeling_aligned_llava.anatomy import Anatomy
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.moments import Moments
 from modeling_aligned_llava.probe import watch_layers
 
 
 SERIES = ("visual", "text", "special", "newline", "sink", "visual without sinks")
-CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
 
 
 class Measurement:
@@ -69,19 +68,18 @@ def measuring(
         UserError: at the first pass, if images do not enter as tokens.
     """
     measurement = into or Measurement(len(parts.layers))
-    one_pass = _Pass(measurement, parts, special_ids)
+    one_pass = _Pass(measurement, len(parts.layers))
     handles = [
-        model.register_forward_pre_hook(one_pass.begin, with_kwargs=True),
+        model.register_forward_pre_hook(one_pass.begin),
         model.register_forward_hook(one_pass.end),
         parts.connector.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True),
         parts.connector.register_forward_hook(one_pass.behind_connector),
-        parts.layers[0].register_forward_pre_hook(one_pass.before_layers, with_kwargs=True),
         parts.decoder.register_forward_hook(one_pass.behind_decoder),
     ]
     if parts.vision is not None:
         handles.append(parts.vision.register_forward_hook(one_pass.behind_vision))
     try:
-        with watch_layers(parts.layers, one_pass.layer):
+        with at_entry(model, parts, one_pass.entry, special_ids), watch_layers(parts.layers, one_pass.layer):
             yield measurement
     finally:
         for handle in handles:
@@ -91,13 +89,10 @@ def measuring(
 class _Pass:
     """The state of one forward pass."""
 
-    def __init__(self, measurement: Measurement, parts: Anatomy, special_ids: frozenset[int]):
-        self.measurement, self.parts, self.special_ids = measurement, parts, special_ids
+    def __init__(self, measurement: Measurement, depth: int):
+        self.measurement, self.depth = measurement, depth
 
-    def begin(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        self.input_ids: Tensor = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        self.attention_mask: Tensor | None = kwargs.get("attention_mask")
-        self.connector_rows: list[Tensor] = []
+    def begin(self, _: Any, args: tuple) -> None:
         self.values: list[Tensor] = []
         self.sinks: list[Tensor] = []
         self.coherence: list[Tensor] = []
@@ -105,47 +100,35 @@ class _Pass:
         self.measurement.stage_images.append({})
 
     def behind_vision(self, _: Any, args: tuple, output: Any) -> None:
-        states = _states(output)
+        states = states_of(output)
         if states is not None:
             self.measurement.add_norms("vision encoder output", states)
 
     def before_connector(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        states = _states([*args, *kwargs.values()])
+        states = states_of([*args, *kwargs.values()])
         if states is not None:
             self.measurement.add_norms("connector input", states)
 
     def behind_connector(self, _: Any, args: tuple, output: Any) -> None:
-        states = _states(output)
+        states = states_of(output)
         if states is not None:
             self.measurement.add_norms("connector output", states)
-            self.connector_rows.append(states.detach())
 
-    def before_layers(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        if any(kwargs.get(name) is not None for name in CROSS_ATTENTION):
-            raise UserError("images enter this model by cross-attention: no visual token stands among the text")
-        states = _rows(args[0] if args else kwargs["hidden_states"])
-        self.masks: Masks = find_tokens(
-            states,
-            self.input_ids,
-            self.attention_mask,
-            self.connector_rows,
-            self.parts.image_token_id,
-            self.special_ids,
-        )
-        self.connector_rows = []
+    def entry(self, states: Tensor, masks: Masks) -> None:
+        self.masks = masks
         self.first = states.detach().double()
-        self.measurement.add_norms("visual tokens at layer 0", states[self.masks["visual"]])
-        self.measurement.add_norms("text tokens at layer 0", states[self.masks["text"]])
+        self.measurement.add_norms("visual tokens at layer 0", states[masks["visual"]])
+        self.measurement.add_norms("text tokens at layer 0", states[masks["text"]])
 
     def layer(self, index: int, before: Tensor, after: Tensor) -> None:
-        before, after = _rows(before.detach()).double(), _rows(after.detach()).double()
+        before, after = in_rows(before.detach()).double(), in_rows(after.detach()).double()
         values, rotations = layer_quantities(before, after, self.first, self.previous)
         self.values.append(values)
         self.sinks.append(sinks(before))
         weights = torch.stack([self.masks[name].double() for name in ("visual", "text")], 1)  # (rows, 2, tokens)
         means = weights @ rotations / weights.sum(-1, keepdim=True)  # (rows, 2, D)
         self.coherence.append((means[:, 0] * means[:, 1]).sum(-1))
-        if index == len(self.parts.layers) - 1:
+        if index == self.depth - 1:
             last = torch.full_like(values, torch.nan)
             last[QUANTITIES.index("norm")] = after.norm(dim=-1)
             self.values.append(last)
@@ -154,10 +137,10 @@ class _Pass:
         self.previous = after
 
     def behind_decoder(self, _: Any, args: tuple, output: Any) -> None:
-        states = _states(output)
+        states = states_of(output)
         if states is None or states.shape[-1] != self.first.shape[-1]:
             return
-        states = _rows(states.detach()).double()
+        states = in_rows(states.detach()).double()
         values = torch.stack([states.norm(dim=-1), torch.cosine_similarity(self.before_last, states, dim=-1)])
         for name, moments in self.measurement.final_norm.items():
             moments.add(values[:, None, self.masks[name]])
@@ -180,19 +163,3 @@ class _Pass:
             )
         self.measurement.coherence += list(torch.stack(self.coherence, -1).cpu())
         self.first = self.previous = self.before_last = None
-
-
-def _rows(states: Tensor) -> Tensor:
-    return states if states.dim() == 3 else states[None]
-
-
-def _states(output: Any) -> Tensor | None:
-    """The hidden states [..., D] of what a module takes or gives: a tensor, a list of them or an output object."""
-    if isinstance(output, Tensor):
-        return output if output.is_floating_point() else None
-    if isinstance(output, list | tuple):
-        if len(output) > 1 and all(isinstance(each, Tensor) and each.dim() == 2 for each in output):
-            if len({each.shape[-1] for each in output}) == 1 and output[0].is_floating_point():
-                return torch.cat(list(output))
-        return next((found for each in output if (found := _states(each)) is not None), None)
-    return _states(getattr(output, "last_hidden_state", None)) if output is not None else None
