@@ -2,14 +2,33 @@
 
 import argparse
 
-from eval.diagnostics import compare_command, dynamics_command, profile_command, theory_command
+from eval.diagnostics import (
+    attention_command,
+    compare_command,
+    dynamics_command,
+    embeddings_command,
+    encoders_command,
+    gradients_command,
+    parameters_command,
+    profile_command,
+    rescale_command,
+    theory_command,
+    vocabulary_command,
+)
 from modeling_aligned_llava.errors import run_main
 
 
 COMMANDS = {
     "profile": profile_command,
     "compare": compare_command,
+    "encoders": encoders_command,
+    "embeddings": embeddings_command,
+    "vocabulary": vocabulary_command,
+    "parameters": parameters_command,
     "dynamics": dynamics_command,
+    "attention": attention_command,
+    "rescale": rescale_command,
+    "gradients": gradients_command,
     "theory": theory_command,
 }
 

@@ -5,7 +5,15 @@ from typing import Any
 import torch
 from PIL import Image
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+)
 
 import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
 from eval.diagnostics.pictures import Picture
@@ -41,6 +49,40 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
 
 def _is_remote(config: Any) -> bool:
     return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+
+
+def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model and tokenizer of a language model, or of a vision-language model: what `embeddings` compares.
+
+    Raises:
+        UserError: either cannot be loaded.
+    """
+    flag = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **flag)
+        visual = type(config) in AutoModelForImageTextToText._model_mapping
+        auto = AutoModelForImageTextToText if visual else AutoModelForCausalLM
+        return auto.from_pretrained(path, **flag).eval(), AutoTokenizer.from_pretrained(path, **flag)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+
+
+def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Vision encoder and image processor, out of an encoder's, a CLIP-like or a vision-language checkpoint.
+
+    Raises:
+        UserError: either cannot be loaded, or the model has no vision encoder.
+    """
+    flag = {"trust_remote_code": trust_remote_code}
+    try:
+        model = AutoModel.from_pretrained(path, **flag).eval()
+        processor = AutoImageProcessor.from_pretrained(path, **flag)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    encoder = model.get_encoder(modality="image")
+    if encoder.main_input_name != "pixel_values":
+        raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
+    return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), processor
 
 
 def tokenizer_of(processor: Any) -> Any:

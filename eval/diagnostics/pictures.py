@@ -20,6 +20,7 @@ from modeling_aligned_llava.images import open_image
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 QUESTION = "Describe the image."
+ONE_WORD = "\nAnswer the question using a single word or phrase."  # as the harness asks POPE
 SAMPLE = ("mmbench", "pope", "mmstar")
 SEED = 42
 Box = tuple[float, float, float, float]
@@ -27,12 +28,16 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class Picture:
-    """An image by its id, what is asked about it, and the boxes (pixels) that show the answer, where known."""
+    """An image by its id and what is asked about it; where known, boxes (pixels) that show it and a one-word answer.
+
+    Only POPE's answers are words that the question alone asks for.
+    """
 
     id: str
     open: Callable[[], Image.Image]  # raises UserError
     question: str = QUESTION
     boxes: tuple[Box, ...] = field(default=())
+    answer: str | None = None
 
 
 def in_folder(path: Path, limit: int) -> list[Picture]:
@@ -74,15 +79,16 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
             reader = pyarrow.parquet.ParquetFile(file)
             names = set(reader.schema_arrow.names)
             key = "index" if "index" in names else "question_id"
-            rows = reader.read([key, "question"]).to_pylist()
+            rows = reader.read([key, "question", "answer"]).to_pylist()
         except (OSError, pyarrow.ArrowException) as error:
             raise UserError(f"--data: {file} is not readable parquet ({error})") from None
         found += [
             Picture(
                 f"{benchmark.key}/{row[key]}",
                 lambda file=file, number=number: _decode(file, number),
-                row["question"],
+                row["question"] + (ONE_WORD if benchmark.key == "pope" else ""),
                 tuple(tuple(box) for box in boxes.get(str(row[key]), ())),
+                row["answer"] if benchmark.key == "pope" else None,
             )
             for number, row in enumerate(rows)
         ]
