@@ -70,9 +70,8 @@ class Moments:
         bins = (self.histogram.cumsum(-1) < rank[..., None]).sum(-1).clamp_max(BINS - 1)
         values = 2.0 ** (LOWEST + (bins.double() + 0.5) / BINS_PER_OCTAVE)
         # a bin's middle may lie outside of what was seen
-        return values.clamp(self.low.abs().minimum(values), self.high.maximum(self.low)).where(
-            self.count > 0, torch.nan
-        )
+        smallest, largest = self.low.clamp_min(0), torch.maximum(self.low.abs(), self.high.abs())
+        return values.clamp(smallest, largest).where(self.count > 0, torch.nan)
 
     def share_above(self, limit: Tensor) -> Tensor:
         """Share of values with |x| above `limit` [*S], to the width of a bin."""

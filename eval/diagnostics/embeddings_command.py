@@ -1,4 +1,4 @@
-"""`embeddings MODEL ... [--base MODEL]`: norms of text embeddings, the largest rows, base against VL (Tables 1, 6-8)."""
+"""`embeddings MODEL ... [--base MODEL]`: norms of text embeddings, largest rows, base against VL (Tables 1, 6-8)."""
 
 import argparse
 from pathlib import Path
@@ -56,8 +56,13 @@ def show_embeddings(found: dict[str, dict[str, Any]], out: Path | None = None) -
     for position, (model, tables) in enumerate(found.items()):
         first = paper_row("largest_rows", model)
         rows = [
-            [str(rank), row["token"], str(row["id"]), number(row["norm"])]
-            + [f"{first.get('token', '')} {number(first['norm'])}" if rank == 1 and first else "-"]
+            [
+                str(rank),
+                row["token"],
+                str(row["id"]),
+                number(row["norm"]),
+                f"{first.get('token', '')} {number(first['norm'])}" if rank == 1 and first else "-",
+            ]
             for rank, row in enumerate(tables["largest"], 1)
         ]
         path = out and out / f"largest-rows-{position}.md"

@@ -1,7 +1,7 @@
 """`encoders MODEL ... --images DIR | --data ROOT`: norms of what vision encoders put out (Table 1).
 
-Which output decides the number: SigLIP's last hidden state has gone through its final norm, CLIP's has not; LLaVA reads
-the layer before the last and drops the class token. All are printed; the paper does not say which is its.
+Which output decides the number: SigLIP's last hidden state has gone through its final norm, CLIP's has not; LLaVA
+reads the layer before the last and drops the class token. All are printed; the paper does not say which is its.
 """
 
 import argparse
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @torch.inference_mode()
 def encoder_norms(encoder: Any, processor: Any, sample: list[Picture]) -> dict[str, Any]:
-    """`{"dim", "last hidden state" | "layer -2" | ...: statistics}`; a class token, if any, is left out of "patches"."""
+    """`{"dim", "last hidden state" | ...: statistics}`; a class token, if any, is left out of "patches"."""
     moments = {name: Moments() for name in ("last hidden state", "last, patches", "layer -2, patches")}
     dim = 0
     for picture in track(sample, description="pictures"):
@@ -61,8 +61,7 @@ def show_encoders(found: dict[str, dict[str, Any]], out: Path | None = None) -> 
         for name, norms in columns.items():
             if name != "dim":
                 cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), str(norms["count"])]
-                rows.append(
-                    [f"{model}: {name}", str(columns["dim"]), *cells, spread(paper.get("mean"), paper.get("std"), 2)]
-                )
+                theirs = spread(paper.get("mean"), paper.get("std"), 2)
+                rows.append([f"{model}: {name}", str(columns["dim"]), *cells, theirs])
     heads = ["encoder", "dimension", "mean ± std over tokens", "median", "tokens", "paper"]
     show("Norms of vision encoder outputs (Table 1)", heads, rows, out)

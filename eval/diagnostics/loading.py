@@ -76,12 +76,12 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     flag = {"trust_remote_code": trust_remote_code}
     try:
         model = AutoModel.from_pretrained(path, **flag).eval()
+        encoder = model.get_encoder(modality="image")
+        if encoder.main_input_name != "pixel_values":
+            raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
         processor = AutoImageProcessor.from_pretrained(path, **flag)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-    encoder = model.get_encoder(modality="image")
-    if encoder.main_input_name != "pixel_values":
-        raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), processor
 
 

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
-    """Statistics of the effective gain and bias [D] in float64, how far the gain went, and the token norm they give."""
+    """Statistics of the effective gain and bias [D] in float64, how far the gain went, and the token norm."""
     start = norm.gain_init * norm.scale
     gain = torch.full((norm.dim,), start, dtype=torch.float64)
     if norm.weight is not None:

@@ -1,7 +1,7 @@
 """`vocabulary MODEL --images DIR | --data ROOT`: visual vocabularies such as Ovis's (Table 3), rows and real tokens.
 
-What the decoder sees is a mixture of rows with probabilities p, of norm about |row| / sqrt(N_eff), N_eff = 1 / sum p^2:
-the norm of the rows alone, which the paper reports, says little.
+What the decoder sees is a mixture of rows with probabilities p, of norm about |row| / sqrt(N_eff), where N_eff is
+1 / sum p^2: the norm of the rows alone, which the paper reports, says little.
 """
 
 import argparse
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.progress import track
 from torch import Tensor, nn
 
 from eval.diagnostics.entry import at_entry, states_of
 from eval.diagnostics.loading import inputs_of, load, special_ids
-from eval.diagnostics.pictures import Picture
 from eval.diagnostics.profile_command import add_model, add_pictures, paper_row, pictures
 from eval.diagnostics.tables import number, show, spread
 from eval.diagnostics.text_norms import embedding_norms, embedding_statistics
@@ -34,17 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
     parts = anatomy(model, arguments.connector)
     check_vocabulary(parts, arguments.model)
     special = special_ids(processor)
-    inputs = (inputs_of(processor, picture, model.device) for picture in _each(pictures(arguments)))
+    inputs = (inputs_of(processor, picture, model.device) for picture in track(pictures(arguments)))
     found = vocabulary(model, parts, inputs, special)
     show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")
     if arguments.out is not None:
         write_json(arguments.out / "vocabulary.json", found)
-
-
-def _each(sample: list[Picture]) -> Any:
-    from rich.progress import track
-
-    return track(sample, description="pictures")
 
 
 def check_vocabulary(parts: Anatomy, model: str) -> None:
@@ -56,7 +50,7 @@ def check_vocabulary(parts: Anatomy, model: str) -> None:
 
 @torch.inference_mode()
 def vocabulary(model: Any, parts: Anatomy, batches: Any, special: frozenset[int] = frozenset()) -> dict[str, Any]:
-    """Statistics of row norms, of real tokens at layer 0, of N_eff and of text rows; whether the table looks untrained."""
+    """Statistics of rows, of real tokens at layer 0, of N_eff and of text rows; whether the table looks untrained."""
     table: Any = parts.connector
     tokens, effective = Moments(), Moments()
 
@@ -88,7 +82,7 @@ def vocabulary(model: Any, parts: Anatomy, batches: Any, special: frozenset[int]
 
 
 def looks_untrained(weight: Tensor) -> bool:
-    """Whether row norms [V, D] are those of a normal distribution: mean sd sqrt(D) to 1 %, deviation sd / sqrt(2) to 5 %.
+    """Whether row norms of [V, D] are those of a normal start: mean sd sqrt(D) to 1 %, deviation sd / sqrt(2) to 5 %.
 
     `nn.Embedding` starts so, with sd = 1: at D = 4096 rows of 64.00 ± 0.71, the numbers of Table 3.
     """
