@@ -12,6 +12,7 @@ from eval.diagnostics import (
     parameters_command,
     profile_command,
     rescale_command,
+    study_command,
     theory_command,
     vocabulary_command,
 )
@@ -30,6 +31,7 @@ COMMANDS = {
     "rescale": rescale_command,
     "gradients": gradients_command,
     "theory": theory_command,
+    "study": study_command,
 }
 
 
