@@ -2,13 +2,14 @@
 
 python -m benchmarks.diagnostics_overhead --out benchmarks/results/diagnostics_overhead.json
 
-A LLaVA of 40 million parameters (8 decoder layers of 512) on one image of 729 visual tokens and 32 of text: the smaller
-the model, the larger the share of the measurement, so that larger ones cost less.
+A LLaVA of 40 million parameters (8 decoder layers of 512) on one image of 729 visual tokens and 32 of text: the
+smaller the model, the larger the share of the measurement, so that larger ones cost less.
 """
 
 import argparse
 import statistics
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +59,10 @@ def build(width: int, layers: int, side: int, device: str) -> tuple[Any, dict[st
 
 
 def seconds(model: Any, inputs: dict[str, torch.Tensor], measurement: Measurement | None) -> float:
-    """Time of one forward pass; with a measurement, of hooks, statistics and pass together."""
-    start = time.perf_counter()
-    if measurement is None:
+    """Time of one forward pass; with a measurement, of pass and statistics. Hooks are set before, once a profile."""
+    with nullcontext() if measurement is None else measuring(model, anatomy(model), into=measurement):
+        start = time.perf_counter()
         model(**inputs, use_cache=False)
-    else:
-        with measuring(model, anatomy(model), into=measurement):
-            model(**inputs, use_cache=False)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return time.perf_counter() - start

@@ -39,16 +39,10 @@ TERMS = {
 SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # a massive activation (Sun et al., 2024)
 
 
-def across(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of the update across h [..., D] and the length of the part along it [...]; float64."""
-    update = after - before
-    norm = before.norm(dim=-1)
-    parallel = (update * before).sum(-1) / norm
-    return update - (parallel / norm)[..., None] * before, parallel
-
-
-def layer_quantities(before: Tensor, after: Tensor, first: Tensor, previous: Tensor | None) -> tuple[Tensor, Tensor]:
-    """`QUANTITIES` of one layer, (K, rows, tokens), and the unit vectors of rotation [rows, tokens, D]; float64.
+def layer_quantities(
+    before: Tensor, after: Tensor, first: Tensor, previous: Tensor | None, masks: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`QUANTITIES` of one layer, (K, rows, tokens), and the mean directions of rotation, [rows, M, D]; float64.
 
     A quantity that a token does not have (a log of zero, the injection into layer 0) is NaN.
 
@@ -56,10 +50,12 @@ def layer_quantities(before: Tensor, after: Tensor, first: Tensor, previous: Ten
         before, after: what enters and leaves the layer, [rows, tokens, D] in float64.
         first: what entered layer 0.
         previous: what left the layer before; None at layer 0.
+        masks: (rows, M, tokens): the groups of tokens whose mean direction r / |r| is wanted.
     """
-    rotation, parallel = across(before, after)
-    norm, update = before.norm(dim=-1), (after - before).norm(dim=-1)
-    length = rotation.norm(dim=-1)
+    change = after - before
+    norm, update, end = before.norm(dim=-1), change.norm(dim=-1), after.norm(dim=-1)
+    parallel = _dot(change, before) / norm
+    length = (update.square() - parallel.square()).clamp_min(0).sqrt()
     angle = torch.atan2(length, norm + parallel)
     moved = (length > 0) & (norm + parallel != 0)
     log = lambda x: x.abs().log().where(moved, torch.nan)  # noqa: E731
@@ -77,10 +73,18 @@ def layer_quantities(before: Tensor, after: Tensor, first: Tensor, previous: Ten
         "log_update": log(update),
         "log_sine": log(length / update),
         "log_parallel": log(1 + parallel / norm),
-        "net_cosine": torch.cosine_similarity(first, after, dim=-1),
+        "net_cosine": _dot(first, after) / (first.norm(dim=-1) * end),
         "injected": nothing if previous is None else (before - previous).norm(dim=-1) / previous.norm(dim=-1),
     }
-    return torch.stack([values[name] for name in QUANTITIES]), (rotation / length[..., None]).nan_to_num(0)
+    # r = D - (p / |h|) h is never written out: its mean over tokens is two matrix products
+    share = (masks / masks.sum(-1, keepdim=True)) * (1 / length).where(moved, 0.0)[:, None]  # (rows, M, tokens)
+    directions = share @ change - (share * (parallel / norm)[:, None]) @ before
+    return torch.stack([values[name] for name in QUANTITIES]), directions
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Dot products over the last dimension, without a product of whole tensors in memory."""
+    return torch.einsum("btd,btd->bt", a, b)
 
 
 def sinks(states: Tensor) -> Tensor:

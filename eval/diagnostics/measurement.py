@@ -122,12 +122,11 @@ class _Pass:
 
     def layer(self, index: int, before: Tensor, after: Tensor) -> None:
         before, after = in_rows(before.detach()).double(), in_rows(after.detach()).double()
-        values, rotations = layer_quantities(before, after, self.first, self.previous)
+        groups = torch.stack([self.masks[name].double() for name in ("visual", "text")], 1)  # (rows, 2, tokens)
+        values, directions = layer_quantities(before, after, self.first, self.previous, groups)
         self.values.append(values)
         self.sinks.append(sinks(before))
-        weights = torch.stack([self.masks[name].double() for name in ("visual", "text")], 1)  # (rows, 2, tokens)
-        means = weights @ rotations / weights.sum(-1, keepdim=True)  # (rows, 2, D)
-        self.coherence.append((means[:, 0] * means[:, 1]).sum(-1))
+        self.coherence.append((directions[:, 0] * directions[:, 1]).sum(-1))
         if index == self.depth - 1:
             last = torch.full_like(values, torch.nan)
             last[QUANTITIES.index("norm")] = after.norm(dim=-1)

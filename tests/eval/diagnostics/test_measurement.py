@@ -203,3 +203,15 @@ def test_models_whose_images_are_no_tokens():
 
     with pytest.raises(UserError, match="Qwen2ForCausalLM is a text-only model"):
         anatomy(Qwen2ForCausalLM(Qwen2Config(**more_families.TEXT)))
+
+
+def test_coherence_is_the_mean_cosine_of_rotations(pictures):
+    model, batches = pictures
+    before, after = stored(model, batches[:1])
+    found = measure(model, batches[0])
+    update = after - before
+    along = (update * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True) * before
+    rotation = torch.nn.functional.normalize(update - along, dim=-1)[:, 0]  # (layers, tokens, D)
+    visual = batches[0]["input_ids"][0] == IMAGE
+    expected = (rotation[:, visual] @ rotation[:, ~visual].transpose(1, 2)).mean((1, 2))
+    torch.testing.assert_close(found.coherence[0], expected, rtol=1e-9, atol=1e-12)
