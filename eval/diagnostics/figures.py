@@ -1,7 +1,7 @@
 """Figures of the paper from profiles: norms and cosines per layer (Figs. 2-4), attribution, training (Fig. 5)."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,15 @@ def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convent
             axes[0, column].set(title=name, yscale="log", ylabel="L2 norm of what enters the layer")
             axes[1, column].set(yscale="log", ylabel="1 - cosine of what enters and leaves", xlabel="layer")
             axes[0, column].legend()
-        for row in axes:  # one scale for all models
-            low, high = min(each.get_ylim()[0] for each in row), max(each.get_ylim()[1] for each in row)
-            for each in row:
-                each.set_ylim(low, high)
+        for row in axes:
+            _one_scale(row)
+
+
+def _one_scale(row: Iterable[Axes]) -> None:
+    """The same vertical range for all models of a row."""
+    limits = [each.get_ylim() for each in row]
+    for each in row:
+        each.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
 def _points(profile: dict[str, Any], series: str, quantity: str, paper_convention: bool) -> dict[str, list]:
@@ -90,6 +95,7 @@ def draw_attribution(profiles: dict[str, dict[str, Any]], path: Path) -> None:
             axis.errorbar(layers, total["value"], yerr=errors, fmt="ko", markersize=4, capsize=3, label="total")
             axis.axhline(0, color="black", linewidth=0.8)
             axis.set(title=name, xlabel="layer", ylabel="log tan(theta), visual - text")
+        _one_scale(axes[0])
         axes[0, 0].legend(fontsize="small")
 
 
