@@ -111,9 +111,9 @@ class AttentionReader:
             for handle in handles:
                 handle.remove()
 
-    def begin(self, grid: tuple[int, int] | None, inside: Tensor | None) -> None:
-        """Before each pass: the image's grid, and `box_shares` of what is asked about."""
-        self.grid, self.inside = grid, inside
+    def begin(self, inputs: dict[str, Any], boxes: tuple[Box, ...] = (), size: tuple[int, int] = (1, 1)) -> None:
+        """Before each pass: its inputs, and the boxes that are asked about in an image of `size` (width, height)."""
+        self.inputs, self.boxes, self.size = inputs, boxes, size
         self.numbers: dict[int, dict[str, float]] = {}
         self.maps: dict[int, Tensor] = {}
 
@@ -121,6 +121,8 @@ class AttentionReader:
         if states.shape[0] != 1:
             raise ValueError("attention is read one image at a time")
         self.visual = masks["visual"][0].nonzero().flatten()
+        self.grid = grid_of(len(self.visual), self.inputs)
+        self.inside = box_shares(self.boxes, self.size, self.grid) if self.grid and self.boxes else None
         behind = masks["text"][0].nonzero().flatten()
         behind = behind[behind > self.visual[-1]]
         if not len(behind):

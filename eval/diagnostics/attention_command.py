@@ -9,12 +9,12 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from eval.diagnostics.attention import NUMBERS, AttentionReader, box_shares, grid_of
+from eval.diagnostics.attention import NUMBERS, AttentionReader
 from eval.diagnostics.bootstrap import mean_interval
 from eval.diagnostics.figures import svg
 from eval.diagnostics.loading import inputs_of, load, special_ids
 from eval.diagnostics.pictures import Picture
-from eval.diagnostics.profile_command import add_model, add_pictures, pictures
+from eval.diagnostics.profile_command import add_model, add_pictures, readable_pictures
 from eval.diagnostics.tables import number, show
 from eval.suite.files import write_json
 from modeling_aligned_llava.anatomy import anatomy
@@ -29,11 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code)
-    found = attention(model, processor, pictures(arguments), arguments.queries, arguments.connector)
-    show_attention(arguments.model, found, arguments.out and arguments.out / "attention.md")
-    if arguments.out is not None:
-        draw_maps(found.pop("maps"), arguments.out / "attention.svg")
-        write_json(arguments.out / "attention.json", found)
+    with readable_pictures(arguments) as sample:
+        found = attention(model, processor, sample, arguments.queries, arguments.connector)
+        show_attention(arguments.model, found, arguments.out and arguments.out / "attention.md")
+        if arguments.out is not None:
+            draw_maps(found.pop("maps"), arguments.out / "attention.svg")
+            write_json(arguments.out / "attention.json", found)
 
 
 @torch.inference_mode()
@@ -50,10 +51,7 @@ def attention(
         with reader.reading(model, parts, special_ids(processor)):
             for picture in track(sample, description=f"attention, {kind}"):
                 inputs = inputs_of(processor, picture, model.device)
-                grid = grid_of(_visual_tokens(inputs, parts.image_token_id), inputs)
-                boxed = grid is not None and bool(picture.boxes)
-                inside = box_shares(picture.boxes, picture.open().size, grid) if grid and boxed else None
-                reader.begin(grid, inside)
+                reader.begin(inputs, picture.boxes, picture.open().size if picture.boxes else (1, 1))
                 model(**inputs, use_cache=False)
                 for layer, numbers in reader.numbers.items():
                     for name, value in numbers.items():
@@ -71,10 +69,6 @@ def attention(
                 if len({image.shape for image in images}) == 1
             }
     return found
-
-
-def _visual_tokens(inputs: dict[str, Any], image_token_id: int | None) -> int:
-    return int((inputs["input_ids"] == image_token_id).sum()) if image_token_id is not None else 0
 
 
 def _mean(values: Tensor) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.progress import track
 
 from eval.diagnostics.loading import load_encoder
 from eval.diagnostics.pictures import Picture
-from eval.diagnostics.profile_command import add_pictures, paper_row, pictures
+from eval.diagnostics.profile_command import add_pictures, paper_row, readable_pictures
 from eval.diagnostics.tables import number, show, spread
 from eval.suite.files import write_json
 from modeling_aligned_llava.moments import Moments
@@ -29,13 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    sample = pictures(arguments)
-    found = {
-        path: encoder_norms(*load_encoder(path, arguments.trust_remote_code), sample) for path in arguments.models
-    }
-    show_encoders(found, arguments.out and arguments.out / "encoders.md")
-    if arguments.out is not None:
-        write_json(arguments.out / "encoders.json", found)
+    with readable_pictures(arguments) as sample:
+        found = {
+            path: encoder_norms(*load_encoder(path, arguments.trust_remote_code), sample) for path in arguments.models
+        }
+        show_encoders(found, arguments.out and arguments.out / "encoders.md")
+        if arguments.out is not None:
+            write_json(arguments.out / "encoders.json", found)
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ from typing import Any
 
 from eval.diagnostics.gradients import gradients
 from eval.diagnostics.loading import load
-from eval.diagnostics.profile_command import add_model, add_pictures, pictures
+from eval.diagnostics.profile_command import add_model, add_pictures, readable_pictures
 from eval.diagnostics.tables import show
 from eval.suite.files import write_json
 
@@ -19,10 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code)
-    found = gradients(model, processor, pictures(arguments), arguments.connector)
-    show_gradients(arguments.model, found, arguments.out and arguments.out / "gradients.md")
-    if arguments.out is not None:
-        write_json(arguments.out / "gradients.json", found)
+    with readable_pictures(arguments) as sample:
+        found = gradients(model, processor, sample, arguments.connector)
+        show_gradients(arguments.model, found, arguments.out and arguments.out / "gradients.md")
+        if arguments.out is not None:
+            write_json(arguments.out / "gradients.json", found)
 
 
 def show_gradients(model: str, found: dict[str, dict[str, Any]], out: Path | None = None) -> None:

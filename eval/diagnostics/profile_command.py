@@ -1,6 +1,8 @@
 """`profile MODEL --images DIR | --data ROOT`: the norms of Table 2 and the layers of Figs. 3-4, as one JSON."""
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,27 @@ def pictures(arguments: argparse.Namespace) -> list[Picture]:
     if arguments.data is not None:
         return in_benchmarks(arguments.data, arguments.limit or SAMPLE_LIMIT)
     return in_folder(arguments.images, arguments.limit or FOLDER_LIMIT)
+
+
+@contextmanager
+def readable_pictures(arguments: argparse.Namespace) -> Iterator[list[Picture]]:
+    """The named pictures that can be read; those that cannot are reported when the `with` block has done its work.
+
+    Raises:
+        UserError: a picture cannot be read.
+    """
+    readable, reasons = [], []
+    for picture in pictures(arguments):
+        try:
+            picture.open()
+            readable.append(picture)
+        except UserError as error:
+            reasons.append(str(error))
+    if not readable:
+        raise UserError(reasons[0])
+    yield readable
+    if reasons:
+        raise UserError(f"{len(reasons)} pictures could not be read, such as: {reasons[0]}; the rest was measured")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

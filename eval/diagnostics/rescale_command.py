@@ -6,7 +6,7 @@ from typing import Any
 
 from eval.diagnostics.figures import svg
 from eval.diagnostics.loading import load
-from eval.diagnostics.profile_command import add_model, add_pictures, pictures
+from eval.diagnostics.profile_command import add_model, add_pictures, readable_pictures
 from eval.diagnostics.rescale import NUMBERS, rescale
 from eval.diagnostics.tables import show
 from eval.suite.files import write_json
@@ -24,11 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code)
-    found = rescale(model, processor, pictures(arguments), arguments.factors, arguments.connector)
-    show_rescale(arguments.model, found, arguments.out and arguments.out / "rescale.md")
-    if arguments.out is not None:
-        draw_rescale(found, arguments.out / "rescale.svg")
-        write_json(arguments.out / "rescale.json", found)
+    with readable_pictures(arguments) as sample:
+        found = rescale(model, processor, sample, arguments.factors, arguments.connector)
+        show_rescale(arguments.model, found, arguments.out and arguments.out / "rescale.md")
+        if arguments.out is not None:
+            draw_rescale(found, arguments.out / "rescale.svg")
+            write_json(arguments.out / "rescale.json", found)
 
 
 def show_rescale(model: str, found: dict[float, dict[str, Any]], out: Path | None = None) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from eval.diagnostics.entry import at_entry, states_of
 from eval.diagnostics.loading import inputs_of, load, special_ids
-from eval.diagnostics.profile_command import add_model, add_pictures, paper_row, pictures
+from eval.diagnostics.profile_command import add_model, add_pictures, paper_row, readable_pictures
 from eval.diagnostics.tables import number, show, spread
 from eval.diagnostics.text_norms import embedding_norms, embedding_statistics
 from eval.suite.files import write_json
@@ -34,11 +34,12 @@ def run(arguments: argparse.Namespace) -> None:
     parts = anatomy(model, arguments.connector)
     check_vocabulary(parts, arguments.model)
     special = special_ids(processor)
-    inputs = (inputs_of(processor, picture, model.device) for picture in track(pictures(arguments)))
-    found = vocabulary(model, parts, inputs, special)
-    show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")
-    if arguments.out is not None:
-        write_json(arguments.out / "vocabulary.json", found)
+    with readable_pictures(arguments) as sample:
+        inputs = (inputs_of(processor, picture, model.device) for picture in track(sample))
+        found = vocabulary(model, parts, inputs, special)
+        show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")
+        if arguments.out is not None:
+            write_json(arguments.out / "vocabulary.json", found)
 
 
 def check_vocabulary(parts: Anatomy, model: str) -> None:

@@ -1,14 +1,19 @@
 """Attention numbers: nothing is changed by reading, and the numbers are those of the weights."""
 
+import json
+import sys
+
 import pytest
 import torch
 from PIL import Image
 
+from eval.diagnostics.__main__ import main
 from eval.diagnostics.attention import AttentionReader, attention_weights, box_shares, grid_of
 from eval.diagnostics.attention_command import attention, draw_maps, show_attention
 from eval.diagnostics.loading import load
 from eval.diagnostics.pictures import Picture
 from modeling_aligned_llava.anatomy import anatomy
+from modeling_aligned_llava.errors import UserError
 from tests.eval.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 
@@ -19,7 +24,7 @@ def test_logits_are_those_of_eager_attention_to_the_bit(name):
     parts = anatomy(model)
     before = model.config._attn_implementation
     reader = AttentionReader()
-    reader.begin(None, None)
+    reader.begin({})
     with torch.no_grad():
         model.set_attn_implementation("eager")
         expected = model(**inputs, use_cache=False).logits
@@ -38,7 +43,7 @@ def test_numbers_of_known_weights():
     inside = box_shares(((0, 0, 14, 14),), (28, 28), (4, 4))
     assert inside.sum() == 4 and inside[0, 0] == 1 and inside[2, 2] == 0
     seen = []
-    reader.begin((4, 4), inside)
+    reader.begin({}, ((0, 0, 14, 14),), (28, 28))
     with torch.no_grad(), reader.reading(model, anatomy(model)):
         with attention_weights(model, anatomy(model), lambda layer, weights: seen.append(weights)):
             model(**inputs, use_cache=False)
@@ -57,7 +62,7 @@ def test_shuffling_moves_visual_tokens_only():
     plain, shuffled = [], []
     for states, shuffle in ((plain, False), (shuffled, True)):
         reader = AttentionReader(shuffle=shuffle)
-        reader.begin(None, None)
+        reader.begin({})
         with torch.no_grad(), reader.reading(model, anatomy(model)):
             # hooks run in the order in which they were set: this one sees what the reader left
             handle = (
@@ -93,3 +98,13 @@ def test_the_command_on_a_checkpoint(tiny_checkpoint, tmp_path):
     draw_maps(found["maps"], tmp_path / "attention.svg")
     assert (tmp_path / "attention.svg").stat().st_size > 1000
     assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
+
+
+def test_a_corrupt_picture_is_named_and_the_rest_is_kept(tiny_checkpoint, tmp_path, monkeypatch):
+    Image.effect_noise((28, 28), 80).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"not a picture")
+    arguments = ["attention", str(tiny_checkpoint("baseline")), "--images", str(tmp_path), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *arguments])
+    with pytest.raises(UserError, match=r"1 pictures could not be read.*b\.png"):
+        main()
+    assert json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))["images"] == 1
