@@ -17,7 +17,8 @@ BINS = (HIGHEST - LOWEST) * BINS_PER_OCTAVE
 class Moments:
     """Count, mean, deviation, extremes and histogram of |x| for an array of series of shape S.
 
-    Values that are not finite are left out and counted in `skipped`.
+    Values that are not finite are left out and counted in `skipped`. Nothing is changed in place: a measurement may
+    begin in inference mode and be merged outside of it.
     """
 
     def __init__(self, *shape: int):
@@ -38,19 +39,19 @@ class Moments:
         mean = known.sum(-1) / count.clamp_min(1)
         squares = (known - mean[..., None]).where(finite, 0.0).square().sum(-1)
         self._join(count, mean, squares)
-        self.skipped += (~finite).sum(-1)
+        self.skipped = self.skipped + (~finite).sum(-1)
         if values.shape[-1]:
             self.low = torch.minimum(self.low, values.where(finite, torch.inf).amin(-1))
             self.high = torch.maximum(self.high, values.where(finite, -torch.inf).amax(-1))
-        self.histogram.scatter_add_(-1, _bins(known.abs()), finite.long())
+        self.histogram = self.histogram.scatter_add(-1, _bins(known.abs()), finite.long())
 
     def merge(self, other: "Moments") -> None:
         """Join another's values, as if they had been added here."""
         self._join(other.count, other.mean, other.squares)
-        self.skipped += other.skipped
+        self.skipped = self.skipped + other.skipped
         self.low = torch.minimum(self.low, other.low)
         self.high = torch.maximum(self.high, other.high)
-        self.histogram += other.histogram
+        self.histogram = self.histogram + other.histogram
 
     def _join(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
         total = (self.count + count).clamp_min(1)

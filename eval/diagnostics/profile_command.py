@@ -8,6 +8,7 @@ from typing import Any
 
 from eval.diagnostics.pictures import Picture, in_benchmarks, in_folder
 from eval.diagnostics.profile import profile
+from eval.diagnostics.ranks import is_first
 from eval.diagnostics.tables import PAPER, number, show, spread
 from modeling_aligned_llava.errors import UserError
 
@@ -68,15 +69,20 @@ def run(arguments: argparse.Namespace) -> None:
     result = profile(
         arguments.model, pictures(arguments), arguments.json, arguments.connector, arguments.trust_remote_code
     )
+    if is_first():
+        _show(result)
+    if result["unreadable"]:
+        first = result["unreadable"][0]["reason"]
+        kept = f"; the rest is in {arguments.json}" if arguments.json else ""
+        raise UserError(f"{len(result['unreadable'])} pictures could not be read, such as: {first}{kept}")
+
+
+def _show(result: dict[str, Any]) -> None:
     show_norms(result)
     print(  # noqa: T201
         f"visual tokens / text embeddings = {result['ratio']:.3f} of means (the paper's), "
         f"{result['median_ratio']:.3f} of medians (over {result['images']} images)"
     )
-    if result["unreadable"]:
-        first = result["unreadable"][0]["reason"]
-        kept = f"; the rest is in {arguments.json}" if arguments.json else ""
-        raise UserError(f"{len(result['unreadable'])} pictures could not be read, such as: {first}{kept}")
 
 
 def show_norms(result: dict[str, Any], out: Path | None = None) -> None:

@@ -22,6 +22,11 @@ def processes() -> Iterator[tuple[int, int]]:
         dist.destroy_process_group()
 
 
+def is_first() -> bool:
+    """Whether this process is the one that prints and writes."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def gathered(content: Any, world: int) -> list[Any]:
     """What every process holds, in the order of their ranks."""
     if world == 1:

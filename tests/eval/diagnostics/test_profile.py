@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -92,6 +93,19 @@ def test_what_cannot_be_measured_is_one_line(tiny_checkpoint, tiny_backbones, tm
         with pytest.raises(UserError, match=line) as raised:
             run(monkeypatch, "profile", model, "--images", images)
         assert "\n" not in str(raised.value)
+
+
+@pytest.mark.slow
+def test_two_real_processes(tiny_checkpoint, folder, tmp_path):
+    path, out = str(tiny_checkpoint("baseline")), tmp_path / "profile.json"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = ["-m", "eval.diagnostics", "profile", path, "--images", str(folder), "--json", str(out)]
+    subprocess.run([*launch, *arguments], check=True, capture_output=True)  # noqa: S603
+    joined, alone = json.loads(out.read_text(encoding="utf-8")), profile(path, in_folder(folder, 64))
+    assert sorted(joined["image_ids"]) == alone["image_ids"]
+    for series in ("visual", "text"):
+        expected = alone["layers"][series]["cosine"]["mean"]
+        assert joined["layers"][series]["cosine"]["mean"] == pytest.approx(expected, rel=1e-12)
 
 
 def test_two_processes_measure_what_one_does(tiny_checkpoint, folder):
