@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     first, second = read_profile(arguments.first), read_profile(arguments.second)
-    if first["image_ids"] != second["image_ids"]:
+    if sorted(first["image_ids"]) != sorted(second["image_ids"]):
         raise UserError("the two profiles were measured on different pictures: their numbers cannot be compared")
     found = compare(first, second, arguments.tolerance, arguments.cosine_tolerance)
     rows = [

@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 from safetensors import SafetensorError
 from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoImageProcessor,
     AutoModel,
@@ -33,7 +34,7 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
         if getattr(config, NORM, None) is not None:
             model, missing = load_aligned(path), set()
         else:
-            if type(config) not in AutoModelForImageTextToText._model_mapping and not _is_remote(config):
+            if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
                 raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
             model, info = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **flag)
             missing = info["missing_keys"]
@@ -60,7 +61,7 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     flag = {"trust_remote_code": trust_remote_code}
     try:
         config = AutoConfig.from_pretrained(path, **flag)
-        visual = type(config) in AutoModelForImageTextToText._model_mapping
+        visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         auto = AutoModelForImageTextToText if visual else AutoModelForCausalLM
         return auto.from_pretrained(path, **flag).eval(), AutoTokenizer.from_pretrained(path, **flag)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
