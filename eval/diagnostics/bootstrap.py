@@ -11,6 +11,8 @@ RESAMPLES = 1000
 
 def draws(images: int, seed: int = 0) -> Tensor:
     """(RESAMPLES, images): how often each image was drawn."""
+    if not images:
+        return torch.zeros(RESAMPLES, 0, dtype=torch.float64)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(images, (RESAMPLES, images), generator=generator)
     return torch.zeros(RESAMPLES, images, dtype=torch.float64).scatter_add_(

@@ -4,6 +4,7 @@ All other figures and comparisons read this file. Means and deviations are over 
 from a bootstrap over images.
 """
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from modeling_aligned_llava.errors import UserError
 SCHEMA = 1
 SAVE_EVERY = 100  # images; a killed run leaves the profile of what it had seen
 POSITIVE = ("norm", "distance", "angle", "update", "injected")  # quantities with a median and quantiles
-PER_LAYER = tuple(name for name in QUANTITIES if name != "norm")
 
 
 def profile(
@@ -97,7 +97,7 @@ def summarise(
     norms = {**stages, **embedding}
     visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
     layers = _layers(measurement)
-    return {
+    result = {
         "schema": SCHEMA,
         **header,
         "images": len(ids),
@@ -111,6 +111,16 @@ def summarise(
         **_comparison(measurement, layers),
         "output_hidden_states_convention": _final_norm(measurement),
     }
+    return _without_nan(result)
+
+
+def _without_nan(content: Any) -> Any:
+    """None for numbers that do not exist, such as the angle of a token of zeros: JSON has no NaN."""
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
 def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
@@ -127,26 +137,19 @@ def _layers(measurement: Measurement) -> dict[str, Any]:
     """`{series: {quantity: {mean, std, ...}}}`, each a list over layers; what has no tokens is absent."""
     found: dict[str, Any] = {}
     for series, moments in measurement.layers.items():
+        if not moments.count.any():
+            continue
         medians, low, high = (moments.quantile(share) for share in (0.5, 0.05, 0.95))
-        columns: dict[str, Any] = {}
+        found[series] = {}
         for row, name in enumerate(QUANTITIES):
             length = measurement.depth + 1 if name == "norm" else measurement.depth
-            count = moments.count[row, :length]
-            if not count.any():
-                continue
+            known = moments.count[row, :length] > 0
             cells = {"mean": moments.mean, "std": moments.std}
             if name in POSITIVE:
                 cells |= {"median": medians, "q05": low, "q95": high}
-            known = count > 0
-            columns[name] = {key: _list(values[row, :length], known) for key, values in cells.items()}
-            columns[name]["count"] = count.tolist()
-        if columns:
-            found[series] = columns
+            columns = {key: values[row, :length].where(known, torch.nan).tolist() for key, values in cells.items()}
+            found[series][name] = {**columns, "count": moments.count[row, :length].tolist()}
     return found
-
-
-def _list(values: Tensor, known: Tensor) -> list[float | None]:
-    return [value if there else None for value, there in zip(values.tolist(), known.tolist(), strict=True)]
 
 
 def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, Any]:

@@ -78,3 +78,10 @@ def test_prediction_on_a_profile(profiles):
     visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
     assert found["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
     assert len(found["measured_ratio"]) == len(found["coherence"]) == 2
+
+
+def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):
+    found = small_profile(0.0)
+    json.dumps(found, allow_nan=False)
+    assert found["norms"]["visual tokens at layer 0"]["mean"] == 0
+    assert found["layers"]["text"]["norm"]["mean"][0] > 0
