@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.diagnostics.figures import draw_attribution, draw_dynamics, draw_training
-from eval.diagnostics.profile_file import read_profile
+from eval.diagnostics.profile_file import attribution_of, read_profile
 from eval.diagnostics.tables import number, show
 from modeling_aligned_llava.errors import UserError
 
@@ -47,11 +47,10 @@ def write_dynamics(profiles: dict[str, dict[str, Any]], out: Path, paper_convent
     """The figures of all profiles, and one table a profile.
 
     Raises:
-        UserError: a profile has no tokens of one modality.
+        UserError: a profile has no angles of one modality.
     """
-    for name, profile in profiles.items():
-        if "attribution" not in profile:
-            raise UserError(f"profile {name} has no images with both visual and text tokens")
+    for profile in profiles.values():
+        attribution_of(profile)
     draw_dynamics(profiles, out / "dynamics.svg", paper_convention)
     draw_attribution(profiles, out / "attribution.svg")
     for name, profile in profiles.items():

@@ -23,3 +23,15 @@ def read_profile(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise UserError(f"{path} is no profile of schema version {SCHEMA}; measure it anew")
     return content
+
+
+def attribution_of(profile: dict[str, Any]) -> dict[str, Any]:
+    """The attribution of a profile, known in every layer.
+
+    Raises:
+        UserError: no picture had both visual and text tokens, or tokens of zeros have no angle.
+    """
+    terms = profile.get("attribution")
+    if terms is None or None in terms["total"]["value"]:
+        raise UserError(f"the profile of {profile['model']} has no angles to compare: tokens are absent or zero")
+    return terms

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.diagnostics.profile_file import read_profile
+from eval.diagnostics.profile_file import attribution_of, read_profile
 from eval.diagnostics.tables import number, show
 from eval.diagnostics.theory import log_tangent_fit
 from eval.diagnostics.theory_checks import GROUPS, Check
@@ -58,11 +58,9 @@ def predicted_rotation(profile: dict[str, Any]) -> dict[str, Any]:
     Geometric means over tokens, so that the attribution's terms multiply to the measured ratio exactly.
 
     Raises:
-        UserError: the profile has no tokens of one modality.
+        UserError: the profile has no angles of one modality.
     """
-    terms = profile.get("attribution")
-    if terms is None:
-        raise UserError(f"the profile of {profile['model']} lacks visual or text tokens: nothing to compare")
+    terms = attribution_of(profile)
     predicted, measured = terms["norm"]["value"], terms["total"]["value"]
     return {
         "predicted_ratio": [math.exp(value) for value in predicted],

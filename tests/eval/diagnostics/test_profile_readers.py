@@ -85,3 +85,5 @@ def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):
     json.dumps(found, allow_nan=False)
     assert found["norms"]["visual tokens at layer 0"]["mean"] == 0
     assert found["layers"]["text"]["norm"]["mean"][0] > 0
+    with pytest.raises(UserError, match="no angles to compare"):
+        predicted_rotation(found)
