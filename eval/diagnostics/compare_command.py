@@ -53,17 +53,17 @@ def compare(
     found = []
     for name in dict.fromkeys([*first["norms"], *second["norms"]]):
         for statistic in ("mean", "median"):
-            values = (profile["norms"].get(name, {}).get(statistic) for profile in (first, second))
-            found.append(_difference(f"{name}, {statistic}", *values, tolerance, relative=True))
+            ours, theirs = (profile["norms"].get(name, {}).get(statistic) for profile in (first, second))
+            found.append(_difference(f"{name}, {statistic}", ours, theirs, tolerance, relative=True))
     for series in ("visual", "text"):
         for quantity, limit in (("norm", tolerance), ("cosine", cosine_tolerance)):
             columns = [
                 profile["layers"].get(series, {}).get(quantity, {}).get("mean", []) for profile in (first, second)
             ]
             for layer in range(max(map(len, columns))):
-                values = (column[layer] if layer < len(column) else None for column in columns)
+                ours, theirs = (column[layer] if layer < len(column) else None for column in columns)
                 where = f"layer {layer}, {series} {quantity}"
-                found.append(_difference(where, *values, limit, relative=quantity == "norm"))
+                found.append(_difference(where, ours, theirs, limit, relative=quantity == "norm"))
     return found
 
 

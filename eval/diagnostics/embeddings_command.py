@@ -23,7 +23,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    found, norms = {}, {}
+    found: dict[str, Any] = {}
+    norms = {}
     for path in dict.fromkeys([*arguments.models, *([arguments.base] if arguments.base else [])]):
         model, tokenizer = load_language(path, arguments.trust_remote_code)
         embedding = model.get_input_embeddings()

@@ -58,7 +58,7 @@ def gradients_of(
     loss.backward()
     found = {"loss": loss.item(), "|y|": _mean_norm(kept["y"])}
     found |= {f"|dL/d{name}|": _mean_norm(kept[name].grad) for name in ("y", "x")}
-    groups = {"norm": list(norms[0].parameters()) if norms else [], **_groups(model, parts)}
+    groups: dict[str, list[Any]] = {"norm": list(norms[0].parameters()) if norms else [], **_groups(model, parts)}
     for name in GROUPS:
         squares = [p.grad.double().square().sum().item() for p in groups[name] if p.grad is not None]
         if squares:

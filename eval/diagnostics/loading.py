@@ -36,7 +36,8 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
         else:
             if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
                 raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
-            model, info = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **flag)
+            loaded: Any = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **flag)
+            model, info = loaded
             missing = info["missing_keys"]
         if missing:
             raise UserError(

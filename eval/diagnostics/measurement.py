@@ -161,4 +161,4 @@ class _Pass:
                 {n: (v.nansum(-1), v.isfinite().sum(-1, dtype=torch.int32)) for n, v in image.items()}
             )
         self.measurement.coherence += list(torch.stack(self.coherence, -1).cpu())
-        self.first = self.previous = self.before_last = None
+        del self.first, self.previous, self.before_last

@@ -6,6 +6,7 @@ The paper's population is 1,000 samples of the three benchmarks (section 4), see
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
@@ -52,7 +53,7 @@ def in_folder(path: Path, limit: int) -> list[Picture]:
     if not found:
         raise UserError(f"--images: no picture in {path} (looked for {', '.join(sorted(SUFFIXES))})")
     root = path.parent if path.is_file() else path
-    return [Picture(str(file.relative_to(root)), lambda file=file: open_image(file)) for file in found[:limit]]
+    return [Picture(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
 
 
 def in_benchmarks(root: Path, limit: int, seed: int = SEED) -> list[Picture]:
@@ -85,9 +86,9 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
         found += [
             Picture(
                 f"{benchmark.key}/{row[key]}",
-                lambda file=file, number=number: _decode(file, number),
+                partial(_decode, file, number),
                 row["question"] + (ONE_WORD if benchmark.key == "pope" else ""),
-                tuple(tuple(box) for box in boxes.get(str(row[key]), ())),
+                tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ())),
                 row["answer"] if benchmark.key == "pope" else None,
             )
             for number, row in enumerate(rows)

@@ -159,7 +159,11 @@ def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, A
         return {}
     weights = draws(len(both))
     resampled = {
-        series: resampled_means(*(torch.stack([image[series][i] for image in both]) for i in (0, 1)), weights)
+        series: resampled_means(
+            torch.stack([image[series][0] for image in both]),
+            torch.stack([image[series][1] for image in both]),
+            weights,
+        )
         for series in ("visual", "text")
     }  # each (resamples, K, L + 1)
     for series, values in resampled.items():

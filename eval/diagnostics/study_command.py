@@ -119,7 +119,9 @@ def _static_tables(arms: dict[str, Path], sample: list[Picture], out: Path) -> N
 
 def write_asymmetry(profiles: dict[str, dict[str, Any]], out: Path) -> None:
     """Visual minus text in every arm, and its paired difference from the first arm; 95 % over images."""
-    (_, reference), rows, found = next(iter(profiles.items())), [], {}
+    first, reference = next(iter(profiles.items()))
+    rows: list[list[str]] = []
+    found: dict[str, Any] = {}
     for arm, each in profiles.items():
         paired = each["image_ids"] == reference["image_ids"]
         found[arm] = {}
@@ -132,7 +134,6 @@ def write_asymmetry(profiles: dict[str, dict[str, Any]], out: Path) -> None:
                 cells.append(_cell(change))
                 found[arm][name] |= {"change": change.mean().item(), "change_ci95": mean_interval(change)}
             rows.append([*cells, "-"][:4])
-    first = next(iter(profiles))
     heads = ["arm", "quantity", "visual - text, 95 %", f"minus {first}, paired, 95 %"]
     show("Asymmetry of visual and text tokens, means over images", heads, rows, out / "asymmetry.md")
     write_json(out / "asymmetry.json", found)

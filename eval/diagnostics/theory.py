@@ -70,8 +70,8 @@ def cosine_over_layers(
 ) -> float:
     """The recursion of `expected_cosine` at phi = 90 degrees, with the norms as they grow."""
     for layer in range(layers):
-        tangents = (update / grown_norm(norm, update, layer) for norm in (visual_norm, text_norm))
-        cosine = expected_cosine(cosine, *tangents, coherence)
+        visual, text = (update / grown_norm(norm, update, layer) for norm in (visual_norm, text_norm))
+        cosine = expected_cosine(cosine, visual, text, coherence)
     return cosine
 
 
@@ -117,8 +117,8 @@ def lag_angle(
     Positive against both norms at their geometric mean; negative against the intervention that is made, which lowers
     the visual norm to that of text.
     """
-    angle = lambda norms: math.acos(cosine * retention_over_layers(*norms, update, layers))  # noqa: E731
-    return angle(imbalanced) - angle(balanced)
+    kept = [retention_over_layers(visual, text, update, layers) for visual, text in (imbalanced, balanced)]
+    return math.acos(cosine * kept[0]) - math.acos(cosine * kept[1])
 
 
 def lagged_covariance(covariance: Array, delta: float) -> Array:
