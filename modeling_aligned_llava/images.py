@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import BinaryIO
 
 from PIL import Image
 
@@ -14,16 +15,16 @@ Image.init()  # registers all of them
 _AS_THEY_ARE = ("RGB", "L", "1")
 
 
-def open_image(source: str | Path | bytes, name: str | None = None) -> Image.Image:
-    """Decode an image file, or the bytes of one, to RGB; arguments and errors are those of `decode_image`."""
+def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> Image.Image:
+    """Decode an image file, an open one, or the bytes of one, to RGB; arguments and errors are those of `decode_image`."""
     return decode_image(source, name)[0]
 
 
-def decode_image(source: str | Path | bytes, name: str | None = None) -> tuple[Image.Image, str | None]:
+def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> tuple[Image.Image, str | None]:
     """Decode an image to RGB, and say what that changed.
 
     Args:
-        source: a path, or the bytes of a file.
+        source: a path, an open file, or the bytes of one.
         name: what messages call it; default: the path.
 
     Returns:

@@ -4,7 +4,7 @@ Entry l of `norm` is the mean L2 norm of what enters decoder layer l, the last o
 the final norm (which `output_hidden_states` would include). Entry l of `cosine` compares what enters and leaves it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,20 +80,37 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         profile.begin(ids, kwargs.get("attention_mask"), image_token_id)
 
-    def behind_layer(index: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        before = args[0] if args else kwargs["hidden_states"]
-        after = output[0] if isinstance(output, tuple) else output
+    def behind_layer(index: int, before: Tensor, after: Tensor) -> None:
         profile.add_norm(index, before)
         profile.add_cosine(index, before, after)
         if index == len(layers) - 1:
             profile.add_norm(index + 1, after)
 
-    handles = [model.register_forward_pre_hook(before_model, with_kwargs=True)]
-    for i, layer in enumerate(layers):
-        hook = lambda _, args, kwargs, output, i=i: behind_layer(i, args, kwargs, output)  # noqa: E731
-        handles.append(layer.register_forward_hook(hook, with_kwargs=True))
+    handle = model.register_forward_pre_hook(before_model, with_kwargs=True)
     try:
-        yield profile
+        with watch_layers(layers, behind_layer):
+            yield profile
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
+    """Call `look(layer, before, after)` with what enters and leaves every decoder layer, [rows, tokens, D]."""
+
+    def hook(index: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        before = args[0] if args else kwargs["hidden_states"]
+        after = output[0] if isinstance(output, tuple) else output
+        look(index, before, after)
+
+    handles = [
+        layer.register_forward_hook(
+            lambda _, args, kwargs, output, index=index: hook(index, args, kwargs, output), with_kwargs=True
+        )
+        for index, layer in enumerate(layers)
+    ]
+    try:
+        yield
     finally:
         for handle in handles:
             handle.remove()

@@ -1,39 +1,50 @@
-"""`python -m eval.diagnostics profile MODEL --images DIR`: the norms of Table 2 for a checkpoint, on your pictures."""
+"""`python -m eval.diagnostics COMMAND ...`: the paper's measurements for any HuggingFace vision-language model."""
 
 import argparse
-import json
-from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from eval.diagnostics.profile import Profile, profile
+from eval.diagnostics import (
+    attention_command,
+    compare_command,
+    dynamics_command,
+    embeddings_command,
+    encoders_command,
+    gradients_command,
+    parameters_command,
+    profile_command,
+    rescale_command,
+    study_command,
+    theory_command,
+    vocabulary_command,
+)
 from modeling_aligned_llava.errors import run_main
 
 
-def _print(result: Profile) -> None:
-    table = Table(title=f"{result.model}: L2 norms, mean ± standard deviation over tokens")
-    for heading in ("where", "mean", "std", "median", "tokens"):
-        table.add_column(heading, justify="left" if heading == "where" else "right")
-    for where, norms in result.norms.items():
-        table.add_row(where, f"{norms.mean:.4f}", f"{norms.std:.4f}", f"{norms.median:.4f}", str(norms.count))
-    Console().print(table)
-    print(f"visual tokens / text embeddings = {result.ratio:.3f} (over {result.images} images)")  # noqa: T201
+COMMANDS = {
+    "profile": profile_command,
+    "compare": compare_command,
+    "encoders": encoders_command,
+    "embeddings": embeddings_command,
+    "vocabulary": vocabulary_command,
+    "parameters": parameters_command,
+    "dynamics": dynamics_command,
+    "attention": attention_command,
+    "rescale": rescale_command,
+    "gradients": gradients_command,
+    "theory": theory_command,
+    "study": study_command,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.diagnostics", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    one = commands.add_parser("profile", help="norms before and after the projector, and of text")
-    one.add_argument("model", help="checkpoint folder or Hub id")
-    one.add_argument("--images", type=Path, required=True, help="a picture, or a folder of pictures")
-    one.add_argument("--limit", type=int, default=64, help="pictures to look at (default 64)")
-    one.add_argument("--json", type=Path, help="also write the profile to this file")
+    parsers = parser.add_subparsers(dest="command", required=True)
+    for name, module in COMMANDS.items():
+        description = module.__doc__ or ""
+        one = parsers.add_parser(name, description=description, help=description.partition(": ")[2].split("\n")[0])
+        module.add_arguments(one)
     arguments = parser.parse_args()
-    result = profile(arguments.model, arguments.images, arguments.limit)
-    _print(result)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result.to_dict(), indent=2) + "\n", encoding="utf-8")
+    COMMANDS[arguments.command].run(arguments)
 
 
-run_main(main)
+if __name__ == "__main__":
+    run_main(main)

@@ -1,137 +1,227 @@
-"""Norms at the interface (paper Tables 1-2): connector input and output, what decoder layer 0 sees, text embeddings.
+"""The profile of a model (paper Tables 1-2, Figs. 2-4): one JSON with every statistic, its convention and interval.
 
-Everything is read by hooks on a normal forward pass, one picture at a time. All that is assumed of the model is that
-it is a LLaVA: a `multi_modal_projector`, and visual tokens that stand where the image token stood.
+All other figures and comparisons read this file. Means and deviations are over tokens, as the paper's; intervals come
+from a bootstrap over images.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import math
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from PIL import Image, UnidentifiedImageError
+import transformers
 from rich.progress import track
-from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from torch import Tensor
 
-import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
+from eval.diagnostics.bootstrap import draws, interval, resampled_means
+from eval.diagnostics.inertia import QUANTITIES, TERMS, attribution
+from eval.diagnostics.loading import inputs_of, load, special_ids
+from eval.diagnostics.measurement import Measurement, measuring
+from eval.diagnostics.pictures import Picture
+from eval.diagnostics.ranks import gathered, processes
+from eval.diagnostics.text_norms import embedding_norms, embedding_statistics
+from eval.suite.files import write_json
+from modeling_aligned_llava.anatomy import anatomy
 from modeling_aligned_llava.errors import UserError
 
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-QUESTION = "Describe the image."
+SCHEMA = 1
+SAVE_EVERY = 100  # images; a killed run leaves the profile of what it had seen
+POSITIVE = ("norm", "distance", "angle", "update", "injected")  # quantities with a median and quantiles
 
 
-@dataclass(frozen=True)
-class Norms:
-    """Statistics of L2 norms over `count` tokens."""
+def profile(
+    path: str,
+    pictures: list[Picture],
+    out: Path | None = None,
+    connector: str | None = None,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Measure the model at `path` on `pictures`; `out` is written as the work goes on.
 
-    mean: float
-    std: float
-    median: float
-    count: int
-
-    @classmethod
-    def of(cls, norms_N: Tensor) -> "Norms":
-        norms_N = norms_N.double()
-        std = norms_N.std(correction=0).item()
-        return cls(norms_N.mean().item(), std, norms_N.median().item(), norms_N.numel())
-
-
-@dataclass(frozen=True)
-class Profile:
-    """One model's norms on `images` pictures; `ratio` is mean visual norm at layer 0 over mean text-embedding norm."""
-
-    model: str
-    images: int
-    norms: dict[str, Norms]
-
-    @property
-    def ratio(self) -> float:
-        return self.norms["visual tokens at layer 0"].mean / self.norms["text embeddings"].mean
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "ratio": self.ratio}
-
-
-def _pictures(path: Path, limit: int) -> list[Path]:
-    if not path.exists():
-        raise UserError(f"--images: there is no file or folder {path}")
-    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-    if not found:
-        raise UserError(f"--images: no picture in {path} (looked for {', '.join(sorted(SUFFIXES))})")
-    return found[:limit]
-
-
-def _opened(paths: list[Path]) -> Iterator[Image.Image]:
-    for path in track(paths, description="pictures"):
-        try:
-            with Image.open(path) as picture:
-                yield picture.convert("RGB")
-        except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-            raise UserError(f"--images: cannot read {path}: {error}") from error
-
-
-def _norms(states: Tensor) -> Tensor:
-    """L2 norms of [..., D] in float32, flattened."""
-    return states.detach().float().norm(dim=-1).flatten().cpu()
-
-
-def text_norms(embedding: nn.Embedding) -> Tensor:
-    """Norms of the non-zero rows of what the embedding module outputs (Eq. 11), [V]."""
-    ids = torch.arange(embedding.num_embeddings, device=embedding.weight.device)
-    norms = torch.cat([_norms(embedding(chunk)) for chunk in ids.split(8192)])
-    return norms[norms > 0]
-
-
-def load(path: str) -> tuple[Any, Any]:
-    """Model and processor of a checkpoint, in eval mode; raises UserError with the reason where that fails."""
-    try:
-        return AutoModelForImageTextToText.from_pretrained(path).eval(), AutoProcessor.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-
-
-@torch.inference_mode()
-def measure(model: Any, processor: Any, pictures: Iterator[Image.Image]) -> dict[str, Norms]:
-    """The four rows of a profile, by name, for an open model and its processor."""
-    seen: dict[str, list[Tensor]] = {"connector input": [], "connector output": [], "visual tokens at layer 0": []}
-    mask_S: Tensor | None = None
-
-    def connector(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        seen["connector input"].append(_norms(inputs[0]))
-        seen["connector output"].append(_norms(output))
-
-    def first_layer(module: nn.Module, inputs: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        states = inputs[0] if inputs else kwargs["hidden_states"]
-        assert mask_S is not None
-        seen["visual tokens at layer 0"].append(_norms(states[0][mask_S]))
-
-    hooks = [
-        model.model.multi_modal_projector.register_forward_hook(connector),
-        model.get_decoder().layers[0].register_forward_pre_hook(first_layer, with_kwargs=True),
-    ]
-    message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": QUESTION}]}]
-    prompt = processor.apply_chat_template(message, add_generation_prompt=True)
-    try:
-        for picture in pictures:
-            inputs = processor(text=prompt, images=picture, return_tensors="pt").to(model.device)
-            mask_S = inputs["input_ids"][0] == model.config.image_token_id
-            model(**inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    norms = {where: Norms.of(torch.cat(parts)) for where, parts in seen.items()}
-    return norms | {"text embeddings": Norms.of(text_norms(cast(nn.Embedding, model.get_input_embeddings())))}
-
-
-def profile(model_path: str, images: Path, limit: int) -> Profile:
-    """Loads MODEL and measures it on the first `limit` pictures of `images`, in the order of their names.
+    A picture that cannot be read is left out and listed under `unreadable`.
 
     Raises:
-        UserError: the model or a picture cannot be read.
+        UserError: the model cannot be loaded or measured, or no picture can be read.
     """
-    paths = _pictures(images, limit)
-    model, processor = load(model_path)
-    return Profile(model_path, len(paths), measure(model, processor, _opened(paths)))
+    model, processor = load(path, trust_remote_code)
+    parts = anatomy(model, connector)
+    embedding = {
+        "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
+        "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),
+    }
+    header = {"model": path, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
+    with processes() as (rank, world):
+        mine = pictures[rank::world]
+        done: list[str] = []
+        unreadable: list[dict[str, str]] = []
+        with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
+            for picture in track(mine, description="pictures", disable=rank > 0):
+                try:
+                    inputs = inputs_of(processor, picture, model.device)
+                except UserError as error:
+                    unreadable.append({"id": picture.id, "reason": str(error)})
+                    continue
+                model(**inputs, use_cache=False)
+                done.append(picture.id)
+                if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
+                    write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
+        shares = gathered((measurement, done, unreadable), world)
+    for other, ids, failed in shares[:rank] + shares[rank + 1 :]:
+        measurement.merge(other)
+        done, unreadable = done + ids, unreadable + failed
+    if not done:
+        raise UserError(unreadable[0]["reason"])
+    result = summarise(measurement, embedding, header, done, unreadable)
+    if out is not None and rank == 0:
+        write_json(out, result)
+    return result
+
+
+def _versions(model: Any) -> dict[str, Any]:
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"dtype": str(model.dtype).removeprefix("torch."), "versions": versions}
+
+
+def summarise(
+    measurement: Measurement,
+    embedding: dict[str, Any],
+    header: dict[str, Any],
+    ids: list[str],
+    unreadable: list[dict[str, str]],
+) -> dict[str, Any]:
+    """The JSON of a profile; lists over layers are in their order, `norm` with the state behind the last layer."""
+    stages = {name: moments.summary() for name, moments in measurement.stages.items()}
+    stages = {name: summary for name, summary in stages.items() if summary}
+    _stage_intervals(measurement, stages)
+    norms = {**stages, **embedding}
+    visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
+    layers = _layers(measurement)
+    result = {
+        "schema": SCHEMA,
+        **header,
+        "images": len(ids),
+        "image_ids": ids,
+        "unreadable": unreadable,
+        "complete": True,
+        "norms": norms,
+        "ratio": visual["mean"] / text["mean"],
+        "median_ratio": visual["median"] / text["median"],
+        "layers": layers,
+        **_comparison(measurement, layers),
+        "output_hidden_states_convention": _final_norm(measurement),
+    }
+    return _without_nan(result)
+
+
+def _without_nan(content: Any) -> Any:
+    """None for numbers that do not exist, such as the angle of a token of zeros: JSON has no NaN."""
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
+    for name, summary in stages.items():
+        pairs = [image[name] for image in measurement.stage_images if image.get(name, (0, 0))[1]]
+        sums, counts = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+        low, high = interval(resampled_means(sums, counts, draws(len(pairs))))
+        means = sums / counts
+        summary["mean_ci95"] = [low.item(), high.item()]
+        summary["std_over_images"] = means.std(correction=0).item()
+
+
+def _layers(measurement: Measurement) -> dict[str, Any]:
+    """`{series: {quantity: {mean, std, ...}}}`, each a list over layers; what has no tokens is absent."""
+    found: dict[str, Any] = {}
+    for series, moments in measurement.layers.items():
+        if not moments.count.any():
+            continue
+        medians, low, high = (moments.quantile(share) for share in (0.5, 0.05, 0.95))
+        found[series] = {}
+        for row, name in enumerate(QUANTITIES):
+            length = measurement.depth + 1 if name == "norm" else measurement.depth
+            known = moments.count[row, :length] > 0
+            cells = {"mean": moments.mean, "std": moments.std}
+            if name in POSITIVE:
+                cells |= {"median": medians, "q05": low, "q95": high}
+            columns = {key: values[row, :length].where(known, torch.nan).tolist() for key, values in cells.items()}
+            found[series][name] = {**columns, "count": moments.count[row, :length].tolist()}
+    return found
+
+
+def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, Any]:
+    """Intervals of norm and cosine, and the attribution of the asymmetry; needs both modalities in every image."""
+    both = [image for image in measurement.images if all(counts[0, 0] for _, counts in image.values())]
+    if not both:
+        return {}
+    weights = draws(len(both))
+    resampled = {
+        series: resampled_means(
+            torch.stack([image[series][0] for image in both]),
+            torch.stack([image[series][1] for image in both]),
+            weights,
+        )
+        for series in ("visual", "text")
+    }  # each (resamples, K, L + 1)
+    for series, values in resampled.items():
+        for name in ("norm", "cosine", "distance", "angle"):
+            columns = layers[series][name]
+            low, high = interval(values[:, QUANTITIES.index(name), : len(columns["mean"])])
+            columns["ci95"] = torch.stack([low, high], 1).tolist()
+    gap = {
+        name: resampled["visual"][:, QUANTITIES.index(name), :-1] - resampled["text"][:, QUANTITIES.index(name), :-1]
+        for name in ("cosine", "log_tangent", *(quantity for quantity, _ in TERMS.values()))
+    }
+    means = {
+        series: {name: column["mean"] for name, column in layers[series].items()} for series in ("visual", "text")
+    }
+    terms = attribution(means)
+    signs = {"total": ("log_tangent", 1), **TERMS}
+    coherence = torch.stack(measurement.coherence)
+    coherence = coherence[coherence.isfinite().all(-1)]
+    return {
+        "attribution": {
+            name: {"value": terms[name], "ci95": _intervals(signs[name][1] * gap[signs[name][0]])} for name in terms
+        },
+        "cosine_gap": {
+            "value": [v - t for v, t in zip(means["visual"]["cosine"], means["text"]["cosine"], strict=True)],
+            "ci95": _intervals(gap["cosine"]),
+        },
+        "by_image": _by_image(both),
+        "coherence": {
+            "value": coherence.mean(0).tolist(),
+            "ci95": _intervals(draws(len(coherence)) @ coherence / len(coherence)),
+        },
+    }
+
+
+def _by_image(images: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, list[float]]:
+    """Visual minus text of each image, for paired tests of two models: in layer 0, and as a mean over layers."""
+    found: dict[str, list[float]] = {}
+    for name in ("log_norm", "cosine", "log_tangent"):
+        row = QUANTITIES.index(name)
+        means = {
+            series: torch.stack([i[series][0][row, :-1] / i[series][1][row, :-1] for i in images])
+            for series in ("visual", "text")
+        }
+        gap = means["visual"] - means["text"]  # (images, L)
+        found[f"{name}, layer 0"] = gap[:, 0].tolist()
+        found[f"{name}, mean over layers"] = gap.mean(1).tolist()
+    return found
+
+
+def _intervals(values: Tensor) -> list[list[float]]:
+    low, high = interval(values)
+    return torch.stack([low, high], 1).tolist()
+
+
+def _final_norm(measurement: Measurement) -> dict[str, Any]:
+    """Norm and cosine of the last step with the final norm in it, as `output_hidden_states` has them: an artefact."""
+    return {
+        series: {"norm": moments.mean[0, 0].item(), "cosine": moments.mean[1, 0].item()}
+        for series, moments in measurement.final_norm.items()
+        if moments.count.any()
+    }

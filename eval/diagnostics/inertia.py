@@ -1,0 +1,110 @@
+"""Per-token quantities of one decoder layer: norm, update, rotation, and their exact attribution (paper Eq. 4-9).
+
+With h and h' before and after a layer, D = h' - h, p the part of D along h and r the part across it, exactly
+
+    log tan(theta) = log |D| + log sin(phi) - log |h| - log(1 + p / |h|)
+
+so the difference between two modalities in the mean of the left side splits into four bars: update size, angle, norm
+(the paper's mechanism) and the parallel term that Eq. 8 drops.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+QUANTITIES = (
+    "norm",  # |h|
+    "cosine",  # cos(h, h')
+    "distance",  # 1 - cos(h, h'), from the angle: no cancellation
+    "angle",  # theta, radians
+    "update",  # |D|
+    "tangent",  # |r| / (|h| + p): exact
+    "paper_tangent",  # |r| / |h|: Eq. 8
+    "log_tangent",
+    "log_norm",
+    "log_update",
+    "log_sine",
+    "log_parallel",
+    "net_cosine",  # cos(h_0, h')
+    "injected",  # |h - what the layer before put out| / |that|: features added between layers (DeepStack)
+)
+TERMS = {
+    "norm": ("log_norm", -1),
+    "update": ("log_update", 1),
+    "angle": ("log_sine", 1),
+    "parallel": ("log_parallel", -1),
+}
+SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # a massive activation (Sun et al., 2024)
+
+
+def layer_quantities(
+    before: Tensor, after: Tensor, first: Tensor, previous: Tensor | None, masks: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`QUANTITIES` of one layer, (K, rows, tokens), and the mean directions of rotation, [rows, M, D]; float64.
+
+    A quantity that a token does not have (a log of zero, the injection into layer 0) is NaN.
+
+    Args:
+        before, after: what enters and leaves the layer, [rows, tokens, D] in float64.
+        first: what entered layer 0.
+        previous: what left the layer before; None at layer 0.
+        masks: (rows, M, tokens): the groups of tokens whose mean direction r / |r| is wanted.
+    """
+    change = after - before
+    norm, update, end = before.norm(dim=-1), change.norm(dim=-1), after.norm(dim=-1)
+    parallel = _dot(change, before) / norm
+    length = (update.square() - parallel.square()).clamp_min(0).sqrt()
+    angle = torch.atan2(length, norm + parallel)
+    moved = (length > 0) & (norm + parallel != 0)
+    log = lambda x: x.abs().log().where(moved, torch.nan)  # noqa: E731
+    nothing = torch.full_like(norm, torch.nan)
+    values = {
+        "norm": norm,
+        "cosine": angle.cos(),
+        "distance": 2 * (angle / 2).sin().square(),
+        "angle": angle,
+        "update": update,
+        "tangent": length / (norm + parallel),
+        "paper_tangent": length / norm,
+        "log_tangent": log(length / (norm + parallel)),
+        "log_norm": log(norm),
+        "log_update": log(update),
+        "log_sine": log(length / update),
+        "log_parallel": log(1 + parallel / norm),
+        "net_cosine": _dot(first, after) / (first.norm(dim=-1) * end),
+        "injected": nothing if previous is None else (before - previous).norm(dim=-1) / previous.norm(dim=-1),
+    }
+    # r = D - (p / |h|) h is never written out: its mean over tokens is two matrix products
+    share = (masks / masks.sum(-1, keepdim=True)) * (1 / length).where(moved, 0.0)[:, None]  # (rows, M, tokens)
+    directions = share @ change - (share * (parallel / norm)[:, None]) @ before
+    return torch.stack([values[name] for name in QUANTITIES]), directions
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Dot products over the last dimension, without a product of whole tensors in memory."""
+    return torch.einsum("btd,btd->bt", a, b)
+
+
+def sinks(states: Tensor) -> Tensor:
+    """(rows, tokens): tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
+    largest = states.abs().amax(-1)
+    if not bool((largest > SINK_SIZE).any()):
+        return torch.zeros_like(largest, dtype=torch.bool)
+    return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
+
+
+def attribution(means: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
+    """Per layer: mean log tan(theta) of visual minus text tokens, `total`, and its four exact terms.
+
+    Args:
+        means: `{"visual" | "text": {quantity: [L] means}}`.
+    """
+
+    def gap(quantity: str) -> Tensor:
+        visual, text = (torch.tensor(means[name][quantity], dtype=torch.float64) for name in ("visual", "text"))
+        return visual - text
+
+    terms = {name: (sign * gap(quantity)).tolist() for name, (quantity, sign) in TERMS.items()}
+    return {"total": gap("log_tangent").tolist(), **terms}

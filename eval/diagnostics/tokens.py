@@ -1,0 +1,105 @@
+"""Which positions of the decoder's input are visual and which are text, by image token id and by matching values.
+
+Values settle what ids cannot: remote code that has no image token id or expands one placeholder inside the model, and
+learned newline tokens that stand at image positions but come from no image.
+"""
+
+import torch
+from torch import Tensor
+
+from modeling_aligned_llava.errors import UserError
+
+
+Masks = dict[str, Tensor]  # "visual", "newline", "text", "special": (rows, tokens), disjoint; padding is in none
+
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def row_hashes(states: Tensor) -> Tensor:
+    """An int64 of the bits of each row of [..., D]: equal rows have equal numbers, on any device."""
+    bits = states.detach().contiguous().view(_INTEGERS[states.element_size()]).long()
+    # odd multipliers of a fixed generator; the sum wraps around, so its order does not matter
+    generator = torch.Generator().manual_seed(0)
+    odd = torch.randint(2**62, (states.shape[-1],), generator=generator) * 2 + 1
+    return (bits * odd.to(bits.device)).sum(-1)
+
+
+def visual_by_value(states: Tensor, connector_rows: list[Tensor]) -> Tensor:
+    """(rows, tokens): where a row of layer 0's input [rows, tokens, D] is bit-equal to one that the connector put out.
+
+    A row of zeros matches nothing: it says nothing about where it came from.
+    """
+    rows = [each.reshape(-1, each.shape[-1]).to(states.dtype) for each in connector_rows]
+    rows = [each[each.any(-1)] for each in rows if each.shape[-1] == states.shape[-1]]
+    known = torch.cat([row_hashes(each) for each in rows]) if rows else torch.zeros(0, dtype=torch.int64)
+    return torch.isin(row_hashes(states), known.to(states.device))
+
+
+def find_tokens(
+    states: Tensor,
+    input_ids: Tensor,
+    attention_mask: Tensor | None,
+    connector_rows: list[Tensor],
+    image_token_id: int | None,
+    special_ids: frozenset[int] = frozenset(),
+) -> Masks:
+    """The masks of one batch.
+
+    Args:
+        states: what enters decoder layer 0, [rows, tokens, D].
+        input_ids: what the model was given; shorter than `states` where the model expands a placeholder.
+        connector_rows: everything that the connector put out in this pass, each [..., D].
+        special_ids: ids of text that is not content (the tokenizer's special tokens).
+
+    Raises:
+        UserError: no position is visual.
+    """
+    same_length = input_ids.shape == states.shape[:2]
+    by_value = visual_by_value(states, connector_rows)
+    by_id = input_ids == image_token_id if same_length and image_token_id is not None else torch.zeros_like(by_value)
+    by_id = by_id.to(by_value.device)
+    real = torch.ones_like(by_value)
+    if attention_mask is not None and attention_mask.shape == real.shape:
+        real = attention_mask.bool().to(real.device)
+    newline = torch.zeros_like(by_value)
+    if not by_id.any():
+        visual = by_value
+    elif not (by_id & by_value).any():
+        visual = by_id  # features that are rescaled, resampled or added to behind the connector
+    else:
+        newline = _repeated(states, by_id & ~by_value)
+        visual = by_id & ~newline
+    visual, newline = visual & real, newline & real
+    if not visual.any():
+        raise UserError(
+            "no visual token reaches the decoder's first layer: images enter otherwise (by cross-attention), or the "
+            "prompt holds no image"
+        )
+    rest = real & ~visual & ~newline
+    special = rest & (_special(input_ids, rest, image_token_id, special_ids) | by_value)
+    return {"visual": visual, "newline": newline, "text": rest & ~special, "special": special}
+
+
+def _repeated(states: Tensor, where: Tensor) -> Tensor:
+    """The positions in `where` that hold one and the same row, as a learned newline does."""
+    found = torch.zeros_like(where)
+    hashes = row_hashes(states)
+    if where.any():
+        values, counts = hashes[where].unique(return_counts=True)
+        often = values[counts == counts.max()] if counts.max() > 1 or len(values) == 1 else values[:0]
+        found = where & torch.isin(hashes, often)
+    return found
+
+
+def _special(input_ids: Tensor, rest: Tensor, image_token_id: int | None, special_ids: frozenset[int]) -> Tensor:
+    """Special tokens among the text; ids are laid onto `rest` in order where the model expanded its input."""
+    special = torch.tensor(sorted(special_ids), dtype=input_ids.dtype, device=input_ids.device)
+    is_special = torch.isin(input_ids, special).to(rest.device)
+    if is_special.shape == rest.shape:
+        return is_special
+    found = torch.zeros_like(rest)
+    for row, ids in enumerate(input_ids):
+        kept = is_special[row][((ids >= 0) & (ids != image_token_id)).to(rest.device)]
+        if len(kept) == int(rest[row].sum()):
+            found[row, rest[row]] = kept
+    return found

@@ -1,0 +1,109 @@
+"""`encoders`, `embeddings`, `vocabulary` and `parameters`: Tables 1, 3 and 5-8 on tiny models."""
+
+import json
+import math
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForCausalLM, SiglipVisionModel
+
+from eval.diagnostics.__main__ import main
+from eval.diagnostics.loading import load_language
+from eval.diagnostics.profile_command import paper_row
+from eval.diagnostics.text_norms import embedding_norms, embedding_statistics, largest_rows
+from eval.diagnostics.vocabulary_command import check_vocabulary, looks_untrained, show_vocabulary, vocabulary
+from modeling_aligned_llava.anatomy import anatomy
+from modeling_aligned_llava.errors import UserError
+from tests.eval.diagnostics import more_families
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *map(str, arguments)])
+    main()
+
+
+def test_encoders(tiny_backbones, tiny_checkpoint, tiny_images, tmp_path, monkeypatch):
+    models = [tiny_backbones.vision, tiny_checkpoint("baseline")]
+    run(monkeypatch, "encoders", *models, "--images", tiny_images[0], "--out", tmp_path)
+    found = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8"))
+    from transformers import AutoImageProcessor
+
+    pixels = AutoImageProcessor.from_pretrained(tiny_backbones.vision)(
+        images=Image.open(tiny_images[0]), return_tensors="pt"
+    )["pixel_values"]
+    with torch.no_grad():
+        states = SiglipVisionModel.from_pretrained(tiny_backbones.vision)(pixels, output_hidden_states=True)
+    alone, inside = found.values()
+    assert alone["last, patches"] == alone["last hidden state"]  # SigLIP has no class token
+    expected = states.last_hidden_state.norm(dim=-1).mean().item()
+    assert alone["last hidden state"]["mean"] == pytest.approx(expected, rel=1e-5)
+    expected = states.hidden_states[-2].norm(dim=-1).mean().item()
+    assert alone["layer -2, patches"]["mean"] == pytest.approx(expected, rel=1e-5)
+    assert inside["dim"] == 32
+    with pytest.raises(UserError, match="text-only"):
+        run(monkeypatch, "encoders", tiny_backbones.qwen2, "--images", tiny_images[0])
+
+
+def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, monkeypatch):
+    vl = tiny_checkpoint("baseline")
+    run(monkeypatch, "embeddings", vl, "--base", tiny_backbones.qwen2, "--out", tmp_path)
+    found = json.loads((tmp_path / "embeddings.json").read_text(encoding="utf-8"))
+    weight = AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2).get_input_embeddings().weight
+    norms = weight.double().norm(dim=-1)
+    base = found[str(tiny_backbones.qwen2)]["module output"]
+    assert base["mean"] == pytest.approx(norms[norms > 0].mean().item(), rel=1e-6)
+    assert base["zero_rows"] == int((norms == 0).sum()) == 1  # the padding row
+    assert found["shift"]["ratio of means"] == pytest.approx(1)  # assembled, not trained
+    assert found["shift"]["common tokens"] == 259
+    top = largest_rows(norms.float(), load_language(str(tiny_backbones.qwen2))[1], 3)
+    assert [row["id"] for row in top] == norms.topk(3).indices.tolist()
+
+
+def test_gemma_scales_inside_the_module():
+    model, _ = more_families.tiny("paligemma")
+    embedding = model.get_input_embeddings()
+    seen, stored = (embedding_statistics(embedding_norms(embedding, raw)) for raw in (False, True))
+    assert seen["mean"] == pytest.approx(stored["mean"] * math.sqrt(32), rel=1e-3)
+
+
+def test_vocabulary_of_ovis(capsys):
+    model, inputs = more_families.tiny("ovis2")
+    parts = anatomy(model)
+    found = vocabulary(model, parts, [inputs])
+    assert found["tokens at layer 0"]["count"] == 4
+    assert 1 <= found["N_eff"]["mean"] <= 64
+    predicted = found["rows"]["mean"] / math.sqrt(found["N_eff"]["mean"])
+    assert found["tokens at layer 0"]["mean"] == pytest.approx(predicted, rel=0.5)
+    show_vocabulary("tiny", found | {"looks_untrained": True})
+    assert "looks untrained" in capsys.readouterr().out
+    model, _ = more_families.tiny("llava")
+    with pytest.raises(UserError, match="no visual vocabulary"):
+        check_vocabulary(anatomy(model), "tiny")
+
+
+def test_an_untrained_table_has_the_norms_of_table_3():
+    weight = torch.randn(1024, 4096, generator=torch.Generator().manual_seed(0))
+    assert weight.norm(dim=-1).mean().item() == pytest.approx(64.00, abs=0.05)
+    assert weight.norm(dim=-1).std().item() == pytest.approx(0.71, abs=0.05)
+    assert looks_untrained(weight)
+    assert not looks_untrained(weight * torch.linspace(0.9, 1.1, 1024)[:, None])
+
+
+def test_parameters_at_the_start(tiny_checkpoint, tmp_path, monkeypatch):
+    run(monkeypatch, "parameters", tiny_checkpoint("norm-gwc"), "--out", tmp_path)
+    (found,) = json.loads((tmp_path / "parameters.json").read_text(encoding="utf-8")).values()
+    assert found["relative_drift"] == pytest.approx(0, abs=1e-6)
+    assert found["gain"]["mean_abs"] == pytest.approx(found["gain_start"])
+    assert found["token_norm"] == pytest.approx(found["gain_start"] * math.sqrt(32))
+    with pytest.raises(UserError, match="no alignment norm"):
+        run(monkeypatch, "parameters", tiny_checkpoint("baseline"))
+
+
+def test_the_papers_row_is_found_by_name():
+    assert paper_row("projectors", "llava-hf/llava-1.5-7b-hf")["text"] == 1.08
+    assert paper_row("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct")["mean"] == 0.8965
+    assert paper_row("embeddings", "Qwen/Qwen2.5-7B-Instruct")["mean"] == 0.8031
+    assert paper_row("encoders", "google/siglip-so400m-patch14-384")["mean"] == 71.78
+    assert paper_row("projectors", "tiny") == {}

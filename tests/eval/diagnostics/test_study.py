@@ -1,0 +1,42 @@
+"""`study`: one command makes every table and figure of a run; the default sample is drawn from the benchmarks."""
+
+import json
+import sys
+
+import pytest
+
+from eval.diagnostics.__main__ import main
+from eval.diagnostics.pictures import in_benchmarks
+from modeling_aligned_llava.errors import UserError
+
+
+def test_the_sample_is_the_same_at_every_draw(mirror_root):
+    first, again = (in_benchmarks(mirror_root, 4) for _ in range(2))
+    assert [picture.id for picture in first] == [picture.id for picture in again]
+    assert len(first) == 4
+    assert all(picture.open().mode == "RGB" for picture in first)
+    whole = in_benchmarks(mirror_root, 10**6)
+    assert {picture.id.partition("/")[0] for picture in whole} == {"mmbench", "pope", "mmstar"}
+    assert all(picture.answer is not None for picture in whole if picture.id.startswith("pope"))
+    with pytest.raises(UserError, match="there is no folder"):
+        in_benchmarks(mirror_root / "absent", 4)
+
+
+def test_every_table_and_figure(mirror_root, tiny_checkpoint, tmp_path, monkeypatch):
+    for arm in ("baseline", "norm"):
+        (tmp_path / "checkpoints" / arm).mkdir(parents=True)
+        (tmp_path / "checkpoints" / arm / "stage2").symlink_to(tiny_checkpoint(arm))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mirrors").symlink_to(mirror_root)
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
+    main()
+    out = tmp_path / "diagnostics"
+    for name in ("dynamics.svg", "attribution.svg", "asymmetry.md", "encoders.md", "embeddings.md", "parameters.md"):
+        assert (out / name).stat().st_size > 200, name
+    for name in ("norms.md", "attention.svg", "attention.md", "rescale.svg", "rescale.md", "gradients.md"):
+        assert (out / "norm" / name).stat().st_size > 200, name
+    change = json.loads((out / "asymmetry.json").read_text(encoding="utf-8"))["norm"]["log_norm, layer 0"]
+    assert change["change_ci95"][0] <= change["change"] <= change["change_ci95"][1]
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--methods", "other"])
+    with pytest.raises(UserError, match="has no checkpoint of it"):
+        main()
