@@ -16,7 +16,7 @@ _AS_THEY_ARE = ("RGB", "L", "1")
 
 
 def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> Image.Image:
-    """Decode an image file, an open one, or the bytes of one, to RGB; arguments and errors are those of `decode_image`."""
+    """Decode an image file, an open one, or its bytes, to RGB; arguments and errors are those of `decode_image`."""
     return decode_image(source, name)[0]
 
 

@@ -86,7 +86,8 @@ def plan(
 def pack(segments: list[Segment], lengths: Sequence[int], most: int, tokens: int | None = None) -> list[list[Segment]]:
     """Batches of at most `most` rows: segments that share together, single rows together, like lengths together.
 
-    A batch of single rows holds at most `tokens` tokens if that is given (but always a row).
+    If `tokens` is given, a batch of single rows holds at most so many of them, and one behind prefixes, whose tokens are
+    remembered but not computed, eight times as many (but always a segment).
     """
     batches: list[list[Segment]] = []
     for sharing in (True, False):
@@ -96,8 +97,10 @@ def pack(segments: list[Segment], lengths: Sequence[int], most: int, tokens: int
         for segment in chosen:
             if len(segment.rows) > room:
                 batches.append([])
-                longest = lengths[segment.rows[0]]
-                room = most if sharing or tokens is None else min(most, max(1, tokens // longest))
+                room = most
+                if tokens is not None:
+                    fitting = tokens * (8 if sharing else 1) // max(lengths[row] for row in segment.rows)
+                    room = min(most, max(len(segment.rows), fitting))
             batches[-1].append(segment)
             room -= len(segment.rows)
     return batches
