@@ -86,7 +86,7 @@ def plan(
 def pack(segments: list[Segment], lengths: Sequence[int], most: int, tokens: int | None = None) -> list[list[Segment]]:
     """Batches of at most `most` rows: segments that share together, single rows together, like lengths together.
 
-    If `tokens` is given, a batch of single rows holds at most so many of them, and one behind prefixes, whose tokens are
+    If `tokens` is given, a batch of single rows holds at most so many, and one behind prefixes, whose tokens are
     remembered but not computed, eight times as many (but always a segment).
     """
     batches: list[list[Segment]] = []
