@@ -13,6 +13,7 @@ import torch
 from huggingface_hub import snapshot_download
 from PIL import Image
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
 from modeling_aligned_llava.errors import UserError
@@ -20,7 +21,7 @@ from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_shar
 
 
 FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
-CPU_TOKENS = 2048
+CPU_TOKENS = 16_384
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -37,7 +38,7 @@ class Generator:
         return self.model.config.model_type in FIXED_RESOLUTION and can_share(self.model)
 
     def most_tokens(self) -> int | None:
-        """Tokens a batch of rows that share nothing: a CPU slows down where they leave its caches."""
+        """Tokens that a batch remembers: every further word is read past all of them, and a CPU's memory is slow."""
         return CPU_TOKENS if self.model.device.type == "cpu" else None
 
     def render(self, text: str, images: int) -> str:
@@ -79,20 +80,18 @@ class Generator:
 
     @torch.inference_mode()
     def answer_shared(
-        self, rows: list[list[int]], batch: list[Segment], images: list[Image.Image], max_new_tokens: int
+        self, rows: list[list[int]], batch: list[Segment], images: list[list[Image.Image]], max_new_tokens: int
     ) -> list[str]:
         """Greedy continuations of tokenized rows behind what they share, in the order of the segments.
 
         Args:
             rows: as `tokenize` gives them.
-            batch: segments of at least two rows each.
-            images: the pictures of the segments, one after another; they lie in the shared parts.
+            batch: segments that share something, if only a row's own beginning.
+            images: the pictures of each segment; they lie in the shared part.
         """
-        vision = {}
-        if images:
-            processed = self.processor.image_processor(images, return_tensors="pt")
-            vision = dict(processed.to(self.model.device, self.model.dtype))
-        shared = SharedPrefix.build(self.model, rows, batch, self.processor.tokenizer.pad_token_id, **vision)
+        pixels = [torch.empty(0) if not pictures else self._pixels(pictures) for pictures in images]
+        pad = self.processor.tokenizer.pad_token_id
+        shared = SharedPrefix.build(self.model, rows, batch, pad, answer=max_new_tokens, pixel_values=pixels)
         return self._decode(
             shared.ids.shape[1],
             max_new_tokens,
@@ -100,6 +99,10 @@ class Generator:
             attention_mask=shared.mask,
             past_key_values=shared.cache,
         )
+
+    def _pixels(self, pictures: list[Image.Image]) -> Tensor:
+        processed = self.processor.image_processor(pictures, return_tensors="pt")
+        return processed["pixel_values"].to(self.model.device, self.model.dtype)
 
     def _decode(self, read: int, max_new_tokens: int, **inputs: Any) -> list[str]:
         ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)

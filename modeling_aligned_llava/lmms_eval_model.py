@@ -18,7 +18,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
-from modeling_aligned_llava.shared_prefix import Segment, pack, plan
+from modeling_aligned_llava.shared_prefix import LONG, Segment, pack, plan
 
 
 GREY = (127, 127, 127)
@@ -48,6 +48,11 @@ def _hash_images(images: list[Image.Image]) -> str:
     for image in images:
         digest.update(repr(image.size).encode() + image.tobytes())
     return digest.hexdigest() if images else ""
+
+
+def _prefilled_alone(segment: Segment, most: int) -> Segment:
+    """A long row that shares nothing is prefilled like a shared part, then answered together with others."""
+    return Segment(segment.rows, most) if most >= LONG else segment
 
 
 @dataclass
@@ -158,7 +163,10 @@ class AlignedLlava(lmms):
             row.tokens = ids
         pictures_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
         ranges = [(end, len(ids) - 1) for end, ids in zip(pictures_end, tokens, strict=True)]
-        segments = plan(tokens, [row.image for row in rows], ranges, self.batch_size)
+        segments = [
+            _prefilled_alone(segment, ranges[segment.rows[0]][1]) if segment.shared == 0 else segment
+            for segment in plan(tokens, [row.image for row in rows], ranges, self.batch_size)
+        ]
         return pack(segments, [len(ids) for ids in tokens], self.batch_size, self._generator.most_tokens())
 
     def _settings(self, options: dict[str, Any]) -> str:
@@ -190,7 +198,7 @@ class AlignedLlava(lmms):
         if answers is None:
             options = json.loads(settings)
             if batch[0].shared:
-                images = [image for segment in batch for image in self._open(rows[segment.rows[0]])]
+                images = [self._open(rows[segment.rows[0]]) for segment in batch]
                 tokens = [row.tokens for row in rows]
                 answers = self._generator.answer_shared(tokens, batch, images, options["max_new_tokens"])
             else:
