@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlavaForConditionalGeneration
 
+from modeling_aligned_llava import lmms_eval_model, shared_prefix
 from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.lmms_eval_model import AlignedLlava
@@ -46,6 +47,13 @@ def test_answers_say_something_and_differ(answers):
 
 @pytest.mark.parametrize("batch_size", [4, 16])
 def test_answers_do_not_depend_on_the_batch_size(tiny_llava, answers, batch_size):
+    assert adapter(tiny_llava, batch_size=batch_size).generate_until(requests()) == answers
+
+
+@pytest.mark.parametrize("batch_size", [1, 16])
+def test_long_rows_are_prefilled_alone_and_answered_together(tiny_llava, answers, monkeypatch, batch_size):
+    monkeypatch.setattr(lmms_eval_model, "LONG", 1)
+    monkeypatch.setattr(shared_prefix, "LONG", 1)
     assert adapter(tiny_llava, batch_size=batch_size).generate_until(requests()) == answers
 
 
