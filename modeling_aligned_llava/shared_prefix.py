@@ -134,9 +134,11 @@ class RoomyLayer(DynamicLayer):
         for kind in (0, 1):
             _, heads, _, width = filled[0][kind].shape
             whole = filled[0][kind].new_zeros(len(owners), heads, length + room, width)
-            for row, (i, j) in enumerate(owners):
-                own = filled[i][kind][j]
-                whole[row, :, length - own.shape[-2] : length] = own
+            for i, states in enumerate(filled):
+                own = states[kind]
+                places = [(row, j) for row, (owner, j) in enumerate(owners) if owner == i]
+                rows, entries = map(list, zip(*places, strict=True))
+                whole[rows, :, length - own.shape[-2] : length] = own[entries]
             self._whole.append(whole)
         self._show(length)
 
