@@ -128,7 +128,7 @@ STRATUM: dict[str, Callable[[Row], str]] = {
 }
 
 
-def _sample_rows(folder: Path) -> list[Row]:
+def sample_rows(folder: Path) -> list[Row]:
     """All rows of the sample logs under `folder`, each with the name of its (sub)task in `file`."""
     rows: list[Row] = []
     for path in sorted(folder.rglob("*samples_*.jsonl")):
@@ -157,7 +157,7 @@ def read_result(benchmark: Benchmark, folder: Path, expected_rows: int, images: 
         ValueError: no results, another number of samples than rows, or items that do not add up to its score.
     """
     results = _harness_results(folder)
-    rows = _sample_rows(folder)
+    rows = sample_rows(folder)
     counted = sum(count["original"] for name, count in results["n-samples"].items())
     if counted != expected_rows or len(rows) != expected_rows:
         raise ValueError(f"{expected_rows} rows in the data, the harness saw {counted} and scored {len(rows)}")

@@ -1,0 +1,136 @@
+"""The report's first words: what was compared and what came out, made from the numbers alone.
+
+A difference counts as one if its p-value is below 0.05 after Holm's correction (the mean of the nine is one test of
+its own); otherwise it is "not distinguishable from zero", and the smallest difference that could be seen is told.
+"""
+
+from typing import Any
+
+from eval.power import detectable
+from eval.report.finished_run import TITLES, FinishedRun, direction, probability
+from eval.report.tables import Row
+from eval.suite.benchmarks import BENCHMARKS
+
+
+WIDTH = 2 * 1.96  # standard errors in a 95 % interval
+VISIBLE = "visible from"
+UNPARSEABLE = 0.01  # share of unreadable answers above which it is said
+
+
+def summary(run: FinishedRun, looks: dict[str, dict[str, Any]]) -> list[str]:
+    """Sentences in the order of their importance.
+
+    Args:
+        looks: arm name -> what `looks.py` measured, or {"error": reason}.
+    """
+    sentences = [_compared(run)]
+    if run.is_toy:
+        sentences.append(
+            "This is a toy result: tinyworld's models have about two million parameters and its benchmarks are its "
+            "own. It says nothing about models of real size."
+        )
+    for arm in run.arms:
+        sentences += _differences(arm.name, run.baseline, run.cells[arm.name])
+    if any(VISIBLE in sentence for sentence in sentences):
+        sentences.append(
+            f'"{VISIBLE.capitalize()}": the smallest true difference that a test at p < 0.05, before Holm\'s '
+            "correction, finds in 80 % of repetitions."
+        )
+    for arm in run.arms:
+        sentences += _gaps(arm.name, run.cells[arm.name])
+    sentences += _norms(looks)
+    for arm in run.arms:
+        sentences += _unparseable(arm.name, run.cells[arm.name])
+    if run.baseline is not None and len({arm.seed for arm in run.arms}) == 1:
+        sentences.append("One training seed: the intervals cover the choice of questions, not another training.")
+    return sentences
+
+
+def _compared(run: FinishedRun) -> str:
+    names = [arm.name for arm in run.arms]
+    keys = [b.key for b in BENCHMARKS if any(b.key in run.answered(name) for name in names)]
+    asked = [max(cells[key]["n"] for cells in run.cells.values() if cells.get(key, {}).get("n")) for key in keys]
+    where = f"{len(keys)} benchmark{'s' * (len(keys) != 1)} with {sum(asked):,} questions in all"
+    if not keys:
+        return f"No benchmark has a score for {_listed(names)}."
+    if len(names) == 1:
+        return f"One arm, {names[0]}, was evaluated on {where}: there is nothing to compare it with."
+    if run.baseline is None:
+        return f"{_listed(names)} were evaluated on {where}, but no score could be compared with a baseline's."
+    others = [arm.name for arm in run.arms if arm.method != run.baseline]
+    return f"{_listed(others)} compared with {run.baseline} on {where}."
+
+
+def _differences(name: str, baseline: str | None, cells: dict[str, Row]) -> list[str]:
+    """One sentence for the average, one for the benchmarks that differ, one for those that do not."""
+    found = []
+    average = cells.get("avg")
+    if average is not None and average["delta"] is not None:
+        found.append(f"{name}, mean of the nine: {_average(average, baseline)}.")
+    tested = [cells[b.key] for b in BENCHMARKS if b.key in cells and cells[b.key]["delta"] is not None]
+    differing = []
+    for sign, word in ((-1, "lower"), (1, "higher")):
+        where = [f"{TITLES[c['benchmark']]} ({c['delta']:+.1f})" for c in tested if direction(c) == sign]
+        if where:
+            differing.append(f"{word} than {baseline} on {_listed(where)}")
+    if differing:
+        found.append(f"{name} is significantly {', and '.join(differing)} (points; p < 0.05 after Holm's correction).")
+    same = [f"{TITLES[c['benchmark']]} ({c['delta']:+.1f}{_smallest(c)})" for c in tested if direction(c) == 0]
+    if same:
+        found.append(f"{name}: difference from {baseline} not distinguishable from zero on {_listed(same)}.")
+    return found
+
+
+def _average(cell: Row, baseline: str | None) -> str:
+    low, high = cell["delta_ci95"]
+    numbers = f"{cell['delta']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {probability(cell['p_value'])}"
+    if direction(cell) == 0:
+        return f"difference from {baseline} not distinguishable from zero ({numbers})"
+    return f"{'higher' if cell['delta'] > 0 else 'lower'} than {baseline} ({numbers})"
+
+
+def _smallest(cell: Row) -> str:
+    low, high = cell["delta_ci95"]
+    return f"; {VISIBLE} {detectable((high - low) / WIDTH):.1f}" if high > low else ""
+
+
+def _gaps(name: str, cells: dict[str, Row]) -> list[str]:
+    """What failed, with its reason, and what was not run."""
+    found = [
+        f"{name}: {TITLES[key]} failed ({cell['reason']}), so that there is no mean of the nine."
+        for key, cell in cells.items()
+        if cell["status"] == "failed" and key != "avg"
+    ]
+    absent: dict[str, list[str]] = {}
+    for key, cell in cells.items():
+        if cell["status"] == "not run" and key != "avg":
+            absent.setdefault(cell["reason"] or "no reason recorded", []).append(TITLES[key])
+    return found + [f"{name}: not run on {_listed(titles)} ({reason})." for reason, titles in absent.items()]
+
+
+def _norms(looks: dict[str, dict[str, Any]]) -> list[str]:
+    ratios = [
+        f"{_times(look['profile']['ratio'])} times in {name}" for name, look in looks.items() if "profile" in look
+    ]
+    if not ratios:
+        return []
+    return [
+        f"Mean norm of visual tokens where they enter the decoder, over that of text embeddings: {_listed(ratios)}."
+    ]
+
+
+def _unparseable(name: str, cells: dict[str, Row]) -> list[str]:
+    where = [
+        f"{TITLES[key]} {cell['unparseable']:.1%}"
+        for key, cell in cells.items()
+        if (cell["unparseable"] or 0) > UNPARSEABLE
+    ]
+    return [f"{name}: answers that could not be read, and so count as wrong: {_listed(where)}."] if where else []
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
