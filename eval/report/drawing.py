@@ -20,11 +20,11 @@ INK = "#010203"  # stands for the colour of the page's text, as each of the seri
 SERIES = tuple(f"#0102{number:02x}" for number in range(0x10, 0x18))
 RC = {
     "svg.fonttype": "none",
-    "font.size": 11,
+    "font.size": 12,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "legend.frameon": False,
-    "legend.fontsize": 9,
+    "legend.fontsize": 10,
     "axes.prop_cycle": cycler(color=SERIES),
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -44,7 +44,12 @@ class Figure:
     note: str = ""
 
 
-def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[float, float] = (6.2, 3.6)) -> Markup:
+def series(number: int) -> str:
+    """The colour of the series with that number; they repeat."""
+    return SERIES[number % len(SERIES)]
+
+
+def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[float, float] = (5.2, 3.6)) -> Markup:
     """The SVG of one drawing: the same bytes for the same drawing.
 
     Args:

@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from eval.report.drawing import SERIES, Figure, inline_svg
+from eval.report.drawing import Figure, inline_svg, series
 
 
 STYLES = {"visual": "-", "text": "--"}
@@ -40,21 +40,21 @@ def _draw(
 ) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for arm, profile in profiles.items():
-            for series, style in STYLES.items():
-                columns = profile["layers"].get(series, {}).get(name)
+            for tokens, style in STYLES.items():
+                columns = profile["layers"].get(tokens, {}).get(name)
                 if columns is None:
                     continue
                 layers = range(len(columns["mean"]))
                 means = [float("nan") if mean is None else mean for mean in columns["mean"]]
-                colour = SERIES[colours[arm] % len(SERIES)]
-                axes.plot(layers, means, style, color=colour, marker="o", markersize=3, label=f"{arm}, {series}")
+                colour = series(colours[arm])
+                axes.plot(layers, means, style, color=colour, marker="o", markersize=3, label=f"{arm}, {tokens}")
                 if "ci95" in columns and None not in columns["mean"]:
                     low, high = zip(*columns["ci95"], strict=True)
                     axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
-        axes.set(xlabel="layer")
+        axes.set_xlabel("layer", loc="right")
         if logarithmic:
             axes.set_yscale("log")
-        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2)
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)
 
     return draw
 
@@ -62,10 +62,10 @@ def _draw(
 def _rows(name: str, profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
     rows = []
     for arm, profile in profiles.items():
-        for series in STYLES:
-            columns = profile["layers"].get(series, {}).get(name, {"mean": []})
+        for tokens in STYLES:
+            columns = profile["layers"].get(tokens, {}).get(name, {"mean": []})
             intervals = columns.get("ci95") or [None] * len(columns["mean"])
             for layer, (mean, interval) in enumerate(zip(columns["mean"], intervals, strict=True)):
                 between = "" if interval is None or mean is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
-                rows.append([arm, series, layer, mean, between])
+                rows.append([arm, tokens, layer, mean, between])
     return rows

@@ -5,7 +5,7 @@ from typing import Any
 
 from eval.diagnostics.pictures import Box, Picture
 from eval.report.finished_run import TITLES
-from eval.report.thumbnails import heat_map, thumbnail
+from eval.report.thumbnails import shade_map, thumbnail
 
 
 MEAN = "mean"
@@ -71,5 +71,5 @@ def _layers(kept: dict[str, Any]) -> list[Layer]:
     maps, inside = kept["maps"], kept["inside"] or [None] * len(kept["maps"])
     mean = [[sum(cells) / len(maps) for cells in zip(*rows, strict=True)] for rows in zip(*maps, strict=True)]
     share = None if kept["inside"] is None else sum(inside) / len(inside)
-    layers = [Layer(str(number), heat_map(each), inside[number]) for number, each in enumerate(maps)]
-    return [Layer(MEAN, heat_map(mean), share), *layers]
+    layers = [Layer(str(number), shade_map(each), inside[number]) for number, each in enumerate(maps)]
+    return [Layer(MEAN, shade_map(mean), share), *layers]

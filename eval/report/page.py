@@ -14,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from eval.report import comparison, looks, settings
-from eval.report.drawing import Figure, inline_svg
+from eval.report.drawing import Figure, inline_svg, series
 from eval.report.examples import examples
 from eval.report.figures import plot_differences
 from eval.report.finished_run import FinishedRun, without_paths
@@ -51,12 +51,12 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             style=_asset("report.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            sentences=summary(run, measured),
+            parts=summary(run, measured),
             columns=list(COLUMNS.values()),
             caption=CAPTION,
             scores=comparison.measured(run),
             paper=comparison.published(run),
-            differences=_differences(run),
+            differences=_differences(run, colours),
             everything=(comparison.ALL, comparison.everything(run)),
             measured=measured,
             layers=layer_curves(profiles, colours),
@@ -101,12 +101,17 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _differences(run: FinishedRun) -> Figure | None:
-    rows = [row for row in run.rows if row["delta"] is not None]
-    if not rows:
+def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
+    arms = {
+        name: found
+        for name, cells in run.cells.items()
+        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in COLUMNS])
+    }
+    if not arms:
         return None
     title = "Difference from the baseline arm, points, with 95 % interval"
-    svg = inline_svg("differences", title, lambda axes: plot_differences(axes, rows), (9, 4))
+    of_arms = {name: series(number) for name, number in colours.items()}
+    svg = inline_svg("differences", title, lambda axes: plot_differences(axes, arms, of_arms), (9, 4))
     return Figure(title, svg, [], [])
 
 

@@ -16,77 +16,83 @@ WIDTH = 2 * 1.96  # standard errors in a 95 % interval
 VISIBLE = "visible from"
 UNPARSEABLE = 0.01  # share of unreadable answers above which it is said
 
+Part = tuple[str, list[str]]  # a heading, "" for the first part, and sentences
 
-def summary(run: FinishedRun, looks: dict[str, dict[str, Any]]) -> list[str]:
-    """Sentences in the order of their importance.
+
+def summary(run: FinishedRun, looks: dict[str, dict[str, Any]]) -> list[Part]:
+    """What was compared; for each arm how it differs from the baseline; norms; what limits all this.
 
     Args:
         looks: arm name -> what `looks.py` measured, or {"error": reason}.
     """
-    sentences = [_compared(run)]
+    first = [_compared(run)]
     if run.is_toy:
-        sentences.append(
-            "This is a toy result: tinyworld's models have about two million parameters and its benchmarks are its "
-            "own. It says nothing about models of real size."
+        first.append(
+            "This is a toy result: tinyworld's models are tiny and its benchmarks are its own. It says nothing about "
+            "models of real size."
         )
+    parts = [("", first)]
     for arm in run.arms:
-        sentences += _differences(arm.name, run.baseline, run.cells[arm.name])
-    if any(VISIBLE in sentence for sentence in sentences):
-        sentences.append(
-            f'"{VISIBLE.capitalize()}": the smallest true difference that a test at p < 0.05, before Holm\'s '
+        found = _differences(run.baseline, run.cells[arm.name])
+        if found:
+            parts.append((f"{arm.name} against {run.baseline}", found))
+    norms = [f"{name}: {_times(look['profile']['ratio'])} times." for name, look in looks.items() if "profile" in look]
+    if norms:
+        parts.append(("Mean norm of visual tokens at the decoder's door, over that of text embeddings", norms))
+    limits = [sentence for arm in run.arms for sentence in _gaps(arm.name, run.cells[arm.name])]
+    limits += [sentence for arm in run.arms for sentence in _unparseable(arm.name, run.cells[arm.name])]
+    if any(VISIBLE in sentence for _, sentences in parts for sentence in sentences):
+        limits.append(
+            f'"{VISIBLE.capitalize()}" is the smallest true difference that a test at p < 0.05, before Holm\'s '
             "correction, finds in 80 % of repetitions."
         )
-    for arm in run.arms:
-        sentences += _gaps(arm.name, run.cells[arm.name])
-    sentences += _norms(looks)
-    for arm in run.arms:
-        sentences += _unparseable(arm.name, run.cells[arm.name])
     if run.baseline is not None and len({arm.seed for arm in run.arms}) == 1:
-        sentences.append("One training seed: the intervals cover the choice of questions, not another training.")
-    return sentences
+        limits.append("One training seed: the intervals cover the choice of questions, not another training.")
+    return [*parts, ("What is missing, and limits", limits)] if limits else parts
 
 
 def _compared(run: FinishedRun) -> str:
     names = [arm.name for arm in run.arms]
     keys = [b.key for b in BENCHMARKS if any(b.key in run.answered(name) for name in names)]
-    asked = [max(cells[key]["n"] for cells in run.cells.values() if cells.get(key, {}).get("n")) for key in keys]
-    where = f"{len(keys)} benchmark{'s' * (len(keys) != 1)} with {sum(asked):,} questions in all"
     if not keys:
         return f"No benchmark has a score for {_listed(names)}."
+    asked = [max(run.cells[name][key]["n"] for name in names if key in run.answered(name)) for key in keys]
+    where = f"{len(keys)} benchmark{'s' * (len(keys) > 1)} with {sum(asked):,} questions in all"
     if len(names) == 1:
-        return f"One arm, {names[0]}, was evaluated on {where}: there is nothing to compare it with."
+        return f"One arm, {names[0]}, was evaluated on {where}. There is nothing to compare it with."
     if run.baseline is None:
         return f"{_listed(names)} were evaluated on {where}, but no score could be compared with a baseline's."
     others = [arm.name for arm in run.arms if arm.method != run.baseline]
     return f"{_listed(others)} compared with {run.baseline} on {where}."
 
 
-def _differences(name: str, baseline: str | None, cells: dict[str, Row]) -> list[str]:
-    """One sentence for the average, one for the benchmarks that differ, one for those that do not."""
+def _differences(baseline: str | None, cells: dict[str, Row]) -> list[str]:
+    """One sentence for the average, one for the benchmarks that are lower, one for higher, one for the rest."""
     found = []
     average = cells.get("avg")
     if average is not None and average["delta"] is not None:
-        found.append(f"{name}, mean of the nine: {_average(average, baseline)}.")
+        found.append(f"Mean of the nine: {_average(average)}.")
     tested = [cells[b.key] for b in BENCHMARKS if b.key in cells and cells[b.key]["delta"] is not None]
-    differing = []
     for sign, word in ((-1, "lower"), (1, "higher")):
-        where = [f"{TITLES[c['benchmark']]} ({c['delta']:+.1f})" for c in tested if direction(c) == sign]
+        where = [f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f})" for cell in tested if direction(cell) == sign]
         if where:
-            differing.append(f"{word} than {baseline} on {_listed(where)}")
-    if differing:
-        found.append(f"{name} is significantly {', and '.join(differing)} (points; p < 0.05 after Holm's correction).")
-    same = [f"{TITLES[c['benchmark']]} ({c['delta']:+.1f}{_smallest(c)})" for c in tested if direction(c) == 0]
+            found.append(f"Significantly {word} than {baseline} (p < 0.05 after Holm's correction): {_listed(where)}.")
+    same = [
+        f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f}{_smallest(cell)})"
+        for cell in tested
+        if direction(cell) == 0
+    ]
     if same:
-        found.append(f"{name}: difference from {baseline} not distinguishable from zero on {_listed(same)}.")
+        found.append(f"Difference not distinguishable from zero: {_listed(same)}.")
     return found
 
 
-def _average(cell: Row, baseline: str | None) -> str:
+def _average(cell: Row) -> str:
     low, high = cell["delta_ci95"]
     numbers = f"{cell['delta']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {probability(cell['p_value'])}"
     if direction(cell) == 0:
-        return f"difference from {baseline} not distinguishable from zero ({numbers})"
-    return f"{'higher' if cell['delta'] > 0 else 'lower'} than {baseline} ({numbers})"
+        return f"difference not distinguishable from zero ({numbers})"
+    return f"{'higher' if cell['delta'] > 0 else 'lower'} ({numbers})"
 
 
 def _smallest(cell: Row) -> str:
@@ -97,31 +103,24 @@ def _smallest(cell: Row) -> str:
 def _gaps(name: str, cells: dict[str, Row]) -> list[str]:
     """What failed, with its reason, and what was not run."""
     found = [
-        f"{name}: {TITLES[key]} failed ({cell['reason']}), so that there is no mean of the nine."
+        f"{name}: {TITLES.get(key, key)} failed ({cell['reason']})."
         for key, cell in cells.items()
         if cell["status"] == "failed" and key != "avg"
     ]
     absent: dict[str, list[str]] = {}
     for key, cell in cells.items():
         if cell["status"] == "not run" and key != "avg":
-            absent.setdefault(cell["reason"] or "no reason recorded", []).append(TITLES[key])
-    return found + [f"{name}: not run on {_listed(titles)} ({reason})." for reason, titles in absent.items()]
-
-
-def _norms(looks: dict[str, dict[str, Any]]) -> list[str]:
-    ratios = [
-        f"{_times(look['profile']['ratio'])} times in {name}" for name, look in looks.items() if "profile" in look
-    ]
-    if not ratios:
-        return []
-    return [
-        f"Mean norm of visual tokens where they enter the decoder, over that of text embeddings: {_listed(ratios)}."
-    ]
+            absent.setdefault(cell["reason"] or "no reason recorded", []).append(TITLES.get(key, key))
+    found += [f"{name}: not run on {_listed(titles)} ({reason})." for reason, titles in absent.items()]
+    average = cells.get("avg")
+    if found and average is not None and average["status"] != "ok":
+        found.append(f"{name}: no mean of the nine, {average['reason']}.")
+    return found
 
 
 def _unparseable(name: str, cells: dict[str, Row]) -> list[str]:
     where = [
-        f"{TITLES[key]} {cell['unparseable']:.1%}"
+        f"{TITLES.get(key, key)} {cell['unparseable']:.1%}"
         for key, cell in cells.items()
         if (cell["unparseable"] or 0) > UNPARSEABLE
     ]

@@ -16,8 +16,8 @@ from modeling_aligned_llava.images import open_image
 
 
 SIDE = 320  # pixels at most
-HEAT = (255, 60, 0)
-OPAQUE = 0.85  # where attention is largest
+SHADE = (16, 18, 24)
+OPAQUE = 0.85  # where there is no attention
 
 
 def thumbnail(image: Image.Image) -> str:
@@ -27,11 +27,11 @@ def thumbnail(image: Image.Image) -> str:
     return _data_uri(small, "WEBP", quality=80)
 
 
-def heat_map(share: list[list[float]]) -> str:
-    """A data URI of a map (rows, columns): one pixel a visual token, opaque where it is largest."""
+def shade_map(share: list[list[float]]) -> str:
+    """A data URI of a map (rows, columns): one pixel a visual token, a shade over all that is not attended."""
     values = np.array(share)
-    alpha = OPAQUE * 255 * values / max(values.max(), 1e-12)
-    colour = np.broadcast_to(np.array(HEAT), (*values.shape, 3))
+    alpha = 255 * OPAQUE * (1 - values / max(values.max(), 1e-12))
+    colour = np.broadcast_to(np.array(SHADE), (*values.shape, 3))
     return _data_uri(Image.fromarray(np.dstack([colour, alpha]).round().astype(np.uint8), "RGBA"), "PNG")
 
 

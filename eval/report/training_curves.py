@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from eval.report.card import stage_folders
-from eval.report.drawing import SERIES, Figure, inline_svg
+from eval.report.drawing import Figure, inline_svg, series
 from eval.report.finished_run import FinishedRun
 
 
@@ -63,18 +63,19 @@ def training(run: FinishedRun, colours: dict[str, int]) -> tuple[list[Stage], li
 
 
 def _stage(name: str, logs: dict[str, dict[str, Log]], colours: dict[str, int]) -> Stage:
-    stage = Stage(name)
+    called = name.replace("stage", "stage ")
+    stage = Stage(name.replace("stage", "Stage "))
     losses = {arm: [(x["step"], x["loss"]) for x in log if "loss" in x] for arm, log in logs.get("log", {}).items()}
-    stage.figures += _figure(f"Loss, {name}", f"{name}-loss", losses, colours)
+    stage.figures += _figure(f"Loss, {called}", f"{name}-loss", losses, colours)
     ledger = logs.get("gradients", {})
     totals = {arm: [(line["step"], line["grad_norm"]) for line in log] for arm, log in ledger.items()}
-    stage.figures += _figure(f"Gradient norm before clipping, {name}", f"{name}-gradient", totals, colours, True)
+    stage.figures += _figure(f"Gradient norm before clipping, {called}", f"{name}-gradient", totals, colours, True)
     for arm, log in ledger.items():
         parts = {
             part: [(line["step"], line["parts"][part]["grad_norm"]) for line in log if part in line["parts"]]
             for part in PARTS
         }
-        title, own = f"Gradient norm by part, {name}, {arm}", {part: i for i, part in enumerate(PARTS)}
+        title, own = f"Gradient norm by part, {called}, {arm}", {part: i for i, part in enumerate(PARTS)}
         stage.figures += _figure(title, f"{name}-parts-{colours[arm]}", parts, own, True)
         stage.ledger += _ledger(arm, log)
         clipped = sum(line["clip_factor"] < 1 for line in log) / len(log)
@@ -98,11 +99,16 @@ def _ledger(arm: str, log: Log) -> list[list[Any]]:
 def _cosines(stage: str, probes: dict[str, Log], colours: dict[str, int]) -> list[Figure]:
     curves, numbers = {}, {}
     for arm, log in probes.items():
-        for series in ("visual", "text"):
-            cosines = [(line["step"], line[series]["cosine"]) for line in log if series in line]
-            curves[f"{arm}, {series}"] = [(step, sum(values) / len(values)) for step, values in cosines]
-            numbers[f"{arm}, {series}"] = colours[arm]
-    return _figure(f"Cosine between layers, mean over layers, {stage}", f"{stage}-cosine", curves, numbers)
+        for tokens in ("visual", "text"):
+            cosines = [(line["step"], line[tokens]["cosine"]) for line in log if tokens in line]
+            curves[f"{arm}, {tokens}"] = [(step, sum(values) / len(values)) for step, values in cosines]
+            numbers[f"{arm}, {tokens}"] = colours[arm]
+    return _figure(
+        f"Cosine between layers, mean over layers, {stage.replace('stage', 'stage ')}",
+        f"{stage}-cosine",
+        curves,
+        numbers,
+    )
 
 
 def _figure(title: str, name: str, curves: Curves, colours: dict[str, int], logarithmic: bool = False) -> list[Figure]:
@@ -119,11 +125,11 @@ def _draw(curves: Curves, colours: dict[str, int], logarithmic: bool) -> Callabl
         for label, points in curves.items():
             steps, values = zip(*_thinned(points, POINTS), strict=True)
             style = "--" if label.endswith(", text") else "-"
-            axes.plot(steps, values, style, color=SERIES[colours[label] % len(SERIES)], linewidth=1.3, label=label)
-        axes.set(xlabel="step")
+            axes.plot(steps, values, style, color=series(colours[label]), linewidth=1.3, label=label)
+        axes.set_xlabel("step", loc="right")
         if logarithmic:
             axes.set_yscale("log")
-        axes.legend(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=3)
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)
 
     return draw
 

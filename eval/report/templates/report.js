@@ -60,8 +60,8 @@ if (layer) {
   layer.addEventListener("change", () => {
     for (const each of attention.querySelectorAll("[data-layer]")) each.hidden = each.dataset.layer !== layer.value;
   });
-  const heat = document.getElementById("heat");
-  heat.addEventListener("change", () => attention.classList.toggle("without-heat", !heat.checked));
+  const shade = document.getElementById("shade");
+  shade.addEventListener("change", () => attention.classList.toggle("without-shade", !shade.checked));
 }
 
 // Filters of the questions.
