@@ -6,7 +6,6 @@ they depend on, so that a rerun measures nothing. An arm that cannot be measured
 
 import sys
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from eval.diagnostics.attention import AttentionReader, box_shares
 from eval.diagnostics.bootstrap import mean_interval
 from eval.diagnostics.loading import inputs_of, load, special_ids
 from eval.diagnostics.pictures import SAMPLE, Picture, in_benchmarks
-from eval.diagnostics.profile import profile
+from eval.diagnostics.profile import profile_loaded
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.suite.files import read_json, write_json
 from modeling_aligned_llava.anatomy import anatomy
@@ -75,18 +74,18 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
     if hash_checkpoint(checkpoint) != weights:
         raise UserError("its checkpoint is no longer the one that was evaluated")
     sample = pictures(run)
-    remote = run.record["settings"]["trust_remote_code"]
+    model, processor = load(str(checkpoint), run.record["settings"]["trust_remote_code"])
     measured = {
         "inputs": inputs,
-        "profile": profile(str(checkpoint), sample, trust_remote_code=remote),
-        "attention": attention(checkpoint, sample, remote),
+        "profile": profile_loaded(name, model, processor, sample),
+        "attention": attention(model, processor, sample),
     }
     write_json(path, measured, indent=None)
     return read_json(path)
 
 
 @torch.inference_mode()
-def attention(checkpoint: Path, sample: list[Picture], trust_remote_code: bool) -> dict[str, Any]:
+def attention(model: Any, processor: Any, sample: list[Picture]) -> dict[str, Any]:
     """Attention of the question's tokens to the image, by picture and layer.
 
     Returns:
@@ -95,7 +94,6 @@ def attention(checkpoint: Path, sample: list[Picture], trust_remote_code: bool) 
         layers and pictures of `mass` (share of attention that falls on the image), `inside`, and `area`, what uniform
         attention would have inside, each with its 95 % interval over pictures.
     """
-    model, processor = load(str(checkpoint), trust_remote_code)
     parts = anatomy(model)
     attended = sorted(sample, key=lambda picture: not picture.boxes)[:ATTENDED]
     shown = {picture.id for picture in of_each_benchmark(attended)}

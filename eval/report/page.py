@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.axes import Axes
 
 from eval.report import comparison, looks, settings
 from eval.report.drawing import Figure, inline_svg, series
@@ -111,7 +112,12 @@ def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
         return None
     title = "Difference from the baseline arm, points, with 95 % interval"
     of_arms = {name: series(number) for name, number in colours.items()}
-    svg = inline_svg("differences", title, lambda axes: plot_differences(axes, arms, of_arms), (9, 4))
+
+    def draw(axes: Axes) -> None:
+        plot_differences(axes, arms, of_arms)
+        axes.set_ylabel("points")
+
+    svg = inline_svg("differences", title, draw, (9, 4))
     return Figure(title, svg, [], [])
 
 

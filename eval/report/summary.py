@@ -114,7 +114,7 @@ def _gaps(name: str, cells: dict[str, Row]) -> list[str]:
     found += [f"{name}: not run on {_listed(titles)} ({reason})." for reason, titles in absent.items()]
     average = cells.get("avg")
     if found and average is not None and average["status"] != "ok":
-        found.append(f"{name}: no mean of the nine, {average['reason']}.")
+        found.append(f"{name}: there is no mean of the nine, as not all of them have a score.")
     return found
 
 

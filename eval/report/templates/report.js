@@ -27,14 +27,20 @@ for (const button of document.querySelectorAll(".sort")) {
   });
 }
 
-// What is behind a score: on hover, focus and tap; Escape or scrolling takes it away. Screen readers have it in the cell.
+// What is behind a score: on hover, focus and tap; Escape takes it away. Screen readers have it in the cell.
 const tip = document.getElementById("tip");
+let told = null;
 let closing = 0;
 function showTip(cell) {
   clearTimeout(closing);
+  told = cell;
   tip.textContent = cell.querySelector(".details").textContent.slice(2).split("; ").join("\n");
   tip.hidden = false;
-  const at = cell.getBoundingClientRect();
+  placeTip();
+}
+function placeTip() {
+  if (tip.hidden) return;
+  const at = told.getBoundingClientRect();
   const below = at.bottom + tip.offsetHeight + 8 < innerHeight;
   tip.style.top = `${below ? at.bottom + 4 : Math.max(4, at.top - tip.offsetHeight - 4)}px`;
   tip.style.left = `${Math.max(8, Math.min(at.left, innerWidth - tip.offsetWidth - 8))}px`;
@@ -51,7 +57,8 @@ tip.addEventListener("mouseleave", hideTip);
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") tip.hidden = true;
 });
-document.addEventListener("scroll", () => (tip.hidden = true), { capture: true, passive: true });
+document.addEventListener("scroll", placeTip, { capture: true, passive: true });
+addEventListener("resize", placeTip);
 
 // Attention: one layer of all overlays at a time.
 const layer = document.getElementById("layer");
