@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 
 INK = "#010203"  # stands for the colour of the page's text, as each of the series for a variable of its style sheet
 SERIES = tuple(f"#0102{number:02x}" for number in range(0x10, 0x18))
-RC = {
+RC: dict[Any, Any] = {
     "svg.fonttype": "none",
     "font.size": 12,
     "figure.facecolor": "none",

@@ -69,8 +69,8 @@ def choose(asked: list[Example]) -> list[Example]:
     """`A_BENCHMARK` of the questions: disagreed ones first, then the others, of all right and all wrong in turn."""
     groups: dict[str, list[Example]] = defaultdict(list)
     for example in sorted(asked, key=lambda each: hashlib.sha256(each.id.encode()).hexdigest()):
-        right = any(right for _, right in example.answers.values())
-        groups["disagreed" if example.disagreed else "right" if right else "wrong"].append(example)
+        agreed = "right" if any(right for _, right in example.answers.values()) else "wrong"
+        groups["disagreed" if example.disagreed else agreed].append(example)
     first, rest = groups["disagreed"][:DISAGREED], groups["disagreed"][DISAGREED:]
     right, wrong = groups["right"], groups["wrong"]
     each = (A_BENCHMARK - len(first)) // 2
@@ -87,7 +87,7 @@ def _add_images(root: Path | None, benchmark: Benchmark, chosen: list[Example]) 
     try:
         for example in chosen:
             image = document_image(root, benchmark, example.document, example.question)
-            example.image = image and thumbnail(image)
+            example.image = None if image is None else thumbnail(image)
     except UserError as error:
         return [f"{benchmark.title}: not all pictures are shown ({error})."]
     return []

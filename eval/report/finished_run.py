@@ -50,6 +50,11 @@ class FinishedRun:
             arms.append(Arm(named.get((backbone, method, seed), name), backbone, method, seed))
         return arms
 
+    @property
+    def unscored(self) -> list[str]:
+        """Arms that the record names and scores.json does not: their evaluation did not end."""
+        return [name for name in self.record.get("models", {}) if name not in {arm.name for arm in self.arms}]
+
     @cached_property
     def cells(self) -> dict[str, dict[str, Row]]:
         """Arm name -> benchmark -> its measured row, without paths of this machine."""

@@ -1,6 +1,7 @@
 """Norm and cosine of visual and text tokens by layer, all arms in one drawing (paper Figs. 2-4)."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -45,18 +46,30 @@ def _draw(
                 if columns is None:
                     continue
                 layers = range(len(columns["mean"]))
-                means = [float("nan") if mean is None else mean for mean in columns["mean"]]
                 colour = series(colours[arm])
-                axes.plot(layers, means, style, color=colour, marker="o", markersize=3, label=f"{arm}, {tokens}")
-                if "ci95" in columns and None not in columns["mean"]:
+                axes.plot(
+                    layers,
+                    _known(columns["mean"]),
+                    style,
+                    color=colour,
+                    marker="o",
+                    markersize=3,
+                    label=f"{arm}, {tokens}",
+                )
+                if "ci95" in columns:
                     low, high = zip(*columns["ci95"], strict=True)
-                    axes.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+                    axes.fill_between(layers, _known(low), _known(high), color=colour, alpha=0.2, linewidth=0)
         axes.set_xlabel("layer", loc="right")
         if logarithmic:
             axes.set_yscale("log")
         axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)
 
     return draw
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    """What JSON could not hold, such as the cosine of a token of zeros, leaves a gap in the curve."""
+    return [math.nan if value is None else value for value in values]
 
 
 def _rows(name: str, profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:

@@ -109,7 +109,7 @@ def attention(model: Any, processor: Any, sample: list[Picture]) -> dict[str, An
             maps = list(reader.maps.values())
             inside = None
             if maps and picture.boxes:
-                covered = box_shares(picture.boxes, size, reader.maps[next(iter(reader.maps))].shape)
+                covered = box_shares(picture.boxes, size, (len(maps[0]), len(maps[0][0])))
                 inside = [(share * covered).sum().item() for share in maps]
                 values["inside"].append(_mean(inside))
                 values["area"].append(covered.mean().item())

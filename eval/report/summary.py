@@ -7,6 +7,7 @@ its own); otherwise it is "not distinguishable from zero", and the smallest diff
 from typing import Any
 
 from eval.power import detectable
+from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables import Row
 from eval.suite.benchmarks import BENCHMARKS
@@ -31,6 +32,11 @@ def summary(run: FinishedRun, looks: dict[str, dict[str, Any]]) -> list[Part]:
             "This is a toy result: tinyworld's models are tiny and its benchmarks are its own. It says nothing about "
             "models of real size."
         )
+    elif not is_official([cell for cells in run.cells.values() for cell in cells.values()], run.data() or run.folder):
+        first.append(
+            "The questions are not the official benchmarks', or not all of them: do not compare these scores with "
+            "published ones."
+        )
     parts = [("", first)]
     for arm in run.arms:
         found = _differences(run.baseline, run.cells[arm.name])
@@ -39,7 +45,8 @@ def summary(run: FinishedRun, looks: dict[str, dict[str, Any]]) -> list[Part]:
     norms = [f"{name}: {_times(look['profile']['ratio'])} times." for name, look in looks.items() if "profile" in look]
     if norms:
         parts.append(("Mean norm of visual tokens at the decoder's door, over that of text embeddings", norms))
-    limits = [sentence for arm in run.arms for sentence in _gaps(arm.name, run.cells[arm.name])]
+    limits = [f"{name}: no scores, as its evaluation did not end." for name in run.unscored]
+    limits += [sentence for arm in run.arms for sentence in _gaps(arm.name, run.cells[arm.name])]
     limits += [sentence for arm in run.arms for sentence in _unparseable(arm.name, run.cells[arm.name])]
     if any(VISIBLE in sentence for _, sentences in parts for sentence in sentences):
         limits.append(

@@ -53,6 +53,9 @@ def training(run: FinishedRun, colours: dict[str, int]) -> tuple[list[Stage], li
                 except ValueError as error:
                     notes.append(f"{arm.name}: {folder.name}/{path.name} is damaged ({error}).")
                     continue
+                if not lines:
+                    notes.append(f"{arm.name}: {folder.name}/{path.name} is empty.")
+                    continue
                 found = True
                 logs.setdefault(folder.name, {}).setdefault(name, {})[arm.name] = lines
         if not found:

@@ -25,6 +25,7 @@ from tests.eval.test_scores_and_tables import rows  # noqa: F401  a fixture
 
 
 POPE = BY_KEY["pope"]
+LIMITS = "What is missing, and limits"
 
 
 @pytest.fixture
@@ -34,7 +35,8 @@ def nine(rows, tmp_path):  # noqa: F811
 
 def test_the_summary_says_which_way_and_how_sure(nine):
     said = dict(summary(nine, {"norm": {"profile": {"ratio": 177.2}}, "lm": {"error": "text-only"}}))
-    assert said[""] == ["norm, norm-gwc and lm compared with baseline on 9 benchmarks with 360 questions in all."]
+    assert said[""][0] == "norm, norm-gwc and lm compared with baseline on 9 benchmarks with 360 questions in all."
+    assert said[""][1].startswith("The questions are not the official benchmarks'")
     higher, level, same = (
         said["norm against baseline"][1],
         said["lm against baseline"],
@@ -56,7 +58,7 @@ def test_the_summary_says_which_way_and_how_sure(nine):
     assert said["Mean norm of visual tokens at the decoder's door, over that of text embeddings"] == [
         "norm: 177 times."
     ]
-    limits = said["What is missing, and limits"]
+    limits = said[LIMITS]
     assert "norm-gwc: OCRBench failed (ValueError: a | b_c & 100%)." in limits
     assert any(limit.startswith("lm: not run on MMBench, ") and "sees no images" in limit for limit in limits)
     assert any("baseline: answers that could not be read" in limit and "POPE 10.0%" in limit for limit in limits)
@@ -67,6 +69,19 @@ def test_no_toy_is_passed_off_as_a_result(nine):
     toy = dataclasses.replace(nine, rows=[row | {"backbone": "tinyworld"} for row in nine.rows])
     assert any("toy result" in sentence for sentence in summary(toy, {})[0][1])
     assert not any("toy" in sentence for sentence in summary(nine, {})[0][1])
+
+
+def test_scores_of_the_official_questions_may_be_compared(nine):
+    sizes = {key: benchmark.paper_n for key, benchmark in BY_KEY.items()} | {"avg": 9}
+    official = dataclasses.replace(nine, rows=[row | {"n": row["n"] and sizes[row["benchmark"]]} for row in nine.rows])
+    assert not any("official" in sentence for sentence in summary(official, {})[0][1])
+
+
+def test_an_arm_whose_evaluation_did_not_end_is_named(nine):
+    arms = {"baseline": ("toy", "baseline", 42), "norm-relative": ("toy", "norm-relative", 42)}
+    models = {name: dict(zip(("backbone", "method", "seed"), key, strict=True)) for name, key in arms.items()}
+    unfinished = dataclasses.replace(nine, record={"models": models})
+    assert "norm-relative: no scores, as its evaluation did not end." in dict(summary(unfinished, {}))[LIMITS]
 
 
 def test_two_seeds_are_arms_of_their_own_and_not_called_one(nine):
@@ -157,13 +172,15 @@ def test_training_is_told_by_stage_and_what_is_damaged_is_said(tmp_path, tiny_ll
     run = FinishedRun.read(write_run(tmp_path, tiny_llava))
     stage_folder = tmp_path / "checkpoints" / "norm" / "stage2"
     (stage_folder / "log.jsonl").write_text('{"step": 10, "loss"')
+    (stage_folder / "probe.jsonl").write_text("")
     stages, notes = training(run, {"baseline": 0, "norm": 1})
     (stage,) = stages
     assert stage.ledger == [[arm, "projector", 2.0, 1.0, pytest.approx(0.02)] for arm in ("baseline", "norm")]
     assert stage.clipping[0] == "baseline: clipped in 67% of the logged steps, median factor 0.50."
     loss = stage.figures[0]
     assert loss.rows == [["baseline", 10, 4.0], ["baseline", 20, 2.0], ["baseline", 30, 1.0]]
-    assert len(notes) == 1 and notes[0].startswith("norm: stage2/log.jsonl is damaged (")
+    damaged, empty = notes
+    assert damaged.startswith("norm: stage2/log.jsonl is damaged (") and empty == "norm: stage2/probe.jsonl is empty."
 
 
 def test_drawings_take_the_pages_colours_and_have_ids_of_their_own():
