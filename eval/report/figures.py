@@ -41,8 +41,9 @@ def plot_differences(axes: Axes, arms: dict[str, list[dict[str, Any]]], colours:
         shift = 0.6 * ((index + 0.5) / len(arms) - 0.5)
         places = [keys.index(cell["benchmark"]) + shift for cell in cells]
         values = [cell["delta"] for cell in cells]
-        below = [cell["delta"] - cell["delta_ci95"][0] for cell in cells]
-        above = [cell["delta_ci95"][1] - cell["delta"] for cell in cells]
+        # An interval of no width can lie beside the difference by the last bit.
+        below = [max(0.0, cell["delta"] - cell["delta_ci95"][0]) for cell in cells]
+        above = [max(0.0, cell["delta_ci95"][1] - cell["delta"]) for cell in cells]
         axes.errorbar(places, values, yerr=[below, above], fmt="o", capsize=3, label=label, color=colours.get(label))
     axes.axhline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
     axes.set_xticks(range(len(keys)), list(TITLES.values()), rotation=30, ha="right")

@@ -137,6 +137,12 @@ def test_a_figure_without_differences_is_drawn(rows, tmp_path):
     assert (tmp_path / "empty.svg").read_text().startswith("<?xml")
 
 
+def test_an_interval_without_width_is_drawn_though_its_last_bit_differs(rows, tmp_path):
+    narrow = [row | {"delta": 0.3, "delta_ci95": [0.1 + 0.2, 0.1 + 0.2]} for row in rows if row["delta"] is not None]
+    draw_differences(narrow, tmp_path / "narrow.svg")
+    assert (tmp_path / "narrow.svg").exists()
+
+
 def test_tables_without_scores_name_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["tables", str(tmp_path)])
     with pytest.raises(UserError, match=r"scores\.json"):
