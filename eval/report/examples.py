@@ -21,6 +21,7 @@ from modeling_aligned_llava.errors import UserError
 A_BENCHMARK = 12  # questions of each
 DISAGREED = 6  # of these, at most, where arms disagree before agreed ones are taken
 LONGEST = 1500  # characters of a question; of longer ones, as with five examples in front, the end
+LONGEST_ANSWER = 400
 
 
 @dataclass
@@ -107,6 +108,8 @@ def _answers(folder: Path, benchmark: Benchmark) -> list[tuple[Example, tuple[st
         question, target, answer = _likelihoods(rows[0]) if "doc" in rows[0] else _generated(rows, benchmark)
         if len(question) > LONGEST:
             question = "…" + question[-LONGEST:]
+        if len(answer) > LONGEST_ANSWER:
+            answer = answer[:LONGEST_ANSWER] + "…"
         example = Example(benchmark, f"{benchmark.key}/{item}", rows[0]["doc_id"], question, target)
         found.append((example, (answer, bool(right[item]))))
     return found

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from eval.report.drawing import Figure, inline_svg, series
 
@@ -60,6 +61,7 @@ def _draw(
                     low, high = zip(*columns["ci95"], strict=True)
                     axes.fill_between(layers, _known(low), _known(high), color=colour, alpha=0.2, linewidth=0)
         axes.set_xlabel("layer", loc="right")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if logarithmic:
             axes.set_yscale("log")
         axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)

@@ -54,7 +54,7 @@ def summary(run: FinishedRun, looks: dict[str, dict[str, Any]]) -> list[Part]:
             "correction, finds in 80 % of repetitions."
         )
     if run.baseline is not None and len({arm.seed for arm in run.arms}) == 1:
-        limits.append("One training seed: the intervals cover the choice of questions, not another training.")
+        limits.append("One training of each arm: the intervals cover the choice of questions, not another training.")
     return [*parts, ("What is missing, and limits", limits)] if limits else parts
 
 

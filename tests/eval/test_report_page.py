@@ -105,7 +105,7 @@ def test_a_failed_baseline_leaves_nothing_to_compare_with(tmp_path):
 def test_one_arm_alone(tmp_path):
     text = Text(made(write_run(tmp_path / "run", None, arms=("baseline",)))).text
     assert "One arm, baseline, was evaluated on 2 benchmarks with 24 questions in all. There is nothing" in text
-    assert "One training seed" not in text
+    assert "One training of each arm" not in text
 
 
 def test_an_arm_without_any_score(tmp_path):

@@ -62,7 +62,7 @@ def test_the_summary_says_which_way_and_how_sure(nine):
     assert "norm-gwc: OCRBench failed (ValueError: a | b_c & 100%)." in limits
     assert any(limit.startswith("lm: not run on MMBench, ") and "sees no images" in limit for limit in limits)
     assert any("baseline: answers that could not be read" in limit and "POPE 10.0%" in limit for limit in limits)
-    assert any("One training seed" in limit for limit in limits)
+    assert any("One training of each arm" in limit for limit in limits)
 
 
 def test_no_toy_is_passed_off_as_a_result(nine):
@@ -88,7 +88,7 @@ def test_two_seeds_are_arms_of_their_own_and_not_called_one(nine):
     double = nine.rows + [row | {"seed": 7} for row in nine.rows if row["source"] == "measured"]
     run = dataclasses.replace(nine, rows=double)
     assert [arm.name for arm in run.arms][::4] == ["baseline-seed42", "baseline-seed7"]
-    assert not any("One training seed" in each for _, sentences in summary(run, {}) for each in sentences)
+    assert not any("One training of each arm" in each for _, sentences in summary(run, {}) for each in sentences)
 
 
 def test_cells_sort_by_their_numbers_and_say_what_is_behind_them(nine):
