@@ -22,7 +22,7 @@ from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.layer_curves import layer_curves
 from eval.report.overlays import Overlay, overlays
 from eval.report.summary import summary
-from eval.report.tables import CAPTION, COLUMNS
+from eval.report.tables import COLUMNS
 from eval.report.training_curves import LEDGER, training
 from eval.suite.files import write_text
 from modeling_aligned_llava.errors import UserError, run_main
@@ -54,7 +54,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             parts=summary(run, measured),
             columns=list(COLUMNS.values()),
-            caption=CAPTION,
             scores=comparison.measured(run),
             paper=comparison.published(run),
             differences=_differences(run, colours),
