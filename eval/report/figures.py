@@ -21,7 +21,7 @@ def draw_differences(rows: list[dict[str, Any]], path: Path) -> None:
     """Write an SVG, the same bytes for the same rows; an arm without any difference is left out."""
     arms: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
-        if row["delta"] is not None:
+        if row["delta"] is not None and row["benchmark"] in TITLES:
             label = row["method"] if row["seed"] is None else f"{row['method']}, seed {row['seed']}"
             arms.setdefault(label, []).append(row)
     with matplotlib.rc_context({"svg.hashsalt": "table4", "svg.fonttype": "none"}):

@@ -25,6 +25,7 @@ from tests.eval.stand_in import ocrbench, write_dataset
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[2]
+NINE = [benchmark.key for benchmark in BENCHMARKS]
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]
 
 
@@ -74,11 +75,11 @@ def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
     rows = [row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"]
     cells = {(row["method"], row["benchmark"]): row for row in rows}
     assert {key for key, row in cells.items() if row["status"] == "ok"} == (
-        {(method, key) for method in ("baseline", "norm") for key in [*BY_KEY, "avg"]}
+        {(method, key) for method in ("baseline", "norm") for key in [*NINE, "avg"]}
         | {("language-model", "hellaswag"), ("language-model", "mmlu")}
     )
-    assert [cells["baseline", key]["n"] for key in BY_KEY] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
-    assert all(cells["norm", key]["delta"] == 0 for key in [*BY_KEY, "avg"])
+    assert [cells["baseline", key]["n"] for key in NINE] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
+    assert all(cells["norm", key]["delta"] == 0 for key in [*NINE, "avg"])
 
 
 def test_no_connection_was_tried(whole_run, guarded):
@@ -254,7 +255,7 @@ def lmms_harness(tiny_llava, mirror_root, tmp_path_factory):
 
 
 @pytest.mark.parametrize("key", MULTIMODAL)
-def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypatch, key):
+def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, mirror_root, monkeypatch, key):
     benchmark, rows = BY_KEY[key], lmms_harness.tasks[key].rows
     for mistakes in (False, True):
         if mistakes and key == "ocrbench":
@@ -262,8 +263,8 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
         monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, m=mistakes: Oracle(m))
         folder = lmms_harness.folder / f"{key}-{mistakes}"
         folder.mkdir()
-        lmms_harness.harness.evaluate(benchmark.task, folder, lambda rows: None)
-        result = samples.read_result(benchmark, folder, rows, {0: "same", 1: "same"})
+        lmms_harness.harness.evaluate(benchmark, folder, lambda rows: None)
+        result = samples.read_result(benchmark, folder, rows, {0: "same", 1: "same"}, mirror_root)
         if not mistakes:
             assert (result.score, result.unparseable, result.rows) == (100, 0, rows)
             continue
@@ -275,7 +276,7 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
             assert sum(result.items.correct) == rows - wrong
             assert result.items.cluster[0] == result.items.cluster[1] == "same" != result.items.cluster[2]
     with pytest.raises(ValueError, match=f"{rows + 1} rows in the data"):
-        samples.read_result(benchmark, folder, rows + 1, {})
+        samples.read_result(benchmark, folder, rows + 1, {}, mirror_root)
 
 
 # What the stock scorers make of a right answer in other forms; OCRBench accepts any that contains it.
@@ -289,15 +290,15 @@ STOCK_ACCEPTS = {
 
 
 @pytest.mark.parametrize("key", [key for key in MULTIMODAL if key != "ocrbench"])
-def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, monkeypatch, key):
+def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, mirror_root, monkeypatch, key):
     """A difference between two checkpoints can be pure form: the unparseable rate says so."""
     rows = lmms_harness.tasks[key].rows
     for number, (form, accepting) in enumerate(STOCK_ACCEPTS.items()):
         monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, form=form: Oracle(form=form))
         folder = lmms_harness.folder / f"{key}-form{number}"
         folder.mkdir()
-        lmms_harness.harness.evaluate(BY_KEY[key].task, folder, lambda done: None)
-        result = samples.read_result(BY_KEY[key], folder, rows, {})
+        lmms_harness.harness.evaluate(BY_KEY[key], folder, lambda done: None)
+        result = samples.read_result(BY_KEY[key], folder, rows, {}, mirror_root)
         expected = (100, 0) if key in accepting else (0, 1)
         assert (result.score, result.unparseable) == expected, form
 
