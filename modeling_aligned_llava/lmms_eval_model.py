@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import torch
 from lmms_eval.api.instance import Instance
 from lmms_eval.api.model import lmms
 from PIL import Image
@@ -105,7 +106,8 @@ class AlignedLlava(lmms):
         if (accelerator := launched()) is not None:  # what lmms-eval reads to give out the documents
             self.accelerator, device = accelerator, device or str(accelerator.device)
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        self._generator = _load(folder, dtype, device or "cpu", trust_remote_code)
+        self.device = torch.device(device or "cpu")
+        self._generator = _load(folder, dtype, str(self.device), trust_remote_code)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
         self.batch_size = int(batch_size or 1)

@@ -1,6 +1,6 @@
 """The parts of each benchmark (POPE's samplings, MMLU's subjects, ...), arm by arm, from scores.json.
 
-Parts are plain accuracies without intervals: they show where a difference comes from, they are no results of their own.
+Parts are plain accuracies without intervals: they show where a difference comes from, not what it is worth.
 """
 
 from collections.abc import Callable
