@@ -37,7 +37,7 @@ class AlignedText(HFLM):
     Args:
         pretrained: checkpoint folder or Hub id, of a vision-language model or a causal language model.
         dtype: "auto", "float32", "bfloat16", ...
-        device: torch device of the network; under `accelerate launch` the process's own, without a GPU the CPU.
+        device: torch device of the network; under `accelerate launch` the process's own; without a GPU the CPU.
         batch_size: rows a forward pass; recorded with every score.
         answer_log: JSONL file that keeps every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
@@ -63,8 +63,8 @@ class AlignedText(HFLM):
         accelerator = launched()
         if accelerator is not None:
             device = str(accelerator.device)
-        elif not torch.cuda.is_available():
-            device = "cpu"  # lm-eval's command line asks for cuda:0 unless told otherwise
+        elif (device or "").startswith("cuda") and not torch.cuda.is_available():
+            device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
         auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
