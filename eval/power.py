@@ -55,7 +55,7 @@ def paper_claims(backbone: str, method: str) -> dict[str, float]:
     table = {(row.backbone, row.method, row.benchmark): row.score or 0.0 for row in scores.paper_rows()}
     if (backbone, method, "pope") not in table:
         raise UserError(f"the paper has no {backbone} {method}; it has {sorted({key[:2] for key in table})}")
-    return {key: table[backbone, method, key] - table[backbone, "baseline", key] for key in BY_KEY}
+    return {b.key: table[backbone, method, b.key] - table[backbone, "baseline", b.key] for b in BENCHMARKS}
 
 
 def measured(run: Path, baseline: str, method: str) -> dict[str, tuple[float, int, list[float]]]:

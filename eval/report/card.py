@@ -63,7 +63,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     if config.get("model_type") != "aligned_llava":
         raise UserError(f"{checkpoint} holds a {config.get('model_type')} model, not aligned_llava")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
-    rows = _required(run / "scores.json", "evaluate the run first (python -m eval.suite)")
+    rows = tables.read_scores(run)
     arm = _arm(checkpoint, record, run)
     # The words of an exception can hold paths of the machine; its class says enough here.
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]

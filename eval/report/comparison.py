@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
-from eval.report.tables import COLUMNS, Row, arms, missing
+from eval.report.tables import Row, arms, columns, missing
 
 
 ALL = [
@@ -35,14 +35,15 @@ class Cell:
 
 def measured(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
     """One line an arm: its name and the cells of Table 4's columns."""
-    return [(arm.name, [_cell(run.cells[arm.name].get(key)) for key in COLUMNS]) for arm in run.arms]
+    return [(arm.name, [_cell(run.cells[arm.name].get(key)) for key in columns(run.rows)]) for arm in run.arms]
 
 
 def published(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
     """The paper's own lines: numbers without intervals."""
-    paper = [row for row in run.rows if row["source"] == "paper"]
+    paper, keys = [row for row in run.rows if row["source"] == "paper"], columns(run.rows)
     return [
-        (label.removesuffix(" (paper)"), [_cell(cells.get(key)) for key in COLUMNS]) for label, cells in arms(paper)
+        (label.removesuffix(" (paper)"), [_cell(cells.get(key)) for key in columns(run.rows)])
+        for label, cells in arms(paper)
     ]
 
 

@@ -9,11 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eval.report.tables import Row, is_significant
+from eval.report.tables import Row, is_significant, read_scores
 from eval.suite.benchmarks import BENCHMARKS, BY_KEY
 from eval.suite.files import read_json
 from eval.suite.scores import Arm
-from modeling_aligned_llava.errors import UserError
 
 
 TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()} | {"avg": "mean of the nine"}
@@ -30,11 +29,8 @@ class FinishedRun:
 
     @classmethod
     def read(cls, folder: Path) -> "FinishedRun":
-        """Raises UserError: there is no scores.json."""
-        rows = read_json(folder / "scores.json")
-        if rows is None:
-            raise UserError(f"no {folder / 'scores.json'}; evaluate the run first (python -m eval.suite)")
-        return cls(folder, rows, read_json(folder / "run.json") or {})
+        """Raises UserError: there is no scores.json, or it is of a trial."""
+        return cls(folder, read_scores(folder), read_json(folder / "run.json") or {})
 
     @cached_property
     def arms(self) -> list[Arm]:

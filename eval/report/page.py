@@ -17,12 +17,12 @@ from matplotlib.axes import Axes
 from eval.report import comparison, looks, settings
 from eval.report.drawing import Figure, inline_svg, series
 from eval.report.examples import examples
-from eval.report.figures import plot_differences
+from eval.report.figures import TITLES, plot_differences
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.layer_curves import layer_curves
 from eval.report.overlays import Overlay, overlays
 from eval.report.summary import summary
-from eval.report.tables import COLUMNS
+from eval.report.tables import columns
 from eval.report.training_curves import LEDGER, training
 from eval.suite.files import write_text
 from modeling_aligned_llava.errors import UserError, run_main
@@ -53,7 +53,7 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             parts=summary(run, measured),
-            columns=list(COLUMNS.values()),
+            columns=list(columns(run.rows).values()),
             scores=comparison.measured(run),
             paper=comparison.published(run),
             differences=_differences(run, colours),
@@ -105,7 +105,7 @@ def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
     arms = {
         name: found
         for name, cells in run.cells.items()
-        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in COLUMNS])
+        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in TITLES])
     }
     if not arms:
         return None

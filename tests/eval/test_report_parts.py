@@ -15,7 +15,7 @@ from eval.report.examples import A_BENCHMARK, DISAGREED, Example, choose, exampl
 from eval.report.finished_run import FinishedRun, probability, without_paths
 from eval.report.settings import settings
 from eval.report.summary import summary
-from eval.report.tables import COLUMNS
+from eval.report.tables import columns
 from eval.report.thumbnails import SIDE, document_image, shade_map, thumbnail
 from eval.report.training_curves import training
 from eval.suite.benchmarks import BY_KEY
@@ -93,12 +93,12 @@ def test_two_seeds_are_arms_of_their_own_and_not_called_one(nine):
 
 def test_cells_sort_by_their_numbers_and_say_what_is_behind_them(nine):
     table = dict(measured(nine))
-    norm = dict(zip(COLUMNS, table["norm"], strict=True))["pope"]
+    norm = dict(zip(columns(nine.rows), table["norm"], strict=True))["pope"]
     assert (norm.score, norm.value, norm.difference, norm.direction) == ("90.0", 90.0, "+40.0*", 1)
     assert "n = 40" in norm.details and "after Holm's correction; significant" in norm.details
     baseline = table["baseline"][0]
     assert baseline.difference == "" and "difference" not in baseline.details
-    failed = dict(zip(COLUMNS, table["norm-gwc"], strict=True))["ocrbench"]
+    failed = dict(zip(columns(nine.rows), table["norm-gwc"], strict=True))["ocrbench"]
     assert failed.value is None and failed.score == "failed: ValueError: a | b_c & 100%"
     assert len(published(nine)) == 6 and published(nine)[0][1][0].details == "n = 1,164"
 
