@@ -72,11 +72,15 @@ class Generator:
     @torch.inference_mode()
     def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
         """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
+        inputs = self.inputs(prompts, images)
+        return self._decode(inputs["input_ids"].shape[1], max_new_tokens, **inputs)
+
+    def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
+        """What the network is given for rendered prompts, on its device; `images` as for `answer`."""
         flat = [image for row in images for image in row]
-        inputs = self.processor(
+        return self.processor(
             text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
         ).to(self.model.device, self.model.dtype)
-        return self._decode(inputs["input_ids"].shape[1], max_new_tokens, **inputs)
 
     @torch.inference_mode()
     def answer_shared(
