@@ -14,6 +14,7 @@ import gradio as gr
 from eval.demo.arms import Answer, Arm
 from eval.demo.looking import look, norm_figure, norms, overlay, preview
 from eval.diagnostics.pictures import QUESTION, SUFFIXES, Picture
+from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.images import open_image
 
@@ -22,8 +23,8 @@ HEAD = """# Same picture, same question
 
 What each model answers, where it looks when it says a word, and how long its visual tokens are beside text
 ([The Unseen Bias](https://arxiv.org/abs/2512.08374))."""
-NORMS = """Left to right: one model each, one scale. Above: the mean L2 norm of the tokens that enter each layer. Below:
-how far a layer turns them (1 - cosine). One picture, so there is no interval."""
+NORMS = """Left to right: one model each, one scale. Above: the mean L2 norm of the tokens that enter each layer.
+Below: how far a layer turns them (1 - cosine). One picture, so there is no interval."""
 LOOKED = "{share:.0%} of the attention is on the picture when the model says “{word}” (mean over layers and heads)."
 QUESTION_LENGTH = 1000
 LARGEST_UPLOAD = "50mb"
@@ -143,12 +144,16 @@ def _answer(arm: Arm, most: int, asked: Picture) -> Iterator[tuple[str, Answer |
     yield "", None, gr.update(visible=False)
     try:
         for answer in arm.stream(asked, most):
-            yield answer.text, None, gr.skip()
+            yield CONTROL_CHARACTERS.sub("", answer.text), None, gr.skip()
         words = arm.words(answer)
     except Exception as error:  # whatever a model can raise is said; the page and the other models go on
         _refuse(f"{arm.name}: {' '.join(str(error).split())}", error)
     choices = [(word, number) for number, (word, _) in enumerate(words)]
-    yield answer.text or "(no answer)", answer, gr.update(choices=choices, value=0, visible=bool(words))
+    yield (
+        CONTROL_CHARACTERS.sub("", answer.text) or "(no answer)",
+        answer,
+        gr.update(choices=choices, value=0 if words else None, visible=bool(words)),
+    )
 
 
 def _look(arm: Arm, answer: Answer, chosen: int) -> tuple[Any, str]:
