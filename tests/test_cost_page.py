@@ -1,6 +1,7 @@
 """The arithmetic of docs/cost.md, done again from the shapes of the backbones and from the recipes."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ ROWS = {"stage1": 558_000, "stage2": 779_000, "stage2_lora": 779_000}
 TOKENS, PEAK = 729, 989e12
 
 
+@cache
 def sizes(backbone: str) -> dict[str, int]:
     text = DECODERS[backbone]
     config = AlignedLlavaConfig(

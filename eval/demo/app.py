@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import gradio as gr
 
+from eval.demo import markup
 from eval.demo.arms import Answer, Arm
 from eval.demo.looking import look, norm_figure, norms, overlay, preview
 from eval.diagnostics.pictures import QUESTION, SUFFIXES, Picture
@@ -25,7 +26,12 @@ What each model answers, where it looks when it says a word, and how long its vi
 ([The Unseen Bias](https://arxiv.org/abs/2512.08374))."""
 NORMS = """Left to right: one model each, one scale. Above: the mean L2 norm of the tokens that enter each layer.
 Below: how far a layer turns them (1 - cosine). One picture, so there is no interval."""
-LOOKED = "{share:.0%} of the attention is on the picture when the model says “{word}” (mean over layers and heads)."
+LOOKED = "{share:.0%} of the attention is on the picture when {arm} says “{word}” (mean over layers and heads)."
+MAPPED = " Bright is much of it."
+NO_MAP = " Its visual tokens are no single grid, so there is no map."
+# Gradio's own orange and grey are too pale to read on white.
+THEME = gr.themes.Default(primary_hue="indigo").set(button_primary_background_fill="*primary_600")
+STYLE = "#upload .or { color: inherit }"
 QUESTION_LENGTH = 1000
 LARGEST_UPLOAD = "50mb"
 
@@ -56,7 +62,7 @@ def build(arms: list[Arm], examples: list[Picture], most: int) -> gr.Blocks:
                         elem_id="examples",
                     )
             with gr.Column():
-                shown = gr.Image(label="Picture", interactive=False, height=260, buttons=[], elem_id="picture")
+                shown = gr.HTML(elem_id="picture")
                 question = gr.Textbox(QUESTION, label="Question", max_length=QUESTION_LENGTH, elem_id="question")
                 ask = gr.Button("Ask", variant="primary", elem_id="ask")
         started = gr.on([ask.click, question.submit], _begin, [picture, question], asked)
@@ -74,9 +80,9 @@ def build(arms: list[Arm], examples: list[Picture], most: int) -> gr.Blocks:
         )
         if examples:
 
-            def pick(chosen: gr.SelectData) -> tuple[Picture, Any, str, None]:  # gradio goes by the annotation
+            def pick(chosen: gr.SelectData) -> tuple[Picture, str, str, None]:  # gradio goes by the annotation
                 found = examples[chosen.index]
-                return found, preview(found), found.question, None
+                return found, _shown(found), found.question, None
 
             gallery.select(pick, None, [picture, shown, question, upload])
     return page
@@ -92,7 +98,9 @@ def serve(page: gr.Blocks, port: int | None = None) -> None:
         _, address, _ = page.launch(
             server_port=port,
             max_file_size=LARGEST_UPLOAD,
-            footer_links=["settings"],
+            footer_links=[],
+            theme=THEME,
+            css=STYLE,
             run_history=False,
             quiet=True,
             prevent_thread_lock=True,
@@ -109,23 +117,20 @@ def _arm_column(arm: Arm, number: int, started: Any, asked: gr.State, most: int)
     said = gr.Textbox(label="Answer", lines=2, interactive=False, elem_id=f"answer-{number}")
     answer = gr.State()
     words = gr.Radio([], label="Where it looks when it says", visible=False, elem_id=f"words-{number}")
-    looked = gr.Image(
-        label=f"Attention of {arm.name}: bright is much",
-        interactive=False,
-        visible=False,
-        buttons=["fullscreen"],
-        elem_id=f"overlay-{number}",
-    )
-    share = gr.Markdown(elem_id=f"share-{number}")
-    answered = started.success(partial(_answer, arm, most), asked, [said, answer, words])
+    looked = gr.HTML(elem_id=f"overlay-{number}")
+    answered = started.success(partial(_answer, arm, most), asked, [said, answer, words, looked])
     for event in (answered.success, words.input):
-        event(partial(_look, arm), [answer, words], [looked, share])
+        event(partial(_look, arm), [answer, words], looked)
 
 
-def _open_upload(path: str) -> tuple[Picture, Any]:
+def _shown(picture: Picture) -> str:
+    return markup.picture(preview(picture), "The picture that is asked about", height="260px")
+
+
+def _open_upload(path: str) -> tuple[Picture, str]:
     found = Picture("upload", partial(open_image, path, "The picture"))
     try:
-        return found, preview(found)
+        return found, _shown(found)
     except UserError as error:
         _refuse(str(error))
 
@@ -139,12 +144,12 @@ def _begin(picture: Picture | None, question: str) -> Picture:
     return replace(picture, question=question)
 
 
-def _answer(arm: Arm, most: int, asked: Picture) -> Iterator[tuple[str, Answer | None, Any]]:
-    """The answer word by word, then its words to choose from."""
-    yield "", None, gr.update(visible=False)
+def _answer(arm: Arm, most: int, asked: Picture) -> Iterator[tuple[str, Answer | None, Any, Any]]:
+    """The answer word by word, then its words to choose from; what is left of the last answer goes."""
+    yield "", None, gr.update(visible=False), ""
     try:
         for answer in arm.stream(asked, most):
-            yield CONTROL_CHARACTERS.sub("", answer.text), None, gr.skip()
+            yield CONTROL_CHARACTERS.sub("", answer.text), None, gr.skip(), gr.skip()
         words = arm.words(answer)
     except Exception as error:  # whatever a model can raise is said; the page and the other models go on
         _refuse(f"{arm.name}: {' '.join(str(error).split())}", error)
@@ -153,47 +158,34 @@ def _answer(arm: Arm, most: int, asked: Picture) -> Iterator[tuple[str, Answer |
         CONTROL_CHARACTERS.sub("", answer.text) or "(no answer)",
         answer,
         gr.update(choices=choices, value=0 if words else None, visible=bool(words)),
+        gr.skip(),
     )
 
 
-def _look(arm: Arm, answer: Answer, chosen: int) -> tuple[Any, str]:
+def _look(arm: Arm, answer: Answer, chosen: int) -> str:
     """The picture under the attention of a word, and the share of it that is on the picture."""
     words = arm.words(answer)
     if not words:
-        return gr.update(visible=False), ""
+        return ""
     word, first_token = words[chosen]
     try:
         seen = look(arm, answer, first_token)
-        drawn = None if seen.map is None else overlay(answer.picture, seen.map)
+        drawn = preview(answer.picture) if seen.map is None else overlay(answer.picture, seen.map)
     except Exception as error:
         _refuse(f"{arm.name}: {' '.join(str(error).split())}", error)
-    text = LOOKED.format(share=seen.share, word=escape(word))
-    if drawn is None:
-        text += " Its visual tokens are no single grid, so there is no map."
-    return gr.update(value=drawn, visible=drawn is not None), text
+    said = LOOKED.format(share=seen.share, arm=arm.name, word=word) + (NO_MAP if seen.map is None else MAPPED)
+    return markup.picture(drawn, f"The picture as {arm.name} attends to it for “{word}”", said)
 
 
 def _norms(arms: list[Arm], asked: Picture) -> str:
-    """The figure of all models, and their norms as a table."""
+    """The norms of all models that can be measured; the others are named."""
     profiles = {}
     for arm in arms:
         try:
             profiles[arm.name] = norms(arm, asked)
         except Exception as error:
-            _refuse(f"{arm.name}: {' '.join(str(error).split())}", error)
-    rows = "".join(_norm_row(name, profile) for name, profile in profiles.items())
-    heads = "".join(f"<th scope='col'>{head}</th>" for head in ("model", "visual tokens", "text embeddings", "ratio"))
-    text = "Norm and turning of visual and text tokens by layer, one column a model; the table has the first layer."
-    return (
-        f"<img src='{norm_figure(profiles)}' alt='{text}' style='max-width: 100%; background: white'>"
-        f"<table><caption>Mean L2 norm at the first layer</caption><tr>{heads}</tr>{rows}</table>"
-    )
-
-
-def _norm_row(name: str, profile: dict[str, Any]) -> str:
-    visual, text = (profile["norms"][where]["mean"] for where in ("visual tokens at layer 0", "text embeddings"))
-    cells = "".join(f"<td>{value:.2f}</td>" for value in (visual, text, profile["ratio"]))
-    return f"<tr><th scope='row'>{escape(name)}</th>{cells}</tr>"
+            gr.Warning(escape(f"No norms of {arm.name}: {' '.join(str(error).split())}"))
+    return markup.norms(norm_figure(profiles), profiles) if profiles else ""
 
 
 def _refuse(message: str, cause: Exception | None = None) -> NoReturn:

@@ -2,7 +2,6 @@
 norms of its visual and text tokens by layer (paper section 4). The measuring is that of `eval.diagnostics`.
 """
 
-import base64
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,9 +88,9 @@ def norms(arm: Arm, picture: Picture) -> dict[str, Any]:
     return summarise(measurement, arm.embedding, {"model": arm.name}, [picture.id], [])
 
 
-def norm_figure(profiles: dict[str, dict[str, Any]]) -> str:
-    """Norms and cosines by layer, one column an arm, as the address of an SVG that is the picture itself."""
+def norm_figure(profiles: dict[str, dict[str, Any]]) -> bytes:
+    """Norms and cosines by layer as an SVG, one column an arm."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "norms.svg"
         draw_dynamics(profiles, path)
-        return "data:image/svg+xml;base64," + base64.b64encode(path.read_bytes()).decode()
+        return path.read_bytes()

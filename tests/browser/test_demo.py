@@ -10,6 +10,7 @@ from urllib.parse import urlparse
 import pytest
 from PIL import Image
 
+from tests.browser.conftest import serious_violations
 from tests.eval.stand_in import write_llava
 
 
@@ -77,7 +78,9 @@ def assert_answered(page) -> None:
     for number in range(len(ARMS)):
         playwright.expect(page.locator(f"#answer-{number} textarea")).not_to_have_value("", timeout=60_000)
         playwright.expect(page.locator(f"#overlay-{number} img")).to_be_visible(timeout=60_000)
-        playwright.expect(page.locator(f"#share-{number}")).to_contain_text("of the attention is on the picture")
+        playwright.expect(page.locator(f"#overlay-{number} figcaption")).to_contain_text(
+            "of the attention is on the picture"
+        )
     playwright.expect(page.locator("#norms img")).to_be_visible(timeout=60_000)
 
 
@@ -86,6 +89,7 @@ def test_two_models_answer_an_upload_and_each_word_has_its_overlay(opened, tmp_p
     playwright.expect(opened.locator("#picture img")).to_be_visible()
     ask(opened, "Describe the image.")
     assert_answered(opened)
+    assert serious_violations(opened) == []
     rows = opened.locator("#norms table tr")
     assert [row.split()[0] for row in rows.all_inner_texts()] == ["model", *ARMS]
     words = opened.locator("#words-0 input[type=radio]")
@@ -108,6 +112,8 @@ def test_what_cannot_be_used_is_said_and_the_next_picture_is_answered(opened, de
     toast = opened.get_by_test_id("toast-body").filter(has_text="Upload a picture, or pick one")
     playwright.expect(toast).to_be_visible()
     toast.get_by_test_id("toast-close").click()
+    (tmp_path / "letter.txt").write_text("Dear reader, I am no picture.")
+    refused(tmp_path / "letter.txt", "Invalid file type")
     (tmp_path / "letter.png").write_text("Dear reader, I am no picture.")
     refused(tmp_path / "letter.png", "The picture cannot be read as an image")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "large.png")

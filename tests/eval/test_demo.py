@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from eval.demo import __main__ as command
+from eval.demo import markup
 from eval.demo.arms import Answer, finished_arms, load_arms
 from eval.demo.looking import SIDE, look, norm_figure, norms, overlay
 from eval.diagnostics.pictures import Picture
@@ -95,7 +96,14 @@ def test_norms_are_those_of_the_profile_command(arm, tiny_llava):
     measured, expected = norms(arm, ASKED), profile(str(tiny_llava), [ASKED])
     for where in ("visual tokens at layer 0", "text embeddings"):
         assert measured["norms"][where]["mean"] == pytest.approx(expected["norms"][where]["mean"], rel=1e-5)
-    assert norm_figure({"tiny": measured, "again": measured}).startswith("data:image/svg+xml;base64,")
+    profiles = {"<b>tiny": measured, "again": measured}
+    page = markup.norms(norm_figure(profiles), profiles)
+    assert "&lt;b&gt;tiny" in page and "<b>" not in page and f"<td>{measured['ratio']:.2f}</td>" in page
+
+
+def test_what_a_model_says_is_text_in_the_page():
+    page = markup.picture(Image.new("RGB", (4, 4)), '"><img src=x>', "![a](http://example.org/a.png) <script>")
+    assert page.count("<img") == 1 and "<script>" not in page and "&lt;script&gt;" in page
 
 
 def test_finished_arms_are_found_baseline_first(tmp_path):
