@@ -5,6 +5,7 @@ Without `--models` it shows the arms of results/tinyworld. Nothing leaves the ma
 
 import argparse
 import os
+from importlib.util import find_spec
 from pathlib import Path
 
 from eval.demo.arms import MOST, finished_arms, load_arms
@@ -64,6 +65,10 @@ def main() -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
     models = read_models(arguments.models)
     examples = read_examples(arguments.examples, own_models=arguments.models is not None)
+    if arguments.max_new_tokens < 1:
+        raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: an answer needs at least 1")
+    if find_spec("gradio") is None:
+        raise UserError("the demo needs gradio: install the extra `demo`")
     if arguments.write_space is not None:
         from eval.demo.space import write_space
 
