@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= tinyworld
 
-.PHONY: install test test-slow quality tables clean
+.PHONY: install test test-slow quality tables docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -11,7 +11,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Set-up: installing torch, transformers, trl and the two harnesses into .venv (once; 7 GB, about 4 minutes)."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,demo,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,demo,docs,dev]"
 	@touch $@
 
 test: .venv/installed  ## fast tier: offline, no GPU, under 3 minutes
@@ -29,5 +29,8 @@ tables: .venv/installed  ## tables, figures and report anew from results/$(RUN)
 	$(BIN)/python -m eval.report.tables results/$(RUN)
 	$(BIN)/python -m eval.report.page results/$(RUN)
 
+docs: .venv/installed  ## the docs site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
+
 clean:
-	rm -rf .venv results
+	rm -rf .venv results site

@@ -71,12 +71,16 @@ class Generator:
     @torch.inference_mode()
     def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
         """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
-        flat = [image for row in images for image in row]
-        inputs = self.processor(
-            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
-        ).to(self.model.device, self.model.dtype)
+        inputs = self.inputs(prompts, images)
         ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
         return self._texts(ids[:, inputs["input_ids"].shape[1] :])
+
+    def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
+        """What the network is given for rendered prompts, on its device; `images` as for `answer`."""
+        flat = [image for row in images for image in row]
+        return self.processor(
+            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
+        ).to(self.model.device, self.model.dtype)
 
     @torch.inference_mode()
     def answer_shared(

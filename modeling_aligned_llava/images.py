@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from .errors import UserError
 
@@ -44,6 +44,10 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
             return image.convert("RGB"), _changed(image)
     except UserError:
         raise
+    except Image.DecompressionBombError as error:  # Pillow's own, higher limit: it gives up before it says the size
+        raise UserError(f"{name} has far more than {MAX_PIXELS} pixels") from error
+    except UnidentifiedImageError as error:
+        raise UserError(f"{name} cannot be read as an image: it is none of {', '.join(FORMATS)}") from error
     except Exception as error:  # the decoders raise whatever a damaged file leads them to
         raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from .configuration_aligned_llava import AlignedLlavaConfig
+from .configuration_aligned_llava import METHODS, AlignedLlavaConfig
 from .errors import UserError
 
 
@@ -32,10 +32,14 @@ def method_fields(name: str) -> dict[str, Any]:
     nothing of another arm behind. The measured norms are no part of a method.
 
     Raises:
-        UserError: the method is not known; the message lists those that are.
+        UserError: the method is not known; the message lists those that are, or says where its name is missing.
     """
     if name not in _methods():
         raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
+    if name not in METHODS:
+        raise UserError(
+            f"method {name!r} is in methods.yaml; add its name to METHODS in configuration_aligned_llava.py"
+        )
     own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "text_norm", "visual_norm"}
     defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(own)}
     return {**defaults, "method": name, **_methods()[name]}

@@ -2,7 +2,9 @@
 
 import os
 import re
+import signal
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 TESTS = "make test"  # what runs this file; running it here would never end
 NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
+SERVES = "-m eval.demo"  # such a block runs until it is ended
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,11 +31,29 @@ def test_command(block):
     assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0  # noqa: S607
     if NOT_HERE in block or block.strip() == TESTS:
         return
+    if SERVES in block:
+        assert_serves(block)
+        return
     assembled = re.search(r"--out (\S+)", block)
     if assembled and (REPOSITORY / assembled[1]).exists():
         pytest.skip(f"{assembled[1]} is there from an earlier run")
     ended = subprocess.run(["bash", "-e"], input=block, text=True, cwd=REPOSITORY, capture_output=True)  # noqa: S607
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
+
+
+def assert_serves(block: str) -> None:
+    """Start the block, ask for the page at the address it prints, and end it as Ctrl-C would."""
+    own = {"stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY, "start_new_session": True}
+    process = subprocess.Popen(["bash", "-ec", block], **own)  # noqa: S603, S607
+    try:
+        words = (word for line in process.stdout for word in line.split())
+        address = next((word for word in words if word.startswith("http://127.0.0.1")), None)
+        assert address is not None, "it ended without an address"
+        with urllib.request.urlopen(address, timeout=60) as page:  # noqa: S310
+            assert page.status == 200
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        process.wait(60)
 
 
 def test_loading_as_the_readme_says():

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot, whose state all threads and notebooks share
 
 from eval.suite.files import write_text
 
@@ -24,11 +21,10 @@ TERMS = ("norm", "update", "angle", "parallel")
 def svg(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
     """Axes (rows, columns) to draw on; the file has the same bytes for the same drawing."""
     with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False, sharex=False)
-        yield axes
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure.subplots(rows, columns, squeeze=False)
         text = io.StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
-        plt.close(figure)
     write_text(path, text.getvalue())
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.data import REVISIONS, problem
+from eval.named_models import named_models
 from eval.suite import mirror, run_record, scores
 from eval.suite.benchmarks import BENCHMARKS, BY_KEY, FURTHER, HARNESSES
 from eval.suite.files import read_json, write_json
@@ -64,12 +65,7 @@ def read_models(
         UserError: no NAME=PATH, a name twice, or a folder that is no checkpoint.
     """
     models = {}
-    for argument in arguments:
-        name, _, path = argument.partition("=")
-        if not re.fullmatch(r"[\w.+-]+", name) or not path:
-            raise UserError(f"--models {argument}: expected NAME=PATH, the name of letters, digits and . + - _")
-        if name in models:
-            raise UserError(f"--models: {name} is given twice")
+    for name, path in named_models(arguments).items():
         folder = Path(path).resolve()
         config = read_json(folder / "config.json")
         if config is None or not any(folder.glob("*.safetensors")):

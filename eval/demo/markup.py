@@ -1,0 +1,46 @@
+"""The parts of the page that are HTML: pictures with what they show in words, and the norms. All text is escaped."""
+
+import base64
+import io
+from typing import Any
+
+import jinja2
+from PIL import Image
+
+
+HEADS = ("model", "visual tokens", "text embeddings", "ratio")
+_TEMPLATES = jinja2.Environment(autoescape=True)
+_PICTURE = _TEMPLATES.from_string("""<figure style="margin: 0">
+<img src="{{ address }}" alt="{{ alt }}" style="max-width: 100%; max-height: {{ height }}">
+{% if caption %}<figcaption style="margin-top: 0.5rem">{{ caption }}</figcaption>{% endif %}
+</figure>""")
+_NORMS = _TEMPLATES.from_string("""
+<div role="region" aria-label="Norms by layer" tabindex="0" style="overflow-x: auto">
+<img src="{{ figure }}" style="min-width: {{ 18 * rows|length }}rem; max-width: 100%; background: white"
+ alt="Norm and turning of visual and text tokens by layer, one column a model; the table has the first layer.">
+<table><caption>Mean L2 norm at the first layer</caption>
+<tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr>
+{% for name, numbers in rows %}
+<tr><th scope="row">{{ name }}</th>{% for number in numbers %}<td>{{ "%.2f"|format(number) }}</td>{% endfor %}</tr>
+{% endfor %}
+</table></div>""")
+
+
+def picture(image: Image.Image, alt: str, caption: str = "", height: str = "none") -> str:
+    """A picture inside the page; `alt` says what it shows to those who do not see it, `height` is a CSS length."""
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=90)
+    return _PICTURE.render(address=_address(file.getvalue(), "jpeg"), alt=alt, caption=caption, height=height)
+
+
+def norms(figure: bytes, profiles: dict[str, dict[str, Any]]) -> str:
+    """The SVG of all profiles, and their norms at the first layer as a table."""
+    rows = []
+    for name, profile in profiles.items():
+        visual, text = (profile["norms"][where]["mean"] for where in ("visual tokens at layer 0", "text embeddings"))
+        rows.append((name, (visual, text, profile["ratio"])))
+    return _NORMS.render(figure=_address(figure, "svg+xml"), heads=HEADS, rows=rows)
+
+
+def _address(content: bytes, kind: str) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

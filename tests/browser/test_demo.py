@@ -1,0 +1,133 @@
+"""The demo in a browser: two models answer an upload; what is no picture, or too large a one, is refused kindly."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlparse
+
+import pytest
+from PIL import Image
+
+from tests.browser.conftest import serious_violations
+from tests.eval.stand_in import write_llava
+
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
+pytest.importorskip("gradio", reason="gradio is not installed (extra `demo`)")
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+ARMS = ("one", "two")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """The demo as a process of its own, with two tiny random models that answer at length."""
+    folder = tmp_path_factory.mktemp("demo")
+    models = [f"{arm}={write_llava(folder / arm, seed)}" for seed, arm in enumerate(ARMS)]
+    examples = folder / "examples"
+    examples.mkdir()
+    Image.new("RGB", (96, 96), "red").save(examples / "red.png")
+    words = [sys.executable, "-m", "eval.demo", "--models", *models, "--examples", examples, "--max-new-tokens", "48"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    process = subprocess.Popen(  # noqa: S603
+        list(map(str, words)), cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True
+    )
+    line = process.stdout.readline()
+    assert "http" in line, "the demo did not start"
+    yield process, line.split()[4]
+    process.terminate()
+    process.wait(30)
+
+
+@pytest.fixture
+def opened(page, demo):
+    process, address = demo
+    page.goto(address)
+    page.locator("#ask").wait_for(timeout=60_000)
+    yield page
+    assert process.poll() is None, "the demo ended"
+    assert {urlparse(url).hostname for url in page.requested if url.startswith("http")} == {"127.0.0.1"}
+
+
+def upload(page, path: Path) -> None:
+    page.locator("#upload input[type=file]").set_input_files(path)
+
+
+def picture(path: Path, colour: str = "blue") -> Path:
+    image = Image.new("RGB", (120, 80), "white")
+    image.paste(colour, (10, 10, 50, 50))
+    image.save(path)
+    return path
+
+
+def most_memory(process: subprocess.Popen) -> int:
+    """Bytes that a process has held at most."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status)[1])
+
+
+def ask(page, question: str) -> None:
+    page.locator("#question textarea").fill(question)
+    page.locator("#ask").click()
+
+
+def assert_answered(page) -> None:
+    for number in range(len(ARMS)):
+        playwright.expect(page.locator(f"#answer-{number} textarea")).not_to_have_value("", timeout=60_000)
+        playwright.expect(page.locator(f"#overlay-{number} img")).to_be_visible(timeout=60_000)
+        playwright.expect(page.locator(f"#overlay-{number} figcaption")).to_contain_text(
+            "of the attention is on the picture"
+        )
+    playwright.expect(page.locator("#norms img")).to_be_visible(timeout=60_000)
+
+
+def test_two_models_answer_an_upload_and_each_word_has_its_overlay(opened, tmp_path):
+    upload(opened, picture(tmp_path / "blue.png"))
+    playwright.expect(opened.locator("#picture img")).to_be_visible()
+    ask(opened, "Describe the image.")
+    assert_answered(opened)
+    assert serious_violations(opened) == []
+    rows = opened.locator("#norms table tr")
+    assert [row.split()[0] for row in rows.all_inner_texts()] == ["model", *ARMS]
+    words = opened.locator("#words-0 input[type=radio]")
+    assert words.count() > 1
+    before = opened.locator("#overlay-0 img").get_attribute("src")
+    words.nth(words.count() - 1).check()
+    playwright.expect(opened.locator("#overlay-0 img")).not_to_have_attribute("src", before)
+
+
+def test_what_cannot_be_used_is_said_and_the_next_picture_is_answered(opened, demo, tmp_path):
+    def refused(path: Path, message: str) -> None:
+        upload(opened, path)
+        toast = opened.get_by_test_id("toast-body").filter(has_text=message)
+        playwright.expect(toast).to_be_visible(timeout=30_000)
+        assert str(Path("/tmp")) not in toast.inner_text()  # noqa: S108  no path of this machine
+        toast.get_by_test_id("toast-close").click()
+        playwright.expect(opened.locator("#picture img")).to_have_count(0)
+
+    opened.locator("#ask").click()
+    toast = opened.get_by_test_id("toast-body").filter(has_text="Upload a picture, or pick one")
+    playwright.expect(toast).to_be_visible()
+    toast.get_by_test_id("toast-close").click()
+    (tmp_path / "letter.txt").write_text("Dear reader, I am no picture.")
+    refused(tmp_path / "letter.txt", "Invalid file type")
+    (tmp_path / "letter.png").write_text("Dear reader, I am no picture.")
+    refused(tmp_path / "letter.png", "The picture cannot be read as an image")
+    Image.new("1", (20_000, 20_000)).save(tmp_path / "large.png")
+    before = most_memory(demo[0])
+    refused(tmp_path / "large.png", "The picture has far more than 100000000 pixels")
+    assert most_memory(demo[0]) - before < 200_000_000  # decoded to RGB it would be 1.2 GB
+    upload(opened, picture(tmp_path / "good.png", "green"))
+    playwright.expect(opened.locator("#picture img")).to_be_visible()
+    ask(opened, "What colour is the square?")
+    assert_answered(opened)
+
+
+def test_a_picture_can_be_picked(opened):
+    opened.locator("#examples .thumbnail-item").first.click()
+    playwright.expect(opened.locator("#picture img")).to_be_visible()
+    ask(opened, "What colour is the image?")
+    assert_answered(opened)

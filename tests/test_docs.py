@@ -1,0 +1,66 @@
+"""The docs site builds without a warning, and its pages fetch nothing from elsewhere."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import yaml
+
+
+pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra `docs`)")
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SOURCES = re.compile(r"<(?:script|img|iframe|source)[^>]+src=[\"']?(https?:[^\"' >]+)")
+SHEETS = re.compile(r"<link[^>]+rel=[\"']?(?:stylesheet|preconnect|icon)[^>]*href=[\"']?(https?:[^\"' >]+)")
+
+
+def blocks(language: str) -> list[str]:
+    """Fenced blocks of all pages, also those inside lists, without their indentation."""
+    pages = [page.read_text(encoding="utf-8") for page in sorted(REPOSITORY.glob("docs/**/*.md"))]
+    found = [re.findall(rf"^( *)```{language}\n(.*?)^\1```$", page, flags=re.DOTALL | re.MULTILINE) for page in pages]
+    return [dedent(block) for page in found for _, block in page]
+
+
+def test_commands_and_code_of_the_pages_parse():
+    assert len(blocks("bash")) > 10 and len(blocks("yaml")) > 1
+    for block in blocks("bash"):
+        parsed = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True)  # noqa: S607
+        assert parsed.returncode == 0, block + parsed.stderr
+    for block in blocks("python"):
+        compile(block, "docs", "exec")
+    for block in blocks("yaml"):
+        yaml.safe_load(block)
+
+
+def test_modules_that_the_pages_name_are_there():
+    for module in set(re.findall(r"python -m ([\w.]+)", "\n".join(blocks("bash")))):
+        assert find_spec(module) is not None, module
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_is_self_contained(tmp_path):
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
+    ended = subprocess.run([str(word) for word in command], cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    pages = {page.relative_to(tmp_path / "site").as_posix(): page for page in tmp_path.glob("site/**/*.html")}
+    assert {"index.html", "faq/index.html", "api/plugin/index.html"} <= set(pages)
+    for name, page in pages.items():
+        text = page.read_text(encoding="utf-8")
+        assert SOURCES.findall(text) + SHEETS.findall(text) == [], name
+        assert "fonts.googleapis" not in text and str(REPOSITORY) not in text, name
+    plugin = pages["api/plugin/index.html"].read_text(encoding="utf-8")
+    for documented in ("AlignedLlavaConfig", "GlobalWeightCompensatedLayerNorm", "assemble", "mean_embedding_norm"):
+        assert re.search(rf'id="modeling_aligned_llava\.[\w.]*{documented}"', plugin), documented
+    assert (tmp_path / "site/repository/configuration/methods.yaml.txt").read_text(encoding="utf-8") == (
+        REPOSITORY / "configuration/methods.yaml"
+    ).read_text(encoding="utf-8")
+
+
+def test_every_page_has_its_place_in_the_navigation():
+    navigation = (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = {page.relative_to(REPOSITORY / "docs").as_posix() for page in REPOSITORY.glob("docs/**/*.md")}
+    assert pages == set(re.findall(r": ([\w/]+\.md)$", navigation, flags=re.MULTILINE))

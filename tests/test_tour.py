@@ -1,0 +1,48 @@
+"""docs/tour.ipynb runs from its first cell to its last, and shows what it says."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+
+nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (extra `dev`)")
+nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (extra `dev`)")
+
+TOUR = Path(__file__).resolve().parents[1] / "docs" / "tour.ipynb"
+SHOWN = """json.dumps({
+    "text": model.config.text_norm,
+    "visual": {arm: each["norms"]["visual tokens at layer 0"]["mean"] for arm, each in profiles.items()},
+    "losses": losses,
+    "pope": {row["method"]: row["n"] for row in scores if row["source"] == "measured" and row["status"] == "ok"},
+})"""
+
+
+def test_no_output_and_no_path_of_a_machine_is_kept():
+    notebook = nbformat.read(TOUR, as_version=4)
+    for cell in notebook.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+        assert "sys.path" not in cell.source and "/home" not in cell.source and "/tmp" not in cell.source  # noqa: S108
+
+
+@pytest.mark.slow
+def test_every_cell_runs_in_three_minutes(tmp_path, monkeypatch):
+    for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TOUR.parents[1]), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(TOUR, as_version=4)
+    notebook.cells.append(nbformat.v4.new_code_cell(SHOWN))
+    start = time.monotonic()
+    nbclient.NotebookClient(notebook, timeout=180, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert time.monotonic() - start < 180
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    (shown,) = cells[-1].outputs
+    found = json.loads(shown.data["text/plain"].strip("'"))
+    assert found["visual"]["norm"] == pytest.approx(found["text"], rel=0.01)
+    assert found["visual"]["baseline"] > 10 * found["text"]
+    assert all(len(losses) == 10 and losses[-1] < losses[0] for losses in found["losses"].values())
+    assert found["pope"] == {"baseline": 360, "norm": 360}
+    nbformat.write(notebook, tmp_path / "executed.ipynb")
