@@ -4,8 +4,8 @@ python -m benchmarks.eval_throughput --out benchmarks/results/eval_throughput.js
 
 Stock: lmms-eval's `llava_hf` (batch 1, the only one it has; needs decord) and lm-eval's `hf-multimodal` at its best of
 batch 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`; the time is that of the model's own call
-(`generate_until`, `loglikelihood`), since reading the tasks costs both the same. Answers are capped at MAX_NEW_TOKENS,
-because a random network never ends one.
+(`generate_until`, `loglikelihood`), since reading the tasks costs both the same. A random network never ends an
+answer: each has `--max-new-tokens` tokens, by default the cap of tinyworld's own evaluation.
 """
 
 import os
@@ -44,7 +44,6 @@ from tinyworld.language import Choice
 from tinyworld.scenes import LETTERS
 
 
-MAX_NEW_TOKENS = 4
 SUBJECTS = ("mmlu_anatomy", "mmlu_astronomy")
 TASKS = {
     "pope": ("pope",),
@@ -183,7 +182,7 @@ def timed(model: Any, method: str, spent: list[float]) -> None:
     setattr(model, method, clocked)
 
 
-def run_lmms(model: Any, task: str) -> tuple[float, int, list[str]]:
+def run_lmms(model: Any, task: str, max_new_tokens: int) -> tuple[float, int, list[str]]:
     """Seconds, documents and answers of one stock lmms-eval task."""
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
@@ -196,7 +195,7 @@ def run_lmms(model: Any, task: str) -> tuple[float, int, list[str]]:
         tasks=list(names),
         batch_size=1,
         task_manager=TaskManager("ERROR", model_name="aligned_llava"),
-        gen_kwargs=f"max_new_tokens={MAX_NEW_TOKENS}",
+        gen_kwargs=f"max_new_tokens={max_new_tokens}",
         bootstrap_iters=0,
         process_docs_parallel=1,
     )
@@ -267,8 +266,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     for name in ("pope", "mmbench", "mmstar"):
         (task,) = TASKS[name]
         results[name] = compare(
-            lambda task=task: run_lmms(stock_generation(*where), task),
-            lambda task=task: run_lmms(our_generation(*where, args.batch_size), task),
+            lambda task=task: run_lmms(stock_generation(*where), task, args.max_new_tokens),
+            lambda task=task: run_lmms(our_generation(*where, args.batch_size), task, args.max_new_tokens),
             args.rounds,
         )
     for name, shots in (("mmlu_5shot", 5), ("hellaswag", 0)):
@@ -294,7 +293,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "visual_tokens": 729,
         "dtype": dtype,
         "batch_size": args.batch_size,
-        "max_new_tokens": MAX_NEW_TOKENS,
+        "max_new_tokens": args.max_new_tokens,
         "peak_memory_bytes_of_both": peak,
         "tasks": results,
         "ratios": {name: result["ratio"] for name, result in results.items()},
@@ -307,6 +306,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
