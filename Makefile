@@ -25,8 +25,9 @@ quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-tables: .venv/installed  ## tables and figures anew from results/$(RUN)/scores.json
+tables: .venv/installed  ## tables, figures and report anew from results/$(RUN)
 	$(BIN)/python -m eval.report.tables results/$(RUN)
+	$(BIN)/python -m eval.report.page results/$(RUN)
 
 docs: .venv/installed  ## the docs site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

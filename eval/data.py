@@ -22,17 +22,37 @@ from modeling_aligned_llava.errors import UserError, run_main
 REVISIONS = "revisions.json"
 # What the stock tasks read of a row, and how many rows the split they score has on the Hub.
 COLUMNS = {
-    "mmbench": {"index", "question", "hint", "answer", "A", "B", "C", "D", "category", "L2-category", "image"},
-    "mmstar": {"index", "question", "image", "answer", "category", "l2_category"},
-    "pope": {"question_id", "question", "answer", "image"},
-    "seedbench_2_plus": {"question", "choice_A", "choice_B", "choice_C", "choice_D", "answer", "question_image_type"},
-    "ocrbench": {"dataset", "question", "question_type", "answer", "image"},
-    "scienceqa": {"image", "question", "choices", "answer", "hint"},
-    "ai2d": {"question", "options", "answer", "image"},
-    "hellaswag": {"activity_label", "ctx_a", "ctx_b", "endings", "label"},
-    "mmlu": {"question", "choices", "answer"},
+    "lmms-lab-encoder/MMBench": {
+        "index",
+        "question",
+        "hint",
+        "answer",
+        "A",
+        "B",
+        "C",
+        "D",
+        "category",
+        "L2-category",
+        "image",
+    },
+    "Lin-Chen/MMStar": {"index", "question", "image", "answer", "category", "l2_category"},
+    "lmms-lab-encoder/POPE": {"question_id", "question", "answer", "image"},
+    "doolayer/SEED-Bench-2-Plus": {
+        "question",
+        "choice_A",
+        "choice_B",
+        "choice_C",
+        "choice_D",
+        "answer",
+        "question_image_type",
+    },
+    "echo840/OCRBench": {"dataset", "question", "question_type", "answer", "image"},
+    "lmms-lab-encoder/ScienceQA": {"image", "question", "choices", "answer", "hint"},
+    "lmms-lab-encoder/ai2d": {"question", "options", "answer", "image"},
+    "Rowan/hellaswag": {"activity_label", "ctx_a", "ctx_b", "endings", "label"},
+    "cais/mmlu": {"question", "choices", "answer"},
 }
-HUB_ROWS = {benchmark.key: benchmark.paper_n for benchmark in BENCHMARKS} | {"mmbench": 4329}  # rotations are rows
+HUB_ROWS = {b.folder: b.paper_n for b in BENCHMARKS} | {"lmms-lab-encoder/MMBench": 4329}  # rotations are rows
 
 
 def fetch(root: Path, api: HfApi) -> dict[str, str]:
@@ -84,11 +104,11 @@ def problem(root: Path, benchmark: Benchmark, hub_rows: bool) -> str | None:
         rows = mirror.count_rows(root, benchmark)
     except UserError as error:
         return str(error).removeprefix(f"benchmark {benchmark.key}: ")
-    missing = COLUMNS[benchmark.key] - columns(root, benchmark)
+    missing = COLUMNS[benchmark.folder] - columns(root, benchmark)
     if missing:
         return f"no column {', '.join(sorted(missing))}"
-    if hub_rows and rows != HUB_ROWS[benchmark.key]:
-        return f"{rows} rows of {benchmark.split}, expected {HUB_ROWS[benchmark.key]}"
+    if hub_rows and rows != HUB_ROWS[benchmark.folder]:
+        return f"{rows} rows of {benchmark.split}, expected {HUB_ROWS[benchmark.folder]}"
     wanted = (read_json(root / REVISIONS) or {}).get(benchmark.folder)
     found = downloaded_revision(root / benchmark.folder)
     if wanted and found and wanted != found:

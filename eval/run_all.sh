@@ -28,7 +28,8 @@ Evaluate checkpoints that exist already, on mirrors of the real benchmarks (one 
   --help                      this text
 
 In results/NAME: run.json (settings, versions, hardware, weight hashes), data/, checkpoints/, logs/, answers/, harness/,
-scores.json, tables/table4.{md,tex,csv}, figures/table4.svg.
+scores.json, tables/table4.{md,tex,csv}, figures/table4.svg, diagnostics/, and report.html: one page with the scores,
+norms, attention, training curves, example answers and settings. Open it in a browser; it needs no network.
 HELP
 }
 
@@ -159,4 +160,10 @@ python -m eval.suite --run "$OUT" --data "$DATA" --models "${MODELS[@]}" "${SUIT
 # 6 Tables: Table 4 as Markdown, LaTeX and CSV, a figure, and here. A few seconds.
 say "6 tables"
 [[ ! -f $OUT/scores.json ]] || python -m eval.report.tables "$OUT"
+
+# ---------------------------------------------------------------------------------------------------------------------
+# 7 Report: one page to look at. Norms and attention are measured on a few pictures, about 5 CPU-seconds a tinyworld arm;
+# what was measured before is not measured again.
+say "7 report"
+[[ ! -f $OUT/scores.json ]] || python -m eval.report.page "$OUT"
 exit "$status"

@@ -43,6 +43,7 @@ def recorded_run(run: Path, name: str) -> argparse.Namespace:
         device=settings["device"],
         trust_remote_code=settings["trust_remote_code"],
         no_shared_prefix=settings["no_shared_prefix"],
+        limit=settings["limit"],
     )
 
 

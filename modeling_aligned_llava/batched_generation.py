@@ -4,6 +4,7 @@ Decoding never depends on what `generation_config.json` happens to hold (the pap
 only the end-of-sequence tokens are taken from the checkpoint.
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,11 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 
 from modeling_aligned_llava.connectors import NORM, load_aligned
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_share
+from modeling_aligned_llava.shared_prefix import Segment
+from modeling_aligned_llava.token_tree import TokenTree, can_read_trees
 
 
 FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
-CPU_TOKENS = 16_384
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -34,13 +35,11 @@ class Generator:
     model: Any
     processor: Any
 
-    def shares_prefixes(self) -> bool:
-        """Whether rows can be laid out behind a shared prefix."""
-        return self.model.config.model_type in FIXED_RESOLUTION and can_share(self.model)
-
-    def most_tokens(self) -> int | None:
-        """Tokens that a batch remembers: every further word is read past all of them, and a CPU's memory is slow."""
-        return CPU_TOKENS if self.model.device.type == "cpu" else None
+    @functools.cached_property
+    def tree(self) -> TokenTree | None:
+        """Reads what rows share once; None if the model cannot."""
+        fixed = self.model.config.model_type in FIXED_RESOLUTION
+        return TokenTree(self.model) if fixed and can_read_trees(self.model) else None
 
     def render(self, text: str, images: int) -> str:
         """One user turn as the checkpoint's chat template writes it, `images` pictures before the text.
@@ -74,7 +73,8 @@ class Generator:
     def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
         """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
         inputs = self.inputs(prompts, images)
-        return self._decode(inputs["input_ids"].shape[1], max_new_tokens, **inputs)
+        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
+        return self._texts(ids[:, inputs["input_ids"].shape[1] :])
 
     def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
         """What the network is given for rendered prompts, on its device; `images` as for `answer`."""
@@ -87,31 +87,34 @@ class Generator:
     def answer_shared(
         self, rows: list[list[int]], batch: list[Segment], images: list[list[Image.Image]], max_new_tokens: int
     ) -> list[str]:
-        """Greedy continuations of tokenized rows behind what they share, in the order of the segments.
+        """Greedy continuations of tokenized rows, in the order of the segments; needs a `tree`.
 
         Args:
             rows: as `tokenize` gives them.
-            batch: segments that share something, if only a row's own beginning.
-            images: the pictures of each segment; they lie in the shared part.
+            batch: segments of `rows`; one that shares nothing has a single row.
+            images: the pictures of each segment; where it shares something, they lie in the shared part.
         """
-        pixels = [torch.empty(0) if not pictures else self._pixels(pictures) for pictures in images]
-        pad = self.processor.tokenizer.pad_token_id
-        shared = SharedPrefix.build(self.model, rows, batch, pad, answer=max_new_tokens, pixel_values=pixels)
-        return self._decode(
-            shared.ids.shape[1],
-            max_new_tokens,
-            input_ids=shared.ids,
-            attention_mask=shared.mask,
-            past_key_values=shared.cache,
-        )
+        assert self.tree is not None
+        pixels = [self._pixels(pictures) if pictures else None for pictures in images]
+        logits = self.tree.read(rows, batch, [1] * len(rows), max_new_tokens, pixels)
+        ends = set(self.model.generation_config.eos_token_id)
+        active = [row for segment in batch for row in segment.rows]
+        answers: dict[int, list[int]] = {row: [] for row in active}
+        chosen = torch.cat(logits).argmax(-1).tolist()
+        while active:
+            for row, token in zip(active, chosen, strict=True):
+                answers[row].append(token)
+            active = [row for row in active if answers[row][-1] not in ends and len(answers[row]) < max_new_tokens]
+            if active:
+                chosen = self.tree.append(active, [answers[row][-1] for row in active]).argmax(-1).tolist()
+        return self._texts(list(answers.values()))
 
     def _pixels(self, pictures: list[Image.Image]) -> Tensor:
         processed = self.processor.image_processor(pictures, return_tensors="pt")
         return processed["pixel_values"].to(self.model.device, self.model.dtype)
 
-    def _decode(self, read: int, max_new_tokens: int, **inputs: Any) -> list[str]:
-        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
-        answers = self.processor.tokenizer.batch_decode(ids[:, read:], skip_special_tokens=True)
+    def _texts(self, ids: Any) -> list[str]:
+        answers = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [CONTROL_CHARACTERS.sub("", answer) for answer in answers]
 
 

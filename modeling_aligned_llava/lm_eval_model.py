@@ -15,13 +15,16 @@ from typing import Any
 import torch
 from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
+from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
 from modeling_aligned_llava.batched_generation import load_complete, local_folder
+from modeling_aligned_llava.processes import launched, own_log
 from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
-from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_share, pack, plan, positions
+from modeling_aligned_llava.shared_prefix import Segment, pack, plan
+from modeling_aligned_llava.token_tree import CAPACITY, TokenTree, can_read_trees
 
 
 Request = tuple[tuple[str, str], list[int], list[int]]  # (texts, tokens of the context, tokens of the continuation)
@@ -34,7 +37,7 @@ class AlignedText(HFLM):
     Args:
         pretrained: checkpoint folder or Hub id, of a vision-language model or a causal language model.
         dtype: "auto", "float32", "bfloat16", ...
-        device: torch device of the network.
+        device: torch device of the network; under `accelerate launch` the process's own; without a GPU the CPU.
         batch_size: rows a forward pass; recorded with every score.
         answer_log: JSONL file that keeps every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
@@ -57,20 +60,28 @@ class AlignedText(HFLM):
         **kwargs: Any,
     ) -> None:
         folder = local_folder(pretrained)
+        accelerator = launched()
+        if accelerator is not None:
+            device = str(accelerator.device)
+        elif (device or "").startswith("cuda") and not torch.cuda.is_available():
+            device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
         auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
         model = load_complete(auto_class, folder, dtype, trust_remote_code).to(device or "cpu")
         tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
-        self._shared_prefix = shared_prefix and can_share(model)
+        if accelerator is not None:  # what lm-eval reads to give out the documents
+            self.accelerator = accelerator
+            self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
+        self._tree = TokenTree(model) if shared_prefix and can_read_trees(model) else None
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._settings = json.dumps(
             {
                 "dtype": str(model.dtype).removeprefix("torch."),
                 "batch_size": self.batch_size,
-                "shared_prefix": self._shared_prefix,
+                "shared_prefix": self._tree is not None,
                 "max_length": self.max_length,
             },
             sort_keys=True,
@@ -79,7 +90,7 @@ class AlignedText(HFLM):
 
     def log_to(self, answer_log: str | None) -> None:
         """Keep the scores from here on in another file; None keeps them in memory."""
-        self._log = AnswerLog(answer_log)
+        self._log = AnswerLog(own_log(answer_log, self.rank))
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
@@ -93,13 +104,13 @@ class AlignedText(HFLM):
         rows = [list(row) for row in asked]
         owners = list(asked.values())
         scored = [max(len(requests[index][2]) for index in indices) for indices in owners]
-        free = [len(row) - tail if self._shared_prefix else 0 for row, tail in zip(rows, scored, strict=True)]
+        free = [len(row) - tail if self._tree else 0 for row, tail in zip(rows, scored, strict=True)]
         segments = plan(rows, [""] * len(rows), [(0, most) for most in free], self.batch_size)
         results: dict[int, tuple[float, bool]] = {}
         with tqdm(
             total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
         ) as bar:
-            for batch in pack(segments, [len(row) for row in rows], self.batch_size):
+            for batch in pack(segments, [len(row) for row in rows], self.batch_size, CAPACITY if self._tree else None):
                 members = [row for segment in batch for row in segment.rows]
                 indices = [index for row in members for index in owners[row]]
                 keys = [self._key(requests[index]) for index in indices]
@@ -124,23 +135,29 @@ class AlignedText(HFLM):
         self, rows: list[list[int]], batch: list[Segment], tails: list[list[list[int]]]
     ) -> Iterator[tuple[float, bool]]:
         """Scores of the continuations `tails[i]` of the batch's row i, row by row."""
-        shared = SharedPrefix.build(self.model, rows, batch, self.tokenizer.pad_token_id or 0)
-        kept = max(len(tail) for options in tails for tail in options)
-        logits = self.model(
-            input_ids=shared.ids[:, shared.cached :],
-            attention_mask=shared.mask,
-            position_ids=positions(shared.mask)[:, shared.cached :],
-            past_key_values=shared.cache,
-            logits_to_keep=kept,
-        ).logits  # (rows, kept, vocabulary)
-        totals = logits.float().logsumexp(-1)
-        best = logits.argmax(-1)
-        for row, total, greedy, options in zip(logits, totals, best, tails, strict=True):
+        members = [row for segment in batch for row in segment.rows]
+        kept = {row: max(len(tail) for tail in options) for row, options in zip(members, tails, strict=True)}
+        logits = (
+            self._tree.read(rows, batch, [kept.get(row, 0) for row in range(len(rows))])
+            if self._tree
+            else self._padded([rows[row] for row in members], max(kept.values()))
+        )
+        for row, options in zip(logits, tails, strict=True):  # row: (kept, vocabulary)
+            total, greedy = row.float().logsumexp(-1), row.argmax(-1)
             for tail in options:
                 target = torch.tensor(tail, device=row.device)
                 chosen = row[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
                 value = (chosen - total[-len(tail) :]).sum()
                 yield value.item(), bool((greedy[-len(tail) :] == target).all())
+
+    def _padded(self, rows: list[list[int]], kept: int) -> list[Tensor]:
+        """Logits of the last `kept` tokens of each row, for models that cannot read a tree: (kept, vocabulary)."""
+        width = max(len(row) for row in rows)
+        pad = self.tokenizer.pad_token_id or 0
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device)
+        ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self.model.device)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        return list(self.model(ids, attention_mask=mask, position_ids=places, logits_to_keep=kept).logits)
 
 
 if __name__ == "__main__":

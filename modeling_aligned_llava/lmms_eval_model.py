@@ -8,17 +8,20 @@ import functools
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import torch
 from lmms_eval.api.instance import Instance
 from lmms_eval.api.model import lmms
 from PIL import Image
 from tqdm import tqdm
 
 from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
-from modeling_aligned_llava.shared_prefix import LONG, Segment, pack, plan
+from modeling_aligned_llava.processes import launched, own_log
+from modeling_aligned_llava.shared_prefix import Segment, pack, plan
+from modeling_aligned_llava.token_tree import CAPACITY
 
 
 GREY = (127, 127, 127)
@@ -50,21 +53,14 @@ def _hash_images(images: list[Image.Image]) -> str:
     return digest.hexdigest() if images else ""
 
 
-def _prefilled_alone(segment: Segment, most: int) -> Segment:
-    """A long row that shares nothing is prefilled like a shared part, then answered together with others."""
-    return Segment(segment.rows, most) if most >= LONG else segment
-
-
-@dataclass
+@dataclass(frozen=True)
 class Row:
-    """A question: what names it in the log, and how to open its pictures again."""
+    """A question: what names its answer in the log, its prompt, and how to open its pictures again."""
 
-    document: int
+    key: AnswerKey
     prompt: str
-    image: str
     images: int
     open: Callable[[], list[Image.Image]]
-    tokens: list[int] = field(default_factory=list)
 
 
 class AlignedLlava(lmms):
@@ -73,7 +69,7 @@ class AlignedLlava(lmms):
     Args:
         pretrained: checkpoint folder, or a Hub id that is in the local cache or can be downloaded.
         dtype: "auto", "float32", "bfloat16", ...
-        device: torch device of the network.
+        device: torch device of the network (default: the process's own under `accelerate launch`, else the CPU).
         batch_size: rows per forward pass. Recorded with every answer: in low precision padding can flip a near tie.
         max_new_tokens: upper limit on what tasks ask for.
         answer_log: JSONL file that keeps every batch; a killed run continues from it.
@@ -107,13 +103,17 @@ class AlignedLlava(lmms):
         from modeling_aligned_llava.batched_generation import local_folder
 
         folder = local_folder(pretrained)
-        self._generator = _load(folder, dtype, device or "cpu", trust_remote_code)
+        if (accelerator := launched()) is not None:  # what lmms-eval reads to give out the documents
+            self.accelerator, device = accelerator, device or str(accelerator.device)
+            self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
+        self.device = torch.device(device or "cpu")
+        self._generator = _load(folder, dtype, str(self.device), trust_remote_code)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
         self.batch_size = int(batch_size or 1)
         self._max_new_tokens = max_new_tokens
-        self._log = AnswerLog(answer_log)
-        self._shared_prefix = shared_prefix and self._generator.shares_prefixes()
+        self._log = AnswerLog(own_log(answer_log, self.rank))
+        self._shared_prefix = shared_prefix and self._generator.tree is not None
         self._blank_images = blank_images
         self._progress = progress
 
@@ -128,23 +128,25 @@ class AlignedLlava(lmms):
             groups[task, split, self._settings(options)].append(index)
         answers: dict[int, str] = {}
         with tqdm(total=len(requests), desc="aligned_llava", disable=self._progress is not None) as bar:
-            for (task, _, settings), indices in groups.items():
-                rows = [self._read(requests[index].args) for index in indices]
-                for batch in self._batches(rows):
-                    answers.update(
-                        (indices[row], answer) for row, answer in self._answer_batch(rows, batch, task, settings)
-                    )
-                    (self._progress or bar.update)(sum(len(segment.rows) for segment in batch))
+            for (_, _, settings), indices in groups.items():
+                options = json.loads(settings)
+                rows = [self._read(requests[index].args, settings) for index in indices]
+                tokens = self._tokenize(rows) if self._shared_prefix else []
+                for batch in self._batches(rows, tokens, options["max_new_tokens"]):
+                    members = [row for segment in batch for row in segment.rows]
+                    found = self._answer_batch(rows, tokens, batch, options)
+                    answers.update((indices[row], answer) for row, answer in zip(members, found, strict=True))
+                    (self._progress or bar.update)(len(members))
         return [answers[index] for index in range(len(requests))]
 
-    def _read(self, arguments: tuple) -> "Row":
+    def _read(self, arguments: tuple, settings: str) -> Row:
         """One row, its pictures opened once for their digest and let go: a task's do not fit into memory."""
         context, _, visual, document, task, split = arguments
-        row = Row(document, "", "", 0, functools.partial(self._pictures, visual, document, task, split))
-        images = row.open()
-        return replace(
-            row, prompt=self._generator.render(context, len(images)), image=_hash_images(images), images=len(images)
-        )
+        open_pictures = functools.partial(self._pictures, visual, document, task, split)
+        images = open_pictures()
+        prompt = self._generator.render(context, len(images))
+        key = AnswerKey(self._weights, task, document, hash_text(prompt), _hash_images(images), settings)
+        return Row(key, prompt, len(images), open_pictures)
 
     def _pictures(self, visual: Callable, document: int, task: str, split: str) -> list[Image.Image]:
         pictures = list(visual(self.task_dict[task][split][document]) or [])
@@ -152,22 +154,19 @@ class AlignedLlava(lmms):
             raise ValueError(f"{task} document {document}: aligned_llava reads images only")
         return [picture.convert("RGB") for picture in pictures]
 
-    def _batches(self, rows: list["Row"]) -> list[list[Segment]]:
+    def _tokenize(self, rows: list[Row]) -> list[list[int]]:
+        return self._generator.tokenize([row.prompt for row in rows], [row.images for row in rows])
+
+    def _batches(self, rows: list[Row], tokens: list[list[int]], limit: int) -> list[list[Segment]]:
         """Rows about the same pictures together, where the model can share a prefix; else rows of like length."""
         if not self._shared_prefix:
             lengths = [len(row.prompt) for row in rows]
             return pack([Segment((index,), 0) for index in range(len(rows))], lengths, self.batch_size)
-        tokens = self._generator.tokenize([row.prompt for row in rows], [row.images for row in rows])
         image_id = self._generator.processor.image_token_id
-        for row, ids in zip(rows, tokens, strict=True):
-            row.tokens = ids
         pictures_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
         ranges = [(end, len(ids) - 1) for end, ids in zip(pictures_end, tokens, strict=True)]
-        segments = [
-            _prefilled_alone(segment, ranges[segment.rows[0]][1]) if segment.shared == 0 else segment
-            for segment in plan(tokens, [row.image for row in rows], ranges, self.batch_size)
-        ]
-        return pack(segments, [len(ids) for ids in tokens], self.batch_size, self._generator.most_tokens())
+        segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
+        return pack(segments, [len(ids) + limit for ids in tokens], self.batch_size, CAPACITY)
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Canonical JSON of all that shapes an answer besides its prompt and image."""
@@ -186,30 +185,26 @@ class AlignedLlava(lmms):
         return json.dumps(settings, sort_keys=True)
 
     def _answer_batch(
-        self, rows: list["Row"], batch: list[Segment], task: str, settings: str
-    ) -> Iterator[tuple[int, str]]:
-        """(row, answer) of one batch, from the log or the network."""
-        indices = [index for segment in batch for index in segment.rows]
-        keys = [
-            AnswerKey(self._weights, task, rows[i].document, hash_text(rows[i].prompt), rows[i].image, settings)
-            for i in indices
-        ]
+        self, rows: list[Row], tokens: list[list[int]], batch: list[Segment], options: dict[str, Any]
+    ) -> list[str]:
+        """Answers of one batch in the order of its segments, from the log or the network."""
+        members = [rows[index] for segment in batch for index in segment.rows]
+        keys = [row.key for row in members]
         answers = self._log.find(keys)
         if answers is None:
-            options = json.loads(settings)
-            if batch[0].shared:
-                images = [self._open(rows[segment.rows[0]]) for segment in batch]
-                tokens = [row.tokens for row in rows]
-                answers = self._generator.answer_shared(tokens, batch, images, options["max_new_tokens"])
+            limit = options["max_new_tokens"]
+            if self._shared_prefix:
+                pictures = [self._open(rows[segment.rows[0]]) for segment in batch]
+                answers = self._generator.answer_shared(tokens, batch, pictures, limit)
             else:
-                prompts, pictures = [rows[i].prompt for i in indices], [self._open(rows[i]) for i in indices]
-                answers = self._generator.answer(prompts, pictures, options["max_new_tokens"])
+                pictures = [self._open(row) for row in members]
+                answers = self._generator.answer([row.prompt for row in members], pictures, limit)
             for stop in filter(None, options["until"]):
                 answers = [answer.split(stop, 1)[0] for answer in answers]
             self._log.append(keys, answers)
-        return zip(indices, answers, strict=True)
+        return answers
 
-    def _open(self, row: "Row") -> list[Image.Image]:
+    def _open(self, row: Row) -> list[Image.Image]:
         images = row.open()
         return [Image.new("RGB", image.size, GREY) for image in images] if self._blank_images else images
 

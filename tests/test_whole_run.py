@@ -38,7 +38,13 @@ def scores() -> dict[tuple[str, str], dict]:
 
 def test_again_it_ends_within_a_minute_and_changes_nothing():
     def state() -> dict[Path, int]:
-        files = [RUN / "run.json", RUN / "scores.json", *RUN.glob("tables/*"), *RUN.glob("checkpoints/*/*/*")]
+        files = [
+            RUN / "run.json",
+            RUN / "scores.json",
+            RUN / "report.html",
+            *RUN.glob("tables/*"),
+            *RUN.glob("checkpoints/*/*/*"),
+        ]
         return {path: path.stat().st_mtime_ns for path in files}
 
     before, start = state(), time.monotonic()
@@ -54,6 +60,15 @@ def test_every_arm_has_every_score():
             row = found[arm, benchmark]
             assert row["status"] == "ok" and row["ci95"][0] <= row["score"] <= row["ci95"][1]
             assert (row["delta"] is None) == (arm == "baseline")
+
+
+def test_the_report_shows_every_arm_with_its_norms_its_attention_and_its_training():
+    page = (RUN / "report.html").read_text(encoding="utf-8")
+    for arm in ARMS:
+        assert f'<th scope="row">{arm}</th>' in page
+        assert f'alt="The picture, with the attention of {arm}"' in page
+        assert f"Gradient norm by part, stage 2, {arm}" in page
+    assert "Toy result" in page and "No training logs" not in page and str(REPOSITORY) not in page
 
 
 def test_the_decoder_alone_is_20_points_above_chance_on_text():

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet
 from PIL import Image
@@ -56,8 +57,8 @@ def in_folder(path: Path, limit: int) -> list[Picture]:
     return [Picture(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
 
 
-def in_benchmarks(root: Path, limit: int, seed: int = SEED) -> list[Picture]:
-    """A sample of the rows with an image of MMBench, POPE and MM-Star in a data root, drawn over all of them.
+def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[Picture]:
+    """A sample of the rows with an image of MMBench, POPE and MM-Star (or some of them, `keys`) in a data root.
 
     Raises:
         UserError: a benchmark's folder is absent or not readable.
@@ -65,7 +66,7 @@ def in_benchmarks(root: Path, limit: int, seed: int = SEED) -> list[Picture]:
     if not root.is_dir():
         raise UserError(f"--data: there is no folder {root}")
     boxes = read_json(root / "boxes.json") or {}
-    rows = [picture for key in SAMPLE for picture in _rows(root, BY_KEY[key], boxes.get(BY_KEY[key].folder, {}))]
+    rows = [picture for key in keys for picture in _rows(root, BY_KEY[key], boxes.get(BY_KEY[key].folder, {}))]
     return random.Random(seed).sample(rows, min(limit, len(rows)))
 
 
@@ -97,12 +98,20 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
 
 
 def _decode(file: Path, number: int) -> Image.Image:
-    """The image of row `number`; only its row group is read."""
+    return open_image(BytesIO(row_at(file, number, ["image"])["image"]["bytes"]), f"{file}, row {number}")
+
+
+def row_at(file: Path, number: int, columns: list[str]) -> dict[str, Any]:
+    """Some columns of row `number` of a parquet file; only its row group is read.
+
+    Raises:
+        UserError: there is no such row.
+    """
     reader = pyarrow.parquet.ParquetFile(file)
+    place = number
     for group in range(reader.num_row_groups):
         rows = reader.metadata.row_group(group).num_rows
-        if number < rows:
-            cell = reader.read_row_group(group, ["image"])["image"][number].as_py()
-            return open_image(BytesIO(cell["bytes"]), f"{file}, row {number}")
-        number -= rows
+        if place < rows:
+            return reader.read_row_group(group, columns).slice(place, 1).to_pylist()[0]
+        place -= rows
     raise UserError(f"{file} has no row {number}")

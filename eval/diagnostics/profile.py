@@ -44,13 +44,24 @@ def profile(
     Raises:
         UserError: the model cannot be loaded or measured, or no picture can be read.
     """
-    model, processor = load(path, trust_remote_code)
+    return profile_loaded(path, *load(path, trust_remote_code), pictures, out, connector)
+
+
+def profile_loaded(
+    name: str,
+    model: Any,
+    processor: Any,
+    pictures: list[Picture],
+    out: Path | None = None,
+    connector: str | None = None,
+) -> dict[str, Any]:
+    """`profile` of a model that is loaded already and is called `name`; UserError as there, but for the loading."""
     parts = anatomy(model, connector)
     embedding = {
         "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
         "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),
     }
-    header = {"model": path, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
+    header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
     with processes() as (rank, world):
         mine = pictures[rank::world]
         done: list[str] = []

@@ -1,1 +1,1 @@
-"""What is made from `scores.json`: tables and figures."""
+"""What is made of a finished run: tables, figures, the report page, model cards."""

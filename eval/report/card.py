@@ -63,13 +63,13 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     if config.get("model_type") != "aligned_llava":
         raise UserError(f"{checkpoint} holds a {config.get('model_type')} model, not aligned_llava")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
-    rows = _required(run / "scores.json", "evaluate the run first (python -m eval.suite)")
+    rows = tables.read_scores(run)
     arm = _arm(checkpoint, record, run)
     # The words of an exception can hold paths of the machine; its class says enough here.
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
     cells = [row for row in rows if row["source"] == "measured" and _same_arm(row, arm)]
     official = is_official(cells, Path(record["data"]["root"]))
-    stages = _stages(checkpoint)
+    stages = stage_settings(checkpoint)
     parts = _parts(config, stages)
     models = [part["name"] for part in parts if part["role"] != "data" and is_hub_id(part["name"])]
     datasets = list(dict.fromkeys(part["name"] for part in parts if part["role"] == "data" and "/" in part["name"]))
@@ -137,10 +137,15 @@ def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
     return bool(measured) and complete and not (root / "boxes.json").exists()
 
 
-def _stages(checkpoint: Path) -> dict[str, dict[str, Any]]:
+def stage_folders(checkpoint: Path) -> list[Path]:
+    """Where the training stages that led to a checkpoint left their settings and logs, in their order."""
+    return [checkpoint.resolve().parent / "stage1", checkpoint.resolve()]
+
+
+def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
     """Settings of the training stages that led here, by name of their folder; none for other checkpoints."""
     found = {}
-    for folder in (checkpoint.resolve().parent / "stage1", checkpoint.resolve()):
+    for folder in stage_folders(checkpoint):
         settings = read_json(folder / "settings.json")
         if settings is not None:
             found[folder.name] = settings | (read_json(folder / "training_complete.json") or {})

@@ -1,4 +1,4 @@
-"""Table 4 as Markdown, LaTeX and CSV, a figure of the differences, and the table on the terminal.
+"""Table 4 as Markdown, LaTeX, CSV and JSON, a figure of the differences, and the table on the terminal.
 
 `python -m eval.report.tables results/RUN` is a pure function of the run's scores.json. A cell is a number with its n,
 95 % interval and paired difference from the baseline arm, or `not run`, or `failed: reason`; never a zero in between.
@@ -7,6 +7,7 @@
 import argparse
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,26 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from eval.report import subtasks
 from eval.report.figures import draw_differences
-from eval.suite.benchmarks import BENCHMARKS
+from eval.suite.benchmarks import BENCHMARKS, FURTHER
 from eval.suite.files import read_json, write_text
 from modeling_aligned_llava.errors import UserError, run_main
 
 
 Row = dict[str, Any]
-COLUMNS = {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"}
 CAPTION = (
     "Scores in percent with 95 % bootstrap intervals and n. Below each: paired difference from the baseline arm with "
-    "its 95 % interval; * marks p < 0.05 after Holm's correction over the nine columns (Avg: one test of its own)."
+    "its 95 % interval; * marks p < 0.05 after Holm's correction over the nine columns (Avg, and what stands behind "
+    "it: one test each)."
 )
+
+
+def columns(rows: list[Row]) -> dict[str, str]:
+    """Benchmark -> heading: the nine, their average, and further ones that the run was asked for."""
+    asked = {row["benchmark"] for row in rows}
+    further = {benchmark.key: benchmark.title for benchmark in FURTHER if benchmark.key in asked}
+    return {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"} | further
 
 
 def arms(rows: list[Row]) -> list[tuple[str, dict[str, Row]]]:
@@ -42,7 +51,7 @@ def arms(rows: list[Row]) -> list[tuple[str, dict[str, Row]]]:
 
 
 def is_significant(cell: Row) -> bool:
-    p = cell["p_value"] if cell["benchmark"] == "avg" else cell["p_holm"]
+    p = cell["p_value"] if cell["p_holm"] is None else cell["p_holm"]
     return p is not None and p < 0.05
 
 
@@ -65,10 +74,11 @@ def parts(cell: Row) -> list[str]:
 
 
 def markdown(rows: list[Row]) -> str:
-    lines = ["| arm | " + " | ".join(COLUMNS.values()) + " |", "|---" * (len(COLUMNS) + 1) + "|"]
+    titles = columns(rows)
+    lines = ["| arm | " + " | ".join(titles.values()) + " |", "|---" * (len(titles) + 1) + "|"]
     for label, cells in arms(rows):
         line = []
-        for key in COLUMNS:
+        for key in titles:
             text = missing(cells.get(key)) or "<br>".join(parts(cells[key]))
             line.append(text.replace("|", "\\|").replace("*", "\\*"))
         lines.append(f"| {label} | " + " | ".join(line) + " |")
@@ -87,13 +97,14 @@ def latex(rows: list[Row]) -> str:
     def cell(text: list[str]) -> str:
         return r"\makecell{" + r" \\ ".join(escape_latex(line).replace("[", "{[}") for line in text) + "}"
 
+    titles = columns(rows)
     lines = [
         r"\begin{table}",
         r"\centering\scriptsize",
         rf"\caption{{{escape_latex(CAPTION)}}}",
-        rf"\begin{{tabular}}{{l{'c' * len(COLUMNS)}}}",
+        rf"\begin{{tabular}}{{l{'c' * len(titles)}}}",
         r"\toprule",
-        " & ".join(["arm", *COLUMNS.values()]) + r" \\",
+        " & ".join(["arm", *titles.values()]) + r" \\",
         r"\midrule",
     ]
     paper = False
@@ -101,7 +112,7 @@ def latex(rows: list[Row]) -> str:
         if not paper and label.endswith("(paper)"):
             paper = True
             lines.append(r"\midrule")
-        texts = [[text] if (text := missing(cells.get(key))) else parts(cells[key]) for key in COLUMNS]
+        texts = [[text] if (text := missing(cells.get(key))) else parts(cells[key]) for key in titles]
         lines.append(" & ".join([escape_latex(label), *map(cell, texts)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
@@ -125,11 +136,12 @@ def show(rows: list[Row], console: Console) -> None:
     """The table for people: scores with the half-width of their interval, differences below."""
     table = Table(title="Table 4", show_lines=True)
     table.add_column("arm", max_width=24)
-    for title in COLUMNS.values():
+    titles = columns(rows)
+    for title in titles.values():
         table.add_column(title, justify="right")
     for label, cells in arms(rows):
         line = []
-        for key in COLUMNS:
+        for key in titles:
             text = missing(cells.get(key))
             if text is None:
                 cell = cells[key]
@@ -146,18 +158,49 @@ def show(rows: list[Row], console: Console) -> None:
     )
 
 
-WRITERS: dict[str, Callable[[list[Row]], str]] = {"md": markdown, "tex": latex, "csv": comma_separated}
+def as_json(rows: list[Row]) -> str:
+    """Arms in the order of the table, each with its cells by column: a row of scores.json, or why there is none."""
+    titles = columns(rows)
+    table = [
+        {"arm": label, "cells": {title: missing(cells.get(key)) or cells[key] for key, title in titles.items()}}
+        for label, cells in arms(rows)
+    ]
+    return json.dumps(table, indent=1) + "\n"
+
+
+WRITERS: dict[str, Callable[[list[Row]], str]] = {
+    "md": markdown,
+    "tex": latex,
+    "csv": comma_separated,
+    "json": as_json,
+}
+
+
+def read_scores(run: Path) -> list[Row]:
+    """The rows of the run's scores.json.
+
+    Raises:
+        UserError: there are none, or they come from a trial with --limit.
+    """
+    rows = read_json(run / "scores.json")
+    if rows is None:
+        raise UserError(f"no {run / 'scores.json'}; evaluate the run first (python -m eval.suite)")
+    limits = {row["limit"] for row in rows if "limit" in row}
+    if limits:
+        raise UserError(f"{run} holds a trial with --limit {limits.pop()}, no scores; evaluate it without --limit")
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.tables", description=__doc__.split("\n\n")[0])
     parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
     run = parser.parse_args().run
-    rows = read_json(run / "scores.json")
-    if rows is None:
-        raise UserError(f"no {run / 'scores.json'}; evaluate the run first (python -m eval.suite)")
+    rows = read_scores(run)
     for suffix, writer in WRITERS.items():
         write_text(run / "tables" / f"table4.{suffix}", writer(rows))
+    parts = subtasks.breakdown(arms(rows))
+    for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
+        write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
     draw_differences(rows, run / "figures" / "table4.svg")
     console = Console()
     show(rows, console if console.width >= 120 else Console(width=150))

@@ -15,7 +15,7 @@ from rich.console import Console
 from eval.data import REVISIONS, problem
 from eval.named_models import named_models
 from eval.suite import mirror, run_record, scores
-from eval.suite.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
+from eval.suite.benchmarks import BENCHMARKS, BY_KEY, FURTHER, HARNESSES
 from eval.suite.files import read_json, write_json
 from eval.suite.job import Job, Task
 from eval.suite.runner import Runner, only_writer, places
@@ -34,7 +34,15 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
     p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
     p.add_argument(
-        "--tasks", nargs="+", choices=list(BY_KEY), default=list(BY_KEY), metavar="TASK", help="default: all nine"
+        "--tasks",
+        nargs="+",
+        choices=list(BY_KEY),
+        default=[benchmark.key for benchmark in BENCHMARKS],
+        metavar="TASK",
+        help=f"default: the nine of Table 4; besides them {', '.join(benchmark.key for benchmark in FURTHER)}",
+    )
+    p.add_argument(
+        "--limit", type=int, metavar="N", help="a trial: the first N rows of each task; tables refuse such scores"
     )
     p.add_argument("--jobs", type=int, help="worker processes side by side (default: one a GPU, or 2 without)")
     p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
@@ -84,14 +92,16 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
     root = args.data.resolve()
     if not root.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
-    wanted = [benchmark for benchmark in BENCHMARKS if benchmark.key in args.tasks]
+    if args.limit is not None and args.limit < 1:
+        raise UserError(f"--limit {args.limit}: at least 1 row")
+    wanted = [benchmark for benchmark in BY_KEY.values() if benchmark.key in args.tasks]
     if not any(multimodal for _, _, multimodal in models.values()):
         wanted = [benchmark for benchmark in wanted if benchmark.harness == "lm-eval"]
     fetched = (root / REVISIONS).exists()
     for benchmark in wanted:
         if (wrong := problem(root, benchmark, hub_rows=fetched)) is not None:
             raise UserError(f"benchmark {benchmark.key}: {wrong}")
-    tasks = {b.key: Task(b.key, mirror.count_rows(root, b), mirror.fingerprint(root, b)) for b in wanted}
+    tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
     # The datasets cache knows a folder by its name, not its content: other data, other cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     jobs = [
@@ -113,6 +123,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
             blank_images=blank_images,
             trust_remote_code=args.trust_remote_code,
             shared_prefix=not args.no_shared_prefix,
+            limit=args.limit,
             versions=run_record.versions(run_record.HARNESS_PACKAGES),
         )
         for harness in HARNESSES
@@ -130,7 +141,7 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
         results[name] = {b.key: {"status": "not run", "reason": reason} for b in BENCHMARKS}
     for job in jobs:
         planned = {task.key: task for task in job.tasks}
-        for benchmark in BENCHMARKS:
+        for benchmark in BY_KEY.values():
             result = read_json(job.result(benchmark.key))
             if result is None or benchmark.harness != job.harness:
                 continue
@@ -144,7 +155,16 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
-    names = ("batch_size", "max_new_tokens", "dtype", "device", "trust_remote_code", "no_shared_prefix", "tasks")
+    names = (
+        "batch_size",
+        "max_new_tokens",
+        "dtype",
+        "device",
+        "trust_remote_code",
+        "no_shared_prefix",
+        "tasks",
+        "limit",
+    )
     settings = {name: getattr(args, name) for name in names}
     weights = {job.name: job.weights for job in jobs}
     arms = {
@@ -158,9 +178,7 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         for name, (arm, path, _) in models.items()
     }
     tasks = {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
-    return run_record.record(
-        settings | {"shots": 0, "decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks}
-    )
+    return run_record.record(settings | {"decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks})
 
 
 def main() -> None:
@@ -175,8 +193,10 @@ def main() -> None:
         write_json(args.run / "run.json", describe_run(args, models, jobs))
         ok = Runner(args.run / "logs", places(args.jobs, args.device), console).run(jobs)
         arms = [arm for arm, _, _ in models.values()]
-        write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline))
+        write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline, args.limit))
     console.print(f"scores: {args.run / 'scores.json'}")
+    if args.limit is not None:
+        console.print(f"--limit {args.limit}: a trial, no result; tables refuse these scores")
     sys.exit(0 if ok else 1)
 
 

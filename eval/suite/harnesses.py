@@ -11,14 +11,14 @@ from typing import Any, Protocol
 import torch
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
-from eval.suite.benchmarks import TASK_FOLDERS
+from eval.suite.benchmarks import TASK_FOLDERS, Benchmark
 from eval.suite.job import Job
 
 
 class Harness(Protocol):
     """What a worker needs of a harness."""
 
-    def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
+    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
         """Run one stock task and write the harness's results and sample logs into `folder`."""
 
     def images(self, task: str) -> dict[int, str]:
@@ -64,7 +64,7 @@ class LmmsEval:
             progress=progress,
         )
 
-    def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
+    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
         from lmms_eval.evaluator import simple_evaluate
         from lmms_eval.loggers import EvaluationTracker
         from lmms_eval.utils import get_datetime_str
@@ -73,9 +73,10 @@ class LmmsEval:
         arguments = f"pretrained={self.job.checkpoint},batch_size={self.job.batch_size}"
         tracker.general_config_tracker.log_experiment_args("aligned_llava", arguments, "", "", False)
         results = simple_evaluate(
-            model=self.adapter(task, progress),
+            model=self.adapter(benchmark.task, progress),
             model_args=arguments,
-            tasks=[task],
+            tasks=[benchmark.task],
+            limit=self.job.limit,
             batch_size=self.job.batch_size,
             device=self.device,
             task_manager=self.tasks,
@@ -93,7 +94,7 @@ class LmmsEval:
 
 
 class LmEval:
-    """lm-eval on the decoder, with the harness's defaults: no chat template, no system text, 0-shot."""
+    """lm-eval on the decoder, with the harness's defaults: no chat template, no system text."""
 
     def __init__(self, job: Job) -> None:
         import lm_eval.tasks
@@ -116,11 +117,11 @@ class LmEval:
             shared_prefix=job.shared_prefix,
         )
 
-    def evaluate(self, task: str, folder: Path, progress: Callable[[float], None]) -> None:
+    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.loggers import EvaluationTracker
 
-        self.model.log_to(self.job.answer_log(task))
+        self.model.log_to(self.job.answer_log(benchmark.task))
         self.model.progress = lambda requests: progress(requests / 4)  # four endings, four letters
         tracker = EvaluationTracker(output_path=str(folder))
         tracker.general_config_tracker.log_experiment_args(
@@ -128,8 +129,9 @@ class LmEval:
         )
         results = simple_evaluate(
             model=self.model,
-            tasks=[task],
-            num_fewshot=0,
+            tasks=[benchmark.task],
+            limit=self.job.limit,
+            num_fewshot=benchmark.shots,
             batch_size=self.job.batch_size,
             device=self.device,
             task_manager=self.tasks,

@@ -5,14 +5,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eval.suite.benchmarks import BY_KEY
+
 
 @dataclass(frozen=True)
 class Task:
-    """One benchmark of a job: its key, the rows its split has, and the digest of its data."""
+    """One benchmark of a job: its key, the rows that are scored, and the digest of its data."""
 
     key: str
     rows: int
     data: str
+
+    @property
+    def stock(self) -> str:
+        """The harness's task behind it; benchmarks of the same one share an answer log."""
+        return BY_KEY[self.key].task
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Job:
     blank_images: bool
     trust_remote_code: bool
     shared_prefix: bool = True
+    limit: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
     def folder(self, key: str) -> Path:

@@ -4,6 +4,7 @@ What a benchmark holds is read here from the files themselves, never through the
 a result on stale or half-downloaded data cannot pass.
 """
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
     """
     folder = _folder(root, benchmark)
     configs = _configs(folder) or [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
-    if benchmark.config not in (None, "*"):
+    if benchmark.config == "*":
+        configs = [config for config in configs if config["config_name"] != "all"]  # cais/mmlu: its subjects once more
+    elif benchmark.config is not None:
         configs = [config for config in configs if config["config_name"] == benchmark.config]
     patterns = [pattern for config in configs for pattern in _patterns(config.get("data_files", []), benchmark.split)]
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
@@ -61,19 +64,33 @@ def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
     return files
 
 
-def count_rows(root: Path, benchmark: Benchmark) -> int:
-    """Rows of the split that is scored, over all configurations that count.
+def count_rows(root: Path, benchmark: Benchmark, limit: int | None = None) -> int:
+    """Rows of the split that is scored, over all configurations that count; the first `limit` of each, if given.
 
     Raises:
         UserError: as `split_files`, or a file that is not readable.
     """
-    rows = 0
+    rows: Counter[Path] = Counter()
     for path in split_files(root, benchmark):
         try:
-            rows += pyarrow.parquet.read_metadata(path).num_rows
+            rows[path.parent] += pyarrow.parquet.read_metadata(path).num_rows
         except (OSError, pyarrow.ArrowException) as error:
             raise UserError(f"benchmark {benchmark.key}: {path} is not readable parquet ({error})") from None
-    return rows
+    parts = rows.values() if benchmark.config == "*" else [rows.total()]  # a harness limits every configuration
+    return sum(parts) if limit is None else sum(min(limit, part) for part in parts)
+
+
+def subtask_names(root: Path, benchmark: Benchmark) -> list[str]:
+    """Which part of the benchmark each row of the split belongs to, in the harness's order; empty if it has no parts.
+
+    A root whose files lack the column (it is not needed for the score) has no break-down either.
+    """
+    names: list[str] = []
+    for path in split_files(root, benchmark):
+        if benchmark.subtasks not in pyarrow.parquet.read_schema(path).names:
+            return []
+        names += map(str, pyarrow.parquet.read_table(path, columns=[benchmark.subtasks])[0].to_pylist())
+    return names
 
 
 def fingerprint(root: Path, benchmark: Benchmark) -> str:

@@ -79,14 +79,19 @@ def places(jobs: int | None, device: str) -> list[str | None]:
 
 
 def spread(jobs: list[Job], places: list[str | None]) -> list[Job]:
-    """On GPUs, jobs of one task each, the longest first, where there are fewer jobs than GPUs.
+    """On GPUs, jobs of one stock task each, the longest first, where there are fewer jobs than GPUs.
 
-    Not on a CPU: every worker spends ten seconds of it on reading its harness.
+    Not on a CPU: every worker spends ten seconds of it on reading its harness. What shares an answer log stays
+    together: a log has one writer.
     """
     if None in places or len(jobs) >= len(places):
         return jobs
-    single = [replace(job, tasks=[task]) for job in jobs for task in job.tasks]
-    return sorted(single, key=lambda job: -job.tasks[0].rows)
+    single = [
+        replace(job, tasks=[task for task in job.tasks if task.stock == stock])
+        for job in jobs
+        for stock in dict.fromkeys(task.stock for task in job.tasks)
+    ]
+    return sorted(single, key=lambda job: -sum(task.rows for task in job.tasks))
 
 
 class Runner:

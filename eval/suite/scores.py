@@ -3,14 +3,14 @@
 Everything downstream (tables, figures, cards) is a function of this file; a cell without a number says why.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from eval.suite import statistics
-from eval.suite.benchmarks import BENCHMARKS, BY_KEY
+from eval.suite.benchmarks import BENCHMARKS, FURTHER, Benchmark
 from eval.suite.samples import Items
 
 
@@ -19,7 +19,8 @@ PAPER = Path(__file__).resolve().parents[1] / "report" / "paper_table4.yaml"
 
 @dataclass
 class Row:
-    """One cell of Table 4. Scores, intervals and deltas in points 0-100, `unparseable` a share 0-1."""
+    """One cell of Table 4, or of a column beside it. Scores, intervals and deltas in points 0-100, `unparseable` a
+    share 0-1; `subtasks` are parts of the benchmark, each {"score", "n"}; `limit` marks a trial on the first rows."""
 
     backbone: str
     method: str
@@ -36,6 +37,8 @@ class Row:
     status: str = "ok"
     reason: str | None = None
     source: str = "measured"
+    subtasks: dict[str, dict[str, float]] = field(default_factory=dict)
+    limit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,28 +55,32 @@ Results = dict[str, dict[str, Any]]  # benchmark -> result.json of one arm, or {
 
 
 def _compared(arm: Arm, results: Results, baseline: Results | None) -> list[Row]:
-    """The nine cells and the average of one arm, against the baseline arm of the same seed."""
-    rows = []
+    """All cells of one arm, against the baseline arm of the same seed: the nine, their average, further ones."""
     scores: dict[str, statistics.Comparison] = {}
     deltas: dict[str, statistics.Comparison] = {}
-    for benchmark in BENCHMARKS:
+
+    def cell(benchmark: Benchmark) -> Row:
         result = results[benchmark.key]
         row = Row(arm.backbone, arm.method, arm.seed, benchmark.key, status=result["status"], reason=result["reason"])
-        rows.append(row)
         if result["status"] != "ok":
-            continue
+            return row
         items = Items(**result["items"])
         scores[benchmark.key] = own = statistics.score(items, benchmark.macro, benchmark.key)
         row.score, row.ci95, row.n = result["score"], list(own.ci95), len(items.id)
-        row.unparseable = result["unparseable"]
-        if baseline is not None and baseline[benchmark.key]["status"] == "ok":
-            other = Items(**baseline[benchmark.key]["items"])
-            deltas[benchmark.key] = gap = statistics.difference(other, items, benchmark.macro, benchmark.key)
+        row.unparseable, row.subtasks = result["unparseable"], items.breakdown()
+        other = {"status": "not run"} if baseline is None else baseline.get(benchmark.key, {"status": "not run"})
+        if other["status"] == "ok":
+            gap = statistics.difference(Items(**other["items"]), items, benchmark.macro, benchmark.key)
+            deltas[benchmark.key] = gap
             row.delta, row.delta_ci95, row.p_value = gap.value, list(gap.ci95), gap.p_value
+        return row
+
+    rows = [cell(benchmark) for benchmark in BENCHMARKS]
     tested = [row for row in rows if row.p_value is not None]
     for row, adjusted in zip(tested, statistics.holm([row.p_value or 0.0 for row in tested]), strict=True):
         row.p_holm = adjusted
-    return [*rows, _average(arm, rows, scores, deltas)]
+    average = _average(arm, rows, dict(scores), dict(deltas))
+    return [*rows, average, *(cell(benchmark) for benchmark in FURTHER if benchmark.key in results)]
 
 
 def _average(arm: Arm, rows: list[Row], scores: dict, deltas: dict) -> Row:
@@ -95,7 +102,7 @@ def _average(arm: Arm, rows: list[Row], scores: dict, deltas: dict) -> Row:
 def paper_rows() -> list[Row]:
     """The paper's Table 4 as rows with source "paper": numbers without items, so without intervals."""
     table = yaml.safe_load(PAPER.read_text(encoding="utf-8"))
-    sizes = {key: benchmark.paper_n for key, benchmark in BY_KEY.items()} | {"avg": len(BENCHMARKS)}
+    sizes = {benchmark.key: benchmark.paper_n for benchmark in BENCHMARKS} | {"avg": len(BENCHMARKS)}
     return [
         Row(line["backbone"], line["method"], None, key, score=value, n=sizes[key], source="paper")
         for line in table["rows"]
@@ -103,13 +110,16 @@ def paper_rows() -> list[Row]:
     ]
 
 
-def score_rows(arms: list[Arm], results: dict[str, Results], baseline: str) -> list[dict[str, Any]]:
+def score_rows(
+    arms: list[Arm], results: dict[str, Results], baseline: str, limit: int | None = None
+) -> list[dict[str, Any]]:
     """All rows of scores.json.
 
     Args:
         arms: the checkpoints, in the order of the table.
         results: arm name -> its results.
         baseline: method of the arm that others are compared with, seed by seed.
+        limit: rows a task, if the run was a trial.
     """
     rows: list[Row] = []
     for arm in arms:
@@ -118,4 +128,9 @@ def score_rows(arms: list[Arm], results: dict[str, Results], baseline: str) -> l
             same_seed = [other for other in arms if other.method == baseline and other.seed == arm.seed]
             reference = results[same_seed[0].name] if same_seed else None
         rows.extend(_compared(arm, results[arm.name], reference))
-    return [asdict(row) for row in [*rows, *paper_rows()]]
+    return [_to_json(replace(row, limit=limit)) for row in rows] + [_to_json(row) for row in paper_rows()]
+
+
+def _to_json(row: Row) -> dict[str, Any]:
+    """All fields, but `subtasks` and `limit` only where they say something."""
+    return {name: value for name, value in asdict(row).items() if name not in ("subtasks", "limit") or value}

@@ -93,10 +93,9 @@ class Worker:
         folder = self.job.folder(task.key)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        self.harness.evaluate(
-            benchmark.task, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows)
-        )
-        return read_result(benchmark, folder, task.rows, self.harness.images(benchmark.task)).to_json()
+        self.harness.evaluate(benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows))
+        images = self.harness.images(benchmark.task)
+        return read_result(benchmark, folder, task.rows, images, Path(self.job.root)).to_json()
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)

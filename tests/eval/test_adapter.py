@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlavaForConditionalGeneration
 
-from modeling_aligned_llava import align, lmms_eval_model, shared_prefix
+from modeling_aligned_llava import align, lmms_eval_model, token_tree
 from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.lmms_eval_model import AlignedLlava
@@ -50,11 +50,11 @@ def test_answers_do_not_depend_on_the_batch_size(tiny_llava, answers, batch_size
     assert adapter(tiny_llava, batch_size=batch_size).generate_until(requests()) == answers
 
 
-@pytest.mark.parametrize("batch_size", [1, 16])
-def test_long_rows_are_prefilled_alone_and_answered_together(tiny_llava, answers, monkeypatch, batch_size):
-    monkeypatch.setattr(lmms_eval_model, "LONG", 1)
-    monkeypatch.setattr(shared_prefix, "LONG", 1)
-    assert adapter(tiny_llava, batch_size=batch_size).generate_until(requests()) == answers
+@pytest.mark.parametrize("size", [1, 40])
+def test_answers_do_not_depend_on_the_passes(tiny_llava, answers, monkeypatch, size):
+    monkeypatch.setattr(token_tree, "PASS", size)
+    monkeypatch.setattr(lmms_eval_model, "CAPACITY", 100)
+    assert adapter(tiny_llava, batch_size=16).generate_until(requests()) == answers
 
 
 def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
@@ -90,25 +90,26 @@ def test_the_vision_tower_ends_where_the_projector_reads(tiny_llava, tmp_path):
 def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
     log = tmp_path / "log.jsonl"
     sizes = []
-    decode = Generator._decode
+    answer = Generator.answer_shared
 
-    def counted(self, *arguments, input_ids, **inputs):
-        sizes.append(len(input_ids))
-        return decode(self, *arguments, input_ids=input_ids, **inputs)
+    def counted(self, rows, batch, *arguments):
+        sizes.append(sum(len(segment.rows) for segment in batch))
+        return answer(self, rows, batch, *arguments)
 
-    monkeypatch.setattr(Generator, "_decode", counted)
+    monkeypatch.setattr(Generator, "answer_shared", counted)
     straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())
-    first, second, *rest = sizes
-    assert sum(sizes) == len(ROWS) and second > 1
+    first, second, third, *rest = sizes
+    whole = first + second
+    assert sum(sizes) == len(ROWS) and third > 1
     lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join(lines[: first + 1]) + lines[first + 1][:20])  # a whole batch, a part, and a torn line
+    log.write_bytes(b"".join(lines[: whole + 1]) + lines[whole + 1][:20])  # whole batches, a part, and a torn line
 
     sizes.clear()
     model = adapter(tiny_llava, batch_size=4, answer_log=str(log))
     assert model.generate_until(requests()) == straight
-    assert sizes == [second, *rest]
+    assert sizes == [third, *rest]
     assert model.generate_until(requests()) == straight
-    assert sizes == [second, *rest]
+    assert sizes == [third, *rest]
 
 
 def test_questions_about_one_picture_are_prefilled_once(tiny_llava, monkeypatch):

@@ -5,7 +5,7 @@ import pytest
 from eval.suite import mirror
 from eval.suite.benchmarks import BENCHMARKS, BY_KEY
 from modeling_aligned_llava.errors import UserError
-from tests.eval.stand_in import pope, scienceqa, write_dataset
+from tests.eval.stand_in import mmlu, pope, scienceqa, write_dataset
 
 
 @pytest.fixture
@@ -21,6 +21,24 @@ def root(tmp_path):
 def test_rows_are_those_of_the_scored_split(root):
     assert mirror.count_rows(root, BY_KEY["pope"]) == 6
     assert mirror.count_rows(root, BY_KEY["scienceqa"]) == 8
+
+
+def test_a_limit_holds_for_every_subject(root):
+    subjects = mmlu(3)
+    everything = {
+        "test": ([row for splits in subjects.values() for row in splits["test"][0]], subjects["anatomy"]["test"][1])
+    }
+    write_dataset(root / "cais/mmlu", subjects | {"all": everything})  # as on the Hub: all of them once more
+    assert mirror.count_rows(root, BY_KEY["mmlu"]) == 3 * 57
+    assert mirror.count_rows(root, BY_KEY["mmlu"], limit=2) == 2 * 57
+    assert (
+        mirror.count_rows(root, BY_KEY["pope"], limit=4) == 4 and mirror.count_rows(root, BY_KEY["pope"], limit=9) == 6
+    )
+
+
+def test_parts_are_named_row_by_row(root):
+    assert mirror.subtask_names(root, BY_KEY["pope"]) == ["random"] * 6
+    assert mirror.subtask_names(root, BY_KEY["scienceqa"]) == []  # no column `subject` here
 
 
 def test_a_folder_without_a_card_is_counted_by_file_names(root):

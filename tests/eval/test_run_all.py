@@ -49,6 +49,7 @@ def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothin
         folder / "run.json",
         *(folder / "tables").iterdir(),
         folder / "figures/table4.svg",
+        folder / "report.html",
     ]
     assert {path.name for path in results} >= {"table4.md", "table4.tex", "table4.csv"}
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results}

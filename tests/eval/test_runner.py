@@ -56,6 +56,11 @@ def test_tasks_are_spread_over_idle_gpus_longest_first():
     assert logs == {str(Path("answers") / name) for name in ("a.ai2d.jsonl", "b.pope.jsonl", "a.pope.jsonl")}
 
 
+def test_benchmarks_of_one_stock_task_stay_with_one_writer():
+    spread = runner.spread([job("a", mmlu=10, hellaswag=5, mmlu_5shot=10)], ["0", "1", "2"])
+    assert [[task.key for task in each.tasks] for each in spread] == [["mmlu", "mmlu_5shot"], ["hellaswag"]]
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_the_table_says_how_each_task_stands(terminal):
     jobs = [job("a", pope=10, ai2d=30), job("b", pope=20)]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from eval.report import tables
+from eval.report import subtasks, tables
 from eval.report.figures import draw_differences
 from eval.suite.benchmarks import BENCHMARKS
 from eval.suite.samples import Items
@@ -15,7 +15,7 @@ from modeling_aligned_llava.errors import UserError
 def result(right, n=40):
     items = Items()
     for index in range(n):
-        items.add(str(index), index < right, f"group {index % 2}")
+        items.add(str(index), index < right, f"group {index % 2}", subtask=("lower & half", "upper")[index // 20])
     score = 100 * right / n
     return {"status": "ok", "reason": None, "score": score, "rows": n, "unparseable": 0.1, "items": vars(items)}
 
@@ -51,7 +51,7 @@ def test_scores_json_has_the_form_of_the_design(rows):
     fields = (
         "backbone method seed benchmark score n ci95 delta delta_ci95 p_value p_holm unparseable status reason source"
     )
-    assert all(set(row) == set(fields.split()) for row in rows)
+    assert all(set(row) - {"subtasks"} == set(fields.split()) for row in rows)
     json.dumps(rows, allow_nan=False)
     assert len(rows) == 4 * 10 + 6 * 10
 
@@ -123,7 +123,8 @@ def test_files_are_a_pure_function_of_scores(rows, tmp_path, monkeypatch, capsys
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     monkeypatch.setattr("sys.argv", ["tables", str(tmp_path)])
     tables.main()
-    names = ["tables/table4.md", "tables/table4.tex", "tables/table4.csv", "figures/table4.svg"]
+    names = [f"tables/{name}.{suffix}" for name in ("table4", "subtasks") for suffix in ("md", "tex", "csv", "json")]
+    names.append("figures/table4.svg")
     before = {name: (tmp_path / name).read_bytes() for name in names}
     times = {name: (tmp_path / name).stat().st_mtime_ns for name in names}
     tables.main()
@@ -132,9 +133,57 @@ def test_files_are_a_pure_function_of_scores(rows, tmp_path, monkeypatch, capsys
     assert "failed" in capsys.readouterr().out
 
 
+def test_parts_of_a_benchmark_add_up_to_it(rows):
+    assert cell(rows, "norm", "pope")["subtasks"] == {
+        "lower & half": {"score": 100.0, "n": 20},
+        "upper": {"score": 80.0, "n": 20},
+    }
+    assert "subtasks" not in cell(rows, "baseline", "avg") and "subtasks" not in cell(
+        rows, "baseline", "pope", "paper"
+    )
+    frame = subtasks.breakdown(tables.arms(rows))
+    line = frame[(frame["benchmark"] == "OCRBench") & (frame["part"] == "upper")].iloc[0]
+    assert line["toy baseline"] == "0.0" and line["toy norm-gwc"] == "not run"
+    assert len(frame) == 2 * len(BENCHMARKS)
+    assert r"lower \& half" in subtasks.WRITERS["tex"](frame)
+    assert len(list(csv.DictReader(subtasks.WRITERS["csv"](frame).splitlines()))) == len(frame)
+    assert json.loads(subtasks.WRITERS["json"](frame))[0]["n"] == 20
+
+
+def test_further_benchmarks_stand_behind_the_average():
+    arms = [Arm("baseline", "toy", "baseline", 42), Arm("norm", "toy", "norm", 42)]
+    results = {"baseline": nine(20, mmlu_5shot=result(1)), "norm": nine(36, mmlu_5shot=result(39))}
+    rows, without = (
+        score_rows(arms, results, "baseline"),
+        score_rows(arms, {"baseline": nine(20), "norm": nine(36)}, "baseline"),
+    )
+    further = cell(rows, "norm", "mmlu_5shot")
+    assert further["p_value"] < 1e-6 and further["p_holm"] is None and tables.is_significant(further)
+    assert [row for row in rows if row["benchmark"] != "mmlu_5shot"] == without
+    assert list(tables.columns(rows))[-2:] == ["avg", "mmlu_5shot"] and list(tables.columns(without))[-1] == "avg"
+    table = json.loads(tables.as_json(rows))
+    assert table[1]["cells"]["MMLU 5-shot"]["score"] == 97.5 and table[2]["cells"]["MMLU 5-shot"] == "not run"
+
+
+def test_a_trial_does_not_get_into_a_table(tmp_path, monkeypatch):
+    rows = score_rows([Arm("baseline", "toy", "baseline", 42)], {"baseline": nine(20)}, "baseline", limit=40)
+    assert {row.get("limit") for row in rows} == {40, None}
+    (tmp_path / "scores.json").write_text(json.dumps(rows))
+    monkeypatch.setattr("sys.argv", ["tables", str(tmp_path)])
+    with pytest.raises(UserError, match=r"a trial with --limit 40, no scores"):
+        tables.main()
+    assert not (tmp_path / "tables").exists()
+
+
 def test_a_figure_without_differences_is_drawn(rows, tmp_path):
     draw_differences([row | {"delta": None} for row in rows], tmp_path / "empty.svg")
     assert (tmp_path / "empty.svg").read_text().startswith("<?xml")
+
+
+def test_an_interval_without_width_is_drawn_though_its_last_bit_differs(rows, tmp_path):
+    narrow = [row | {"delta": 0.3, "delta_ci95": [0.1 + 0.2, 0.1 + 0.2]} for row in rows if row["delta"] is not None]
+    draw_differences(narrow, tmp_path / "narrow.svg")
+    assert (tmp_path / "narrow.svg").exists()
 
 
 def test_tables_without_scores_name_the_file(tmp_path, monkeypatch):

@@ -20,11 +20,12 @@ from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
 from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
-from tests.eval.stand_in import ocrbench, write_dataset
+from tests.eval.stand_in import hellaswag, ocrbench, scienceqa, write_dataset
 
 
 pytestmark = pytest.mark.slow
 REPOSITORY = Path(__file__).resolve().parents[2]
+NINE = [benchmark.key for benchmark in BENCHMARKS]
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]
 
 
@@ -74,11 +75,11 @@ def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
     rows = [row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"]
     cells = {(row["method"], row["benchmark"]): row for row in rows}
     assert {key for key, row in cells.items() if row["status"] == "ok"} == (
-        {(method, key) for method in ("baseline", "norm") for key in [*BY_KEY, "avg"]}
+        {(method, key) for method in ("baseline", "norm") for key in [*NINE, "avg"]}
         | {("language-model", "hellaswag"), ("language-model", "mmlu")}
     )
-    assert [cells["baseline", key]["n"] for key in BY_KEY] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
-    assert all(cells["norm", key]["delta"] == 0 for key in [*BY_KEY, "avg"])
+    assert [cells["baseline", key]["n"] for key in NINE] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
+    assert all(cells["norm", key]["delta"] == 0 for key in [*NINE, "avg"])
 
 
 def test_no_connection_was_tried(whole_run, guarded):
@@ -182,6 +183,76 @@ def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
     assert rows["avg"]["status"] == "failed"
 
 
+def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
+    tasks = ("pope", "hellaswag", "hellaswag_acc", "mmlu", "mmlu_5shot")
+    run = tmp_path / "run"
+    code, errors = finish(suite(run, mirror_root, {"only": tiny_llava}, "--limit", "2", "--tasks", *tasks))
+    assert code == 0, errors
+    assert "--limit 2: a trial" in errors
+    rows = {r["benchmark"]: r for r in json.loads((run / "scores.json").read_text()) if r["source"] == "measured"}
+    assert {key: rows[key]["n"] for key in tasks} == dict(zip(tasks, (2, 2, 2, 114, 114), strict=True))
+    assert all(row["limit"] == 2 for row in rows.values())
+    assert len(rows["mmlu_5shot"]["subtasks"]) == 57 and rows["pope"]["subtasks"]["random"]["n"] == 2
+    (results,) = (run / "harness/only/hellaswag_acc").rglob("results_*.json")
+    reported = json.loads(results.read_text())["results"]["hellaswag"]
+    assert rows["hellaswag_acc"]["score"] == 100 * reported["acc,none"]
+    assert rows["hellaswag"]["score"] == 100 * reported["acc_norm,none"]
+    assert len((run / "answers/only.hellaswag.jsonl").read_text().splitlines()) == 2 * 4  # asked once
+    assert (
+        len((run / "answers/only.mmlu.jsonl").read_text().splitlines()) == 2 * 114 * 4
+    )  # the shots are other prompts
+    command = [sys.executable, "-m", "eval.report.tables", str(run)]
+    table = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
+    assert table.returncode == 1 and "a trial with --limit 2" in table.stderr
+
+
+def launch(tmp_path, module, *options, processes):
+    """A harness's own command line, under torchrun (as `accelerate launch` starts them) if there are several."""
+    command = [sys.executable, "-m"]
+    if processes > 1:
+        command += ["torch.distributed.run", "--nproc_per_node", str(processes), "-m"]
+    out = tmp_path / f"{module}{processes}"
+    command += [module, *options, "--batch_size", "4", "--output_path", out, "--log_samples"]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment |= {"HF_HOME": str(tmp_path / "cache"), "ACCELERATE_USE_CPU": "true"}
+    finished = subprocess.run(  # noqa: S603
+        [str(word) for word in command],
+        env=environment,
+        cwd=tmp_path / "data",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    (samples_file,) = out.rglob("*samples_*.jsonl")
+    rows = [json.loads(line) for line in samples_file.read_text().splitlines()]
+    return sorted((row["doc_id"], str(row["filtered_resps"])) for row in rows)  # lmms-eval: process after process
+
+
+@pytest.mark.parametrize(
+    ("module", "task"), [("lmms_eval", "scienceqa"), ("modeling_aligned_llava.lm_eval_model", "hellaswag")]
+)
+def test_processes_share_the_documents(tiny_llava, tmp_path, module, task):
+    """No document twice, none missing, each with its own answer; five rows on two processes."""
+    write_dataset(tmp_path / "data/lmms-lab-encoder/ScienceQA", {"ScienceQA-FULL": {"test": scienceqa(5)}})
+    stories = {split: hellaswag(5) for split in ("train", "validation")}
+    write_dataset(tmp_path / "data/Rowan/hellaswag", {"default": stories})
+    options = ["run"] if module.endswith("lm_eval_model") else []
+    options += ["--model", "aligned_llava", "--tasks", task]
+    log = tmp_path / "answers.jsonl"
+    alone = launch(tmp_path, module, *options, "--model_args", f"pretrained={tiny_llava},dtype=float32", processes=1)
+    spread = launch(
+        tmp_path,
+        module,
+        *options,
+        "--model_args",
+        f"pretrained={tiny_llava},dtype=float32,answer_log={log}",
+        processes=2,
+    )
+    assert spread == alone and [document for document, _ in spread] == list(range(5))
+    assert log.exists() and Path(f"{log}.1").exists()
+
+
 def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
     root = tmp_path / "root"
     shutil.copytree(mirror_root, root)
@@ -254,7 +325,7 @@ def lmms_harness(tiny_llava, mirror_root, tmp_path_factory):
 
 
 @pytest.mark.parametrize("key", MULTIMODAL)
-def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypatch, key):
+def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, mirror_root, monkeypatch, key):
     benchmark, rows = BY_KEY[key], lmms_harness.tasks[key].rows
     for mistakes in (False, True):
         if mistakes and key == "ocrbench":
@@ -262,8 +333,8 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
         monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, m=mistakes: Oracle(m))
         folder = lmms_harness.folder / f"{key}-{mistakes}"
         folder.mkdir()
-        lmms_harness.harness.evaluate(benchmark.task, folder, lambda rows: None)
-        result = samples.read_result(benchmark, folder, rows, {0: "same", 1: "same"})
+        lmms_harness.harness.evaluate(benchmark, folder, lambda rows: None)
+        result = samples.read_result(benchmark, folder, rows, {0: "same", 1: "same"}, mirror_root)
         if not mistakes:
             assert (result.score, result.unparseable, result.rows) == (100, 0, rows)
             continue
@@ -275,7 +346,7 @@ def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, monkeypat
             assert sum(result.items.correct) == rows - wrong
             assert result.items.cluster[0] == result.items.cluster[1] == "same" != result.items.cluster[2]
     with pytest.raises(ValueError, match=f"{rows + 1} rows in the data"):
-        samples.read_result(benchmark, folder, rows + 1, {})
+        samples.read_result(benchmark, folder, rows + 1, {}, mirror_root)
 
 
 # What the stock scorers make of a right answer in other forms; OCRBench accepts any that contains it.
@@ -289,15 +360,15 @@ STOCK_ACCEPTS = {
 
 
 @pytest.mark.parametrize("key", [key for key in MULTIMODAL if key != "ocrbench"])
-def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, monkeypatch, key):
+def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, mirror_root, monkeypatch, key):
     """A difference between two checkpoints can be pure form: the unparseable rate says so."""
     rows = lmms_harness.tasks[key].rows
     for number, (form, accepting) in enumerate(STOCK_ACCEPTS.items()):
         monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, form=form: Oracle(form=form))
         folder = lmms_harness.folder / f"{key}-form{number}"
         folder.mkdir()
-        lmms_harness.harness.evaluate(BY_KEY[key].task, folder, lambda done: None)
-        result = samples.read_result(BY_KEY[key], folder, rows, {})
+        lmms_harness.harness.evaluate(BY_KEY[key], folder, lambda done: None)
+        result = samples.read_result(BY_KEY[key], folder, rows, {}, mirror_root)
         expected = (100, 0) if key in accepting else (0, 1)
         assert (result.score, result.unparseable) == expected, form
 

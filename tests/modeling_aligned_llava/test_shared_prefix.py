@@ -1,13 +1,11 @@
-"""Which rows share what (against all ways to cut them), and that sharing changes no number."""
+"""Which rows share what, against all ways to cut them, and which rows are answered together."""
 
 import itertools
 import random
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, MambaConfig, MambaForCausalLM
 
-from modeling_aligned_llava.shared_prefix import Segment, SharedPrefix, can_share, common_length, pack, plan, positions
+from modeling_aligned_llava.shared_prefix import Segment, common_length, pack, plan
 
 
 def random_rows(seed):
@@ -44,34 +42,15 @@ def test_plan_saves_as_much_as_any_cut(seed, most):
     assert sum((len(segment.rows) - 1) * segment.shared for segment in segments) == best
 
 
-def test_pack_keeps_every_row_once_and_the_limit():
+def test_pack_keeps_every_row_once_and_the_limits():
     segments = [Segment((0, 1, 2), 5), Segment((3,), 0), Segment((4, 5), 9), Segment((6,), 0), Segment((7, 8), 2)]
-    batches = pack(segments, [10] * 9, 4)
-    assert sorted(row for batch in batches for segment in batch for row in segment.rows) == list(range(9))
-    assert all(sum(len(segment.rows) for segment in batch) <= 4 for batch in batches)
-    assert all(len({segment.shared > 0 for segment in batch}) == 1 for batch in batches)
-
-
-def test_logits_behind_a_shared_prefix_are_those_of_the_row_alone(tiny_backbones):
-    model = AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2, dtype=torch.float64).eval()
-    rows = [[5, 6, 7, 8, 9], [5, 6, 7, 1], [20, 21, 22, 23, 24, 25, 30], [20, 21, 22, 23, 24, 25, 31, 32, 33]]
-    batch = [Segment((0, 1), 3), Segment((2, 3), 6)]
-    assert can_share(model)
-    with torch.no_grad():
-        shared = SharedPrefix.build(model, rows, batch, pad=0)
-        logits = model(
-            shared.ids[:, shared.cached :],
-            attention_mask=shared.mask,
-            position_ids=positions(shared.mask)[:, shared.cached :],
-            past_key_values=shared.cache,
-        ).logits
-        for found, row in zip(logits, rows, strict=True):
-            alone = model(torch.tensor([row])).logits[0]
-            torch.testing.assert_close(found[-1], alone[-1], rtol=0, atol=1e-12)
-
-
-def test_windows_and_recurrent_states_cannot_be_shared():
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
-    gemma = Gemma3TextConfig(**sizes, intermediate_size=32, num_attention_heads=2, head_dim=16, sliding_window=8)
-    assert not can_share(Gemma3ForCausalLM(gemma))
-    assert not can_share(MambaForCausalLM(MambaConfig(**sizes)))
+    for tokens in (None, 30, 5):
+        batches = pack(segments, [10] * 9, 4, tokens)
+        assert sorted(row for batch in batches for segment in batch for row in segment.rows) == list(range(9))
+        assert all(sum(len(segment.rows) for segment in batch) <= 4 for batch in batches)
+    assert [len(batch) for batch in pack(segments, [10] * 9, 4, 5)] == [1] * 5
+    assert pack(segments, [10] * 9, 4, 30) == [
+        [Segment((0, 1, 2), 5), Segment((3,), 0)],
+        [Segment((4, 5), 9), Segment((6,), 0)],
+        [Segment((7, 8), 2)],
+    ]

@@ -1,0 +1,85 @@
+"""Draws a figure as SVG inside a page: no ids that clash, and the page's own colours, for light and for dark mode."""
+
+import io
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+from cycler import cycler
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+
+
+INK = "#010203"  # stands for the colour of the page's text, as each of the series for a variable of its style sheet
+SERIES = tuple(f"#0102{number:02x}" for number in range(0x10, 0x18))
+RC: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.size": 12,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "legend.frameon": False,
+    "legend.fontsize": 10,
+    "axes.prop_cycle": cycler(color=SERIES),
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.2,
+} | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing with its numbers: who cannot see the one can read the other."""
+
+    title: str
+    svg: Markup
+    heads: list[str]
+    rows: list[list[Any]]
+    note: str = ""
+
+
+def series(number: int) -> str:
+    """The colour of the series with that number; they repeat."""
+    return SERIES[number % len(SERIES)]
+
+
+def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[float, float] = (5.2, 3.6)) -> Markup:
+    """The SVG of one drawing: the same bytes for the same drawing.
+
+    Args:
+        name: unique on the page; its ids begin with it.
+        title: what a screen reader says.
+        size: inches; the page scales it.
+    """
+    with matplotlib.rc_context(RC | {"svg.hashsalt": name}):
+        figure, axes = plt.subplots(figsize=size, layout="constrained")
+        draw(axes)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        plt.close(figure)
+    return Markup(_in_page(text.getvalue(), name, str(escape(title))))  # noqa: S704  matplotlib escapes its texts
+
+
+def _in_page(svg: str, name: str, title: str) -> str:
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # one for all elements of the page
+    svg = re.sub(r"""(\bid="|href="#|url\(#)""", rf"\g<1>{name}-", svg)
+    for colour, variable in _colours():
+        svg = svg.replace(colour, variable)
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    assert box is not None
+    head = f'<svg viewBox="{box[1]}" role="img" aria-label="{title}">'
+    return re.sub(r"<svg\b[^>]*>", head, svg, count=1)
+
+
+def _colours() -> Iterator[tuple[str, str]]:
+    yield INK, "currentColor"
+    for number, colour in enumerate(SERIES):
+        yield colour, f"var(--series-{number})"

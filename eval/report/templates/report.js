@@ -1,0 +1,94 @@
+"use strict";
+
+// Sorting: numbers from data-sort, largest first; texts from A. What has no number stays last.
+for (const button of document.querySelectorAll(".sort")) {
+  button.addEventListener("click", () => {
+    const head = button.parentElement;
+    const column = head.cellIndex;
+    const body = head.closest("table").tBodies[0];
+    const rows = [...body.rows];
+    const numeric = rows.some((row) => "sort" in row.cells[column].dataset);
+    const first = numeric ? "descending" : "ascending";
+    const other = numeric ? "ascending" : "descending";
+    const order = head.ariaSort === first ? other : first;
+    const sign = order === "ascending" ? 1 : -1;
+    const value = (row) => {
+      const cell = row.cells[column];
+      if (!numeric) return cell.textContent;
+      return "sort" in cell.dataset ? Number(cell.dataset.sort) : null;
+    };
+    rows.sort((a, b) => {
+      const [x, y] = [value(a), value(b)];
+      if (x === null || y === null) return (x === null) - (y === null);
+      return sign * (numeric ? x - y : x.localeCompare(y, "en", { numeric: true }));
+    });
+    for (const each of head.parentElement.cells) each.ariaSort = each === head ? order : "none";
+    body.append(...rows);
+  });
+}
+
+// What is behind a score: on hover, focus and tap; Escape takes it away. Screen readers have it in the cell.
+const tip = document.getElementById("tip");
+let told = null;
+let closing = 0;
+function showTip(cell) {
+  clearTimeout(closing);
+  told = cell;
+  tip.textContent = cell.querySelector(".details").textContent.slice(2).split("; ").join("\n");
+  tip.hidden = false;
+  placeTip();
+}
+function placeTip() {
+  if (tip.hidden) return;
+  const at = told.getBoundingClientRect();
+  const below = at.bottom + tip.offsetHeight + 8 < innerHeight;
+  tip.style.top = `${below ? at.bottom + 4 : Math.max(4, at.top - tip.offsetHeight - 4)}px`;
+  tip.style.left = `${Math.max(8, Math.min(at.left, innerWidth - tip.offsetWidth - 8))}px`;
+}
+function hideTip() {
+  closing = setTimeout(() => (tip.hidden = true), 150);
+}
+for (const cell of document.querySelectorAll(".cell")) {
+  for (const event of ["mouseenter", "focus", "click"]) cell.addEventListener(event, () => showTip(cell));
+  for (const event of ["mouseleave", "blur"]) cell.addEventListener(event, hideTip);
+}
+tip.addEventListener("mouseenter", () => clearTimeout(closing));
+tip.addEventListener("mouseleave", hideTip);
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") tip.hidden = true;
+});
+document.addEventListener("scroll", placeTip, { capture: true, passive: true });
+addEventListener("resize", placeTip);
+
+// Attention: one layer of all overlays at a time.
+const layer = document.getElementById("layer");
+if (layer) {
+  const attention = layer.closest("section");
+  layer.addEventListener("change", () => {
+    for (const each of attention.querySelectorAll("[data-layer]")) each.hidden = each.dataset.layer !== layer.value;
+  });
+  const shade = document.getElementById("shade");
+  shade.addEventListener("change", () => attention.classList.toggle("without-shade", !shade.checked));
+}
+
+// Filters of the questions.
+const filters = document.getElementById("filters");
+if (filters) {
+  const [benchmark, result, arm, disagreed] = ["benchmark", "result", "arm", "disagreed"].map((id) => document.getElementById(id));
+  const examples = [...document.querySelectorAll(".example")];
+  const answered = (example) =>
+    [...example.querySelectorAll(".answer")].some(
+      (answer) => (!arm.value || answer.dataset.arm === arm.value) && (!result.value || answer.dataset.result === result.value),
+    );
+  filters.addEventListener("change", () => {
+    for (const example of examples) {
+      example.hidden =
+        (benchmark.value && example.dataset.benchmark !== benchmark.value) ||
+        (disagreed.checked && example.dataset.disagreed !== "yes") ||
+        !answered(example);
+    }
+    const shown = examples.filter((example) => !example.hidden).length;
+    document.getElementById("count").textContent = `${shown} of ${examples.length} questions`;
+  });
+  filters.addEventListener("submit", (event) => event.preventDefault());
+}

@@ -1,0 +1,137 @@
+"""The report in a browser: sorting, filters, overlays, what is behind a number; no request, nothing that axe minds."""
+
+import pytest
+
+from eval.report import looks
+from eval.report import page as report_page
+from eval.report.finished_run import FinishedRun
+from tests.browser.conftest import DESKTOP, serious_violations
+from tests.eval import stand_in
+from tests.eval.report_stand_in import write_run
+
+
+PHONE = {"width": 390, "height": 844}
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """The page of a run with two measured arms, a bare language model and a failed task."""
+    root = tmp_path_factory.mktemp("report")
+    checkpoint = stand_in.write_llava(root / "tiny")
+    folder = write_run(root / "run", checkpoint, arms=("baseline", "norm", "lm"), lm="ValueError: no answer")
+    run = FinishedRun.read(folder)
+    measured = looks.measure(run)
+    measured["lm"] = {"error": "a text-only model"}
+    path = folder / "report.html"
+    path.write_text(report_page.report(run, measured), encoding="utf-8")
+    return path.as_uri()
+
+
+def column(page, table, number):
+    """The first lines of a column's cells; the table is named by the id of its caption."""
+    cells = page.locator(f"table:has(#{table}-caption) tbody tr > :nth-child({number})")
+    return [text.split("\n")[0] for text in cells.all_inner_texts()]
+
+
+def test_tables_sort_by_number_and_by_name_and_say_so(page, report):
+    page.goto(report)
+    head = page.locator("table:has(#measured-caption) th", has=page.get_by_role("button", name="MMLU"))
+    by_file = column(page, "measured", 1)
+    assert by_file == ["baseline", "norm", "lm"] and head.get_attribute("aria-sort") == "none"
+    head.get_by_role("button").click()
+    numbers = [float(text.split()[0]) for text in column(page, "measured", 10)]
+    assert numbers == sorted(numbers, reverse=True) and head.get_attribute("aria-sort") == "descending"
+    head.get_by_role("button").press("Enter")
+    assert column(page, "measured", 1)[-1] == "baseline" and head.get_attribute("aria-sort") == "ascending"
+    pope = page.locator("table:has(#measured-caption) th").get_by_role("button", name="POPE")
+    for _ in range(2):
+        pope.click()
+        assert column(page, "measured", 1)[-1] == "lm"  # it has no number
+    assert head.get_attribute("aria-sort") == "none"
+    page.locator("table:has(#measured-caption) th").get_by_role("button", name="arm").click()
+    assert column(page, "measured", 1) == ["baseline", "lm", "norm"]
+
+
+def test_what_is_behind_a_number_comes_by_pointer_keyboard_and_touch_and_goes_with_escape(page, report):
+    page.goto(report)
+    cell = page.get_by_role("button", name="difference").first
+    tip = page.locator("#tip")
+    assert not tip.is_visible() and "95 % interval" in cell.text_content()
+    cell.hover()
+    words = tip.inner_text()
+    assert "n = 12" in words and "p = " in words and "not distinguishable from zero" in words
+    page.mouse.move(0, 0)
+    tip.wait_for(state="hidden")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    cell.focus()  # which scrolls it into view
+    assert tip.is_visible()
+    assert 0 <= tip.bounding_box()["y"] < DESKTOP["height"]
+    page.keyboard.press("Escape")
+    assert not tip.is_visible()
+    cell.click()
+    assert tip.is_visible()
+    box = tip.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= DESKTOP["width"]
+
+
+def test_filters_narrow_the_questions_and_tell_how_many(page, report):
+    page.goto(report)
+    shown = page.locator(".example:visible")
+    count = page.get_by_role("status")
+    everything = shown.count()
+    assert count.inner_text() == f"{everything} of {everything} questions"
+    page.get_by_label("only where arms disagree").check()
+    assert 0 < shown.count() < everything and count.inner_text() == f"{shown.count()} of {everything} questions"
+    assert all("✓" in text and "✗" in text for text in shown.all_inner_texts())
+    page.get_by_label("only where arms disagree").uncheck()
+    page.get_by_label("Benchmark", exact=True).select_option("POPE")
+    page.get_by_label("Answer", exact=True).select_option("wrong")
+    page.get_by_label("Arm", exact=True).select_option("norm")
+    texts = shown.all_inner_texts()
+    assert texts and all(text.startswith("POPE") for text in texts)
+    wrong = page.locator('.example:visible .answer[data-arm="norm"][data-result="wrong"]')
+    assert wrong.count() == len(texts)
+    page.get_by_label("Arm", exact=True).select_option("lm")  # which sees no pictures
+    assert shown.count() == 0 and count.inner_text() == f"0 of {everything} questions"
+
+
+def test_overlays_lie_on_their_pictures_and_change_with_the_layer(page, report):
+    page.goto(report)
+    first = page.locator(".overlay").first
+    shade = first.locator(".shade:visible")
+    assert shade.count() == 1 and shade.bounding_box() == first.locator(".picture").bounding_box()
+    assert first.locator("rect").is_visible()
+    assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
+    mean, words = shade.get_attribute("src"), first.inner_text()
+    page.get_by_label("Layer", exact=True).select_option("1")
+    assert shade.count() == 1 and shade.get_attribute("src") != mean and first.inner_text() != words
+    page.get_by_label("show attention").uncheck()
+    assert shade.count() == 0 and first.locator(".picture").is_visible()
+
+
+def test_the_keyboard_reaches_the_content_and_scrolls_tables(page, report):
+    page.goto(report)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    page.set_viewport_size(PHONE)
+    region = page.get_by_role("group", name="Measured in this run")
+    region.focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_timeout(500)  # scrolling is animated
+    assert region.evaluate("(region) => region.scrollLeft") > 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_no_serious_violation_no_request_and_no_sideways_scrolling(page, report, size, scheme):
+    page.set_viewport_size(size)
+    page.emulate_media(color_scheme=scheme)
+    page.goto(report)
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert serious_violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    assert [url for url in page.requested if not url.startswith("data:")] == [report]
