@@ -41,10 +41,7 @@ def measured(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
 def published(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
     """The paper's own lines: numbers without intervals."""
     paper, keys = [row for row in run.rows if row["source"] == "paper"], columns(run.rows)
-    return [
-        (label.removesuffix(" (paper)"), [_cell(cells.get(key)) for key in columns(run.rows)])
-        for label, cells in arms(paper)
-    ]
+    return [(label.removesuffix(" (paper)"), [_cell(cells.get(key)) for key in keys]) for label, cells in arms(paper)]
 
 
 def _cell(row: Row | None) -> Cell:
