@@ -51,11 +51,12 @@ def assumed_error(benchmark: Benchmark, disagree: float) -> float:
 
 
 def paper_claims(backbone: str, method: str) -> dict[str, float]:
-    """The paper's differences from its baseline, in points."""
+    """The paper's differences from its baseline, in points; of a benchmark that was added it has none."""
     table = {(row.backbone, row.method, row.benchmark): row.score or 0.0 for row in scores.paper_rows()}
     if (backbone, method, "pope") not in table:
         raise UserError(f"the paper has no {backbone} {method}; it has {sorted({key[:2] for key in table})}")
-    return {b.key: table[backbone, method, b.key] - table[backbone, "baseline", b.key] for b in BENCHMARKS}
+    known = [key for key in BY_KEY if (backbone, method, key) in table]
+    return {key: table[backbone, method, key] - table[backbone, "baseline", key] for key in known}
 
 
 def measured(run: Path, baseline: str, method: str) -> dict[str, tuple[float, int, list[float]]]:
@@ -113,19 +114,19 @@ def main() -> None:
     ):
         table.add_column(column, justify="left" if column == "benchmark" else "right")
     for key, (error, items, differences) in found.items():
-        table.add_row(*_row(key, error, items, differences, claims[key]))
+        table.add_row(*_row(key, error, items, differences, claims.get(key)))
     Console().print(table)
 
 
-def _row(key: str, error: float, items: int, differences: list[float], claim: float) -> list[Any]:
-    needed = times_the_items(error, claim) * items
-    seeds = seeds_needed(differences, claim)
+def _row(key: str, error: float, items: int, differences: list[float], claim: float | None) -> list[Any]:
+    needed = times_the_items(error, claim or 0.0) * items
+    seeds = seeds_needed(differences, claim or 0.0)
     return [
         BY_KEY[key].title,
         str(items),
         f"{error:.2f}",
         f"{detectable(error):.2f}",
-        f"{claim:+.2f}",
+        "-" if claim is None else f"{claim:+.2f}",
         f"{math.ceil(needed):,}" if math.isfinite(needed) else "never",
         "not measured" if seeds is None else str(seeds),
     ]

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,3 +59,12 @@ def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
         run_command(monkeypatch, "--run", tmp_path, "--method", "norm")
     with pytest.raises(UserError, match="between 0 and 1"):
         run_command(monkeypatch, "--assume", 2)
+
+
+def test_a_benchmark_that_the_paper_lacks_has_no_claim(monkeypatch, capsys):
+    added = replace(BY_KEY["pope"], key="added", title="Added")
+    monkeypatch.setattr(power, "BENCHMARKS", [added])
+    monkeypatch.setitem(power.BY_KEY, "added", added)
+    run_command(monkeypatch, "--assume", "0.1")
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "Added" in line)
+    assert [cell.strip() for cell in line.split("│")[5:7]] == ["-", "never"]
