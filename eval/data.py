@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.suite import mirror
-from eval.suite.benchmarks import BENCHMARKS, Benchmark
+from eval.suite.benchmarks import BY_KEY, Benchmark
 from eval.suite.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError, run_main
 
@@ -52,7 +52,8 @@ COLUMNS = {
     "Rowan/hellaswag": {"activity_label", "ctx_a", "ctx_b", "endings", "label"},
     "cais/mmlu": {"question", "choices", "answer"},
 }
-HUB_ROWS = {b.folder: b.paper_n for b in BENCHMARKS} | {"lmms-lab-encoder/MMBench": 4329}  # rotations are rows
+DATASETS = list({b.folder: b for b in reversed(BY_KEY.values())}.values())[::-1]  # the first benchmark of each
+HUB_ROWS = {b.folder: b.paper_n for b in DATASETS} | {"lmms-lab-encoder/MMBench": 4329}  # rotations are rows
 
 
 def fetch(root: Path, api: HfApi) -> dict[str, str]:
@@ -63,7 +64,7 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
     """
     root.mkdir(parents=True, exist_ok=True)
     revisions: dict[str, str] = read_json(root / REVISIONS) or {}
-    for benchmark in BENCHMARKS:
+    for benchmark in DATASETS:
         name = benchmark.folder
         try:
             if name not in revisions:
@@ -124,7 +125,7 @@ def check(root: Path, hub_rows: bool = True) -> dict[str, str | None]:
     """
     if not root.is_dir():
         raise UserError(f"{root}: no such folder")
-    return {benchmark.key: problem(root, benchmark, hub_rows) for benchmark in BENCHMARKS}
+    return {benchmark.key: problem(root, benchmark, hub_rows) for benchmark in DATASETS}
 
 
 def main() -> None:
@@ -141,7 +142,7 @@ def main() -> None:
         fetch(args.root, HfApi())
     found = check(args.root, hub_rows=args.command == "fetch" or not args.any_size)
     table = Table("benchmark", "folder", "state")
-    for benchmark in BENCHMARKS:
+    for benchmark in DATASETS:
         table.add_row(benchmark.title, benchmark.folder, found[benchmark.key] or "ok")
     Console().print(table)
     wrong: list[Any] = [f"{key} ({text})" for key, text in found.items() if text]

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig
 
+from modeling_aligned_llava.connectors import NORM, load_aligned
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.shared_prefix import Segment
 from modeling_aligned_llava.token_tree import TokenTree, can_read_trees
@@ -178,7 +179,10 @@ def load_generator(
 ) -> Generator:
     """Load a checkpoint, complete, for greedy decoding with its own processor."""
     config = _configuration(folder, trust_remote_code)
-    model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code, config=config)
+    if getattr(config, NORM, None) is not None:  # its own class would load it without the norm
+        model = load_aligned(folder, dtype=dtype).eval()
+    else:
+        model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code, config=config)
     processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"

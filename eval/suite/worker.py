@@ -14,7 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-from eval.suite.benchmarks import BENCHMARKS, BY_KEY
+from eval.suite.benchmarks import BY_KEY
 from eval.suite.files import write_json
 from eval.suite.job import Job, Task
 
@@ -43,7 +43,7 @@ def enter_workspace(root: str, folder: Path) -> None:
     The folder is our own, with links into the root, because some scorers write into the working directory.
     """
     folder.mkdir(parents=True)
-    for organisation in {benchmark.folder.split("/")[0] for benchmark in BENCHMARKS}:
+    for organisation in {benchmark.folder.split("/")[0] for benchmark in BY_KEY.values()}:
         (folder / organisation).symlink_to(Path(root) / organisation)
     os.chdir(folder)
 

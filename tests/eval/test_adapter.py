@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlavaForConditionalGeneration
 
-from modeling_aligned_llava import lmms_eval_model, token_tree
+from modeling_aligned_llava import align, lmms_eval_model, token_tree
 from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.lmms_eval_model import AlignedLlava
@@ -221,3 +221,15 @@ def test_lmms_eval_command_line_lists_the_adapter():
     code = "import lmms_eval.models as m; print(m.get_model('aligned_llava').__name__)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
     assert output.stdout.split()[-1] == "AlignedLlava", output.stderr
+
+
+def test_a_model_of_another_class_that_was_aligned_answers_with_its_norm(tiny_llava, tmp_path):
+    model = LlavaForConditionalGeneration.from_pretrained(tiny_llava)
+    text_norm = align(model, "norm").config.alignment_norm["text_norm"]
+    shutil.copytree(tiny_llava, tmp_path / "aligned")
+    model.save_pretrained(tmp_path / "aligned")
+    generator = load_generator(str(tmp_path / "aligned"))
+    pixels = generator.inputs([generator.render("What?", images=1)], [[ROWS[1][1][0]]])["pixel_values"]
+    (features,) = generator.model.get_image_features(pixels).pooler_output
+    assert features.norm(dim=-1).mean().item() == pytest.approx(text_norm, rel=0.01)
+    assert generator.answer([generator.render("What?", images=1)], [[ROWS[1][1][0]]], max_new_tokens=2)

@@ -1,14 +1,17 @@
 """Where workers run and what they are given; the live table. No worker is started."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from eval.suite import runner
+from eval.suite.benchmarks import BY_KEY
 from eval.suite.job import Job, Task
 from eval.suite.status import Status
+from eval.suite.worker import enter_workspace
 
 
 def job(name, **rows):
@@ -76,3 +79,11 @@ def test_the_table_says_how_each_task_stands(terminal):
     text = output.getvalue()
     assert "a ai2d failed: no such column" in text.replace("\x1b[31m", "").replace("\x1b[0m", "") and "60/60" in text
     assert terminal or "a pope: done" in text
+
+
+def test_a_worker_finds_the_datasets_of_further_benchmarks_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(BY_KEY, "added", replace(BY_KEY["pope"], key="added", folder="someone/new"))
+    (tmp_path / "root/someone/new").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)  # and back, when the test ends
+    enter_workspace(str(tmp_path / "root"), tmp_path / "workspace")
+    assert Path("someone/new").is_dir()
