@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=[], help="default: all nine")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
-    from eval.suite.benchmarks import BY_KEY
+    from eval.suite.benchmarks import BENCHMARKS
 
     os.environ["OMP_NUM_THREADS"] = "1"
     results: dict[str, Any] = {}
@@ -68,11 +68,19 @@ def main() -> None:
         for dtype, size, shared in WAYS:
             name = f"{dtype}, batch {size}, {'shared' if shared else 'plain'}"
             run = Path(folder) / name.replace(", ", "-").replace(" ", "")
-            evaluate(args.checkpoint, args.data, run, dtype, size, shared, args.tasks or list(BY_KEY))
+            evaluate(args.checkpoint, args.data, run, dtype, size, shared, args.tasks or [b.key for b in BENCHMARKS])
             answers = read_answers(run)
             reference = references.setdefault(dtype, answers)
             results[name] = {task: difference(answers[task], reference[task]) for task in answers}
-    write({"benchmark": "answer_agreement", **environment(), "against": "batch 1", "ways": results}, args.out)
+    write(
+        {
+            "benchmark": "answer_agreement",
+            **environment("lmms-eval", "lm-eval"),
+            "against": "batch 1",
+            "ways": results,
+        },
+        args.out,
+    )
 
 
 if __name__ == "__main__":

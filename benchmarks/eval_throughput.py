@@ -287,7 +287,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     return {
         "benchmark": "eval_throughput",
-        **environment(),
+        **environment("lmms-eval", "lm-eval"),
         "shape": args.shape,
         "parameters": parameters,
         "visual_tokens": 729,

@@ -4,6 +4,7 @@ import json
 import os
 import platform
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ import torch
 import transformers
 
 
-def environment() -> dict[str, Any]:
-    """Date, versions and hardware of this run."""
+def environment(*packages: str) -> dict[str, Any]:
+    """Date, hardware and versions of this run, those of further `packages` among them."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
-        },
+        }
+        | {package: metadata.version(package) for package in packages},
         "hardware": {
             "cpu": _cpu_name(),
             "cores": os.cpu_count(),
