@@ -81,6 +81,10 @@ class TokenTree:
         self.layers = [BufferLayer() for _ in range(layers)]
         self.cache = DynamicCache()
         self.cache.layers = list(self.layers)
+        self.length = 0  # columns in use
+        self.segment_of = self.row_of = torch.empty(0)  # of each column
+        self.segment: dict[int, int] = {}  # row -> its segment
+        self.places: dict[int, int] = {}  # row -> position of its next token
 
     def read(
         self,
