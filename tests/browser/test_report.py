@@ -80,8 +80,14 @@ def test_filters_narrow_the_questions_and_tell_how_many(page, report):
     page.goto(report)
     shown = page.locator(".example:visible")
     count = page.get_by_role("status")
-    everything = shown.count()
-    assert count.inner_text() == f"{everything} of {everything} questions"
+    more = page.locator("#more")
+    everything = page.locator(".example").count()
+    assert shown.count() == 20 < everything and count.inner_text() == f"{everything} of {everything} questions"
+    while more.is_visible():
+        before = shown.count()
+        more.click()
+        assert shown.count() == min(before + 20, everything)
+    assert shown.count() == everything
     page.get_by_label("only where arms disagree").check()
     assert 0 < shown.count() < everything and count.inner_text() == f"{shown.count()} of {everything} questions"
     assert all("✓" in text and "✗" in text for text in shown.all_inner_texts())

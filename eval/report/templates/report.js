@@ -71,24 +71,39 @@ if (layer) {
   shade.addEventListener("change", () => attention.classList.toggle("without-shade", !shade.checked));
 }
 
-// Filters of the questions.
+// Filters of the questions, and a page of them at a time.
 const filters = document.getElementById("filters");
 if (filters) {
+  const PAGE = 20;
   const [benchmark, result, arm, disagreed] = ["benchmark", "result", "arm", "disagreed"].map((id) => document.getElementById(id));
   const examples = [...document.querySelectorAll(".example")];
+  const more = document.getElementById("more");
+  let most = PAGE;
   const answered = (example) =>
     [...example.querySelectorAll(".answer")].some(
       (answer) => (!arm.value || answer.dataset.arm === arm.value) && (!result.value || answer.dataset.result === result.value),
     );
+  const matches = (example) =>
+    (!benchmark.value || example.dataset.benchmark === benchmark.value) &&
+    (!disagreed.checked || example.dataset.disagreed === "yes") &&
+    answered(example);
+  const show = () => {
+    const found = examples.filter(matches);
+    const shown = new Set(found.slice(0, most));
+    for (const example of examples) example.hidden = !shown.has(example);
+    document.getElementById("count").textContent = `${found.length} of ${examples.length} questions`;
+    const left = found.length - shown.size;
+    more.hidden = left === 0;
+    more.textContent = `Show ${Math.min(PAGE, left)} more of ${left}`;
+  };
   filters.addEventListener("change", () => {
-    for (const example of examples) {
-      example.hidden =
-        (benchmark.value && example.dataset.benchmark !== benchmark.value) ||
-        (disagreed.checked && example.dataset.disagreed !== "yes") ||
-        !answered(example);
-    }
-    const shown = examples.filter((example) => !example.hidden).length;
-    document.getElementById("count").textContent = `${shown} of ${examples.length} questions`;
+    most = PAGE;
+    show();
   });
   filters.addEventListener("submit", (event) => event.preventDefault());
+  more.addEventListener("click", () => {
+    most += PAGE;
+    show();
+  });
+  show();
 }
