@@ -8,11 +8,14 @@ from typing import Any
 
 def write_text(path: Path, text: str) -> None:
     """Write atomically; a file that already says the same is not touched."""
-    if path.is_file() and path.read_text(encoding="utf-8") == text:
+    content = (
+        text.encode()
+    )  # compared and written as bytes: reading as text would turn a carriage return into a newline
+    if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content)
     os.replace(temporary, path)
 
 
