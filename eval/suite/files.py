@@ -8,9 +8,7 @@ from typing import Any
 
 def write_text(path: Path, text: str) -> None:
     """Write atomically; a file that already says the same is not touched."""
-    content = (
-        text.encode()
-    )  # compared and written as bytes: reading as text would turn a carriage return into a newline
+    content = text.encode()  # bytes, for read_text would turn a carriage return into a newline
     if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
