@@ -42,7 +42,10 @@ def test_command(block):
 
 
 def assert_serves(block: str) -> None:
-    """Start the block, ask for the page at the address it prints, and end it as Ctrl-C would."""
+    """Start the block, ask for the page at the address it prints, and end it.
+
+    Not with Ctrl-C's signal: what a shell started in the background ignores that one, and so do its children.
+    """
     own = {"stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY, "start_new_session": True}
     process = subprocess.Popen(["bash", "-ec", block], **own)  # noqa: S603, S607
     try:
@@ -52,7 +55,7 @@ def assert_serves(block: str) -> None:
         with urllib.request.urlopen(address, timeout=60) as page:  # noqa: S310
             assert page.status == 200
     finally:
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGTERM)
         process.wait(60)
 
 
