@@ -198,7 +198,7 @@ def test_drawings_take_the_pages_colours_and_have_ids_of_their_own():
 
 def test_paths_of_the_machine_lose_all_but_their_last_part():
     assert (
-        without_paths("OSError: /work/a/b.json: cannot open '~/x/y.txt'") == "OSError: …/b.json: cannot open '…/y.txt'"
+        without_paths("OSError: /data/a/b.json: cannot open '~/x/y.txt'") == "OSError: …/b.json: cannot open '…/y.txt'"
     )
     kept = "1/2 of org/name at https://example.org/a/b, and/or 3 / 4"
     assert without_paths(kept) == kept

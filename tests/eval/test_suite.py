@@ -20,7 +20,7 @@ from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
 from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
-from tests.eval.stand_in import hellaswag, ocrbench, scienceqa, write_dataset
+from tests.eval.stand_in import ocrbench, write_dataset
 
 
 pytestmark = pytest.mark.slow
@@ -204,53 +204,6 @@ def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
     command = [sys.executable, "-m", "eval.report.tables", str(run)]
     table = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
     assert table.returncode == 1 and "a trial with --limit 2" in table.stderr
-
-
-def launch(tmp_path, module, *options, processes):
-    """A harness's own command line, under torchrun (as `accelerate launch` starts them) if there are several."""
-    command = [sys.executable, "-m"]
-    if processes > 1:
-        command += ["torch.distributed.run", "--nproc_per_node", str(processes), "-m"]
-    out = tmp_path / f"{module}{processes}"
-    command += [module, *options, "--batch_size", "4", "--output_path", out, "--log_samples"]
-    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    environment |= {"HF_HOME": str(tmp_path / "cache"), "ACCELERATE_USE_CPU": "true"}
-    finished = subprocess.run(  # noqa: S603
-        [str(word) for word in command],
-        env=environment,
-        cwd=tmp_path / "data",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    (samples_file,) = out.rglob("*samples_*.jsonl")
-    rows = [json.loads(line) for line in samples_file.read_text().splitlines()]
-    return sorted((row["doc_id"], str(row["filtered_resps"])) for row in rows)  # lmms-eval: process after process
-
-
-@pytest.mark.parametrize(
-    ("module", "task"), [("lmms_eval", "scienceqa"), ("modeling_aligned_llava.lm_eval_model", "hellaswag")]
-)
-def test_processes_share_the_documents(tiny_llava, tmp_path, module, task):
-    """No document twice, none missing, each with its own answer; five rows on two processes."""
-    write_dataset(tmp_path / "data/lmms-lab-encoder/ScienceQA", {"ScienceQA-FULL": {"test": scienceqa(5)}})
-    stories = {split: hellaswag(5) for split in ("train", "validation")}
-    write_dataset(tmp_path / "data/Rowan/hellaswag", {"default": stories})
-    options = ["run"] if module.endswith("lm_eval_model") else []
-    options += ["--model", "aligned_llava", "--tasks", task]
-    log = tmp_path / "answers.jsonl"
-    alone = launch(tmp_path, module, *options, "--model_args", f"pretrained={tiny_llava},dtype=float32", processes=1)
-    spread = launch(
-        tmp_path,
-        module,
-        *options,
-        "--model_args",
-        f"pretrained={tiny_llava},dtype=float32,answer_log={log}",
-        processes=2,
-    )
-    assert spread == alone and [document for document, _ in spread] == list(range(5))
-    assert log.exists() and Path(f"{log}.1").exists()
 
 
 def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
