@@ -96,9 +96,9 @@ class Generator:
         """
         assert self.tree is not None
         pixels = [self._pixels(pictures) if pictures else None for pictures in images]
-        logits = self.tree.read(rows, batch, [1] * len(rows), max_new_tokens, pixels)
-        ends = set(self.model.generation_config.eos_token_id)
         active = [row for segment in batch for row in segment.rows]
+        logits = self.tree.read(rows, batch, dict.fromkeys(active, 1), max_new_tokens, pixels)
+        ends = set(self.model.generation_config.eos_token_id)
         answers: dict[int, list[int]] = {row: [] for row in active}
         chosen = torch.cat(logits).argmax(-1).tolist()
         while active:

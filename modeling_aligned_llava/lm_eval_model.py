@@ -138,7 +138,7 @@ class AlignedText(HFLM):
         members = [row for segment in batch for row in segment.rows]
         kept = {row: max(len(tail) for tail in options) for row, options in zip(members, tails, strict=True)}
         logits = (
-            self._tree.read(rows, batch, [kept.get(row, 0) for row in range(len(rows))])
+            self._tree.read(rows, batch, kept)
             if self._tree
             else self._padded([rows[row] for row in members], max(kept.values()))
         )

@@ -6,7 +6,7 @@ sees of the row alone. Nothing is padded, and shared keys and values are neither
     shared part of segment 0 | rest of row 0 | rest of row 1 | shared part of segment 1 | ... | answers, token by token
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ class TokenTree:
         self,
         rows: Sequence[Sequence[int]],
         batch: Sequence[Segment],
-        wanted: Sequence[int],
+        wanted: Mapping[int, int],
         answer: int = 0,
         pixel_values: Sequence[Tensor | None] = (),
     ) -> list[Tensor]:
@@ -98,7 +98,7 @@ class TokenTree:
 
         Args:
             rows: token ids of all rows, of which `batch` names some; an image token a patch.
-            wanted: how many logits of each row of `rows`; all of them belong to its own rest.
+            wanted: row of the batch -> how many logits; all of them belong to its own rest.
             answer: tokens that will be added to each row.
             pixel_values: of each segment [images, 3, height, width], or None; a segment that shares nothing has one
                 row. Empty for text.

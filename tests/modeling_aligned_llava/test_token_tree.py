@@ -34,7 +34,7 @@ def assert_as_alone(model, row, logits):
 def test_logits_are_those_of_each_row_alone(decoder, monkeypatch, size):
     monkeypatch.setattr(token_tree, "PASS", size)
     tree = TokenTree(decoder)
-    wanted = [2, 1, 1, 3, 2]
+    wanted = dict(enumerate([2, 1, 1, 3, 2]))
     for _ in range(2):  # the buffers are used again
         for row, logits in zip(MEMBERS, tree.read(ROWS, BATCH, wanted), strict=True):
             assert len(logits) == wanted[row]
@@ -45,7 +45,7 @@ def test_logits_are_those_of_each_row_alone(decoder, monkeypatch, size):
 def test_answers_grow_row_by_row(decoder, monkeypatch):
     monkeypatch.setattr(token_tree, "CAPACITY", 4)  # the batch needs more: so much it gets
     tree = TokenTree(decoder)
-    tree.read(ROWS, BATCH, [1] * len(ROWS), answer=3)
+    tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1), answer=3)
     grown = {row: list(ROWS[row]) for row in MEMBERS}
     for rows, tokens in (([2, 3, 0, 1, 4], [50, 51, 52, 53, 54]), ([3, 4], [60, 61]), ([3], [62])):
         logits = tree.append(rows, tokens)
