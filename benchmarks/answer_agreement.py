@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=[], help="default: all nine")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
-    from eval.suite.benchmarks import BENCHMARKS
+    from eval.data.benchmarks import BENCHMARKS
 
     os.environ["OMP_NUM_THREADS"] = "1"
     results: dict[str, Any] = {}

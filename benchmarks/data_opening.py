@@ -49,10 +49,10 @@ def make_data(folder: Path, rows: int) -> None:
 def open_once(folder: Path, checkpoint: Path) -> None:
     """Opens the data and prints what it took; a process of its own, as memory is never given back."""
     from modeling_aligned_llava.chat_templates import chat_template
-    from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
-    from train.sources import read_sources
-    from train.tokenization import Tokenization
-    from train.training_data import open_training_data, row_lengths
+    from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+    from train.data.prepared import open_training_data, row_lengths
+    from train.data.sources import read_sources
+    from train.data.tokenization import Tokenization
 
     tokenizer = SavedTokenizer.from_pretrained(checkpoint)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})

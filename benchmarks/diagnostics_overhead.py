@@ -17,8 +17,8 @@ import torch
 from transformers import LlavaConfig, LlavaForConditionalGeneration, Qwen2Config, SiglipVisionConfig
 
 from benchmarks.record import environment, write
-from eval.diagnostics.measurement import Measurement, measuring
-from modeling_aligned_llava.anatomy import anatomy
+from eval.diagnostics.measure.layers import Measurement, measuring
+from modeling_aligned_llava.inspection.model_parts import anatomy
 
 
 IMAGE_TOKEN, TEXT_TOKENS, VOCABULARY, SEED = 8191, 32, 8192, 0

@@ -221,7 +221,7 @@ def stock_generation(folder: Path, device: str, dtype: str) -> Any:
 
 
 def our_generation(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
-    from modeling_aligned_llava.lmms_eval_model import AlignedLlava
+    from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 
     return AlignedLlava(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
 
@@ -233,7 +233,7 @@ def stock_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
 
 
 def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
-    from modeling_aligned_llava.lm_eval_model import AlignedText
+    from modeling_aligned_llava.harness.lm_eval_model import AlignedText
 
     return AlignedText(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
 

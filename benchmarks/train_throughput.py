@@ -31,15 +31,15 @@ from trl import SFTConfig, SFTTrainer
 
 from benchmarks.record import environment, write
 from benchmarks.training_worlds import LENGTHS, SHAPES, Shape, make_model, make_processor, make_rows
-from train.collator import ImageTextCollator
-from train.feature_cache import FeatureCache
-from train.parameter_groups import freeze, group_parameters
-from train.quarantine import Quarantine
-from train.row_images import RowImages
-from train.sources import read_sources
-from train.tokenization import Tokenization
-from train.trainer import AlignedSFTTrainer
-from train.training_data import checked_rows, open_training_data
+from train.data.collator import ImageTextCollator
+from train.data.feature_cache import FeatureCache
+from train.data.prepared import checked_rows, open_training_data
+from train.data.quarantine import Quarantine
+from train.data.row_images import RowImages
+from train.data.sources import read_sources
+from train.data.tokenization import Tokenization
+from train.optimization.parameter_groups import freeze, group_parameters
+from train.optimization.trainer import AlignedSFTTrainer
 
 
 TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape

@@ -12,37 +12,15 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
-from scipy.stats import norm
 
-from eval.suite import scores, statistics
-from eval.suite.benchmarks import BENCHMARKS, BY_KEY, Benchmark
-from eval.suite.files import read_json
-from eval.suite.samples import Items
+from eval.data.benchmarks import BENCHMARKS, BY_KEY, Benchmark
+from eval.run.files import read_json
+from eval.scoring import scores, statistics
+from eval.scoring.items import Items
+from eval.scoring.power import detectable, seeds_needed, times_the_items
 from modeling_aligned_llava.errors import UserError, run_main
-
-
-LEVEL, POWER = 0.05, 0.80
-Z = float(norm.ppf(1 - LEVEL / 2) + norm.ppf(POWER))  # 2.80 standard errors
-
-
-def detectable(standard_error: float) -> float:
-    """The smallest true difference that a two-sided test at 5 % finds in 80 % of repetitions."""
-    return Z * standard_error
-
-
-def times_the_items(standard_error: float, claimed: float) -> float:
-    """How many times as many items would make `claimed` detectable (the error falls with their square root)."""
-    return (detectable(standard_error) / abs(claimed)) ** 2 if claimed else math.inf
-
-
-def seeds_needed(differences: list[float], claimed: float) -> int | None:
-    """Seeds an arm whose mean difference would make `claimed` detectable; None without two to tell their spread."""
-    if len(differences) < 2 or not claimed:
-        return None
-    return max(2, math.ceil((Z * float(np.std(differences, ddof=1)) / abs(claimed)) ** 2))
 
 
 def assumed_error(benchmark: Benchmark, disagree: float) -> float:

@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from eval.suite.__main__ import collect, plan
-from eval.suite.benchmarks import BENCHMARKS
-from eval.suite.files import read_json, write_json
+from eval.data.benchmarks import BENCHMARKS
+from eval.run.files import read_json, write_json
+from eval.suite.plan import collect, plan
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import UserError, run_main
 

@@ -24,9 +24,10 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from modeling_aligned_llava.assembly import assemble
+from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
+from tests import benchmark_stand_in
 
 
 torch.set_num_threads(1)
@@ -119,3 +120,18 @@ def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[.
         return made[method, decoder]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def tiny_llava(tmp_path_factory):
+    return benchmark_stand_in.write_llava(tmp_path_factory.mktemp("llava") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_language_model(tmp_path_factory):
+    return benchmark_stand_in.write_language_model(tmp_path_factory.mktemp("language") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def mirror_root(tmp_path_factory):
+    return benchmark_stand_in.write_mirror(tmp_path_factory.mktemp("mirror"))

@@ -2,7 +2,6 @@
 
 import re
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +9,9 @@ import yaml
 from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from tests import REPOSITORY
 
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 TOWER = (
     SiglipVisionConfig(  # google/siglip-so400m-patch14-384 as assembly keeps it: without last layer and pooling head
         hidden_size=1152,

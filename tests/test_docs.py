@@ -4,16 +4,16 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import yaml
 
+from tests import REPOSITORY
+
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra `docs`)")
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCES = re.compile(r"<(?:script|img|iframe|source)[^>]+src=[\"']?(https?:[^\"' >]+)")
 SHEETS = re.compile(r"<link[^>]+rel=[\"']?(?:stylesheet|preconnect|icon)[^>]*href=[\"']?(https?:[^\"' >]+)")
 

@@ -3,15 +3,13 @@
 import subprocess
 import sys
 import zipfile
-from pathlib import Path
 
-
-ROOT = Path(__file__).parents[1]
+from tests import REPOSITORY
 
 
 def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)  # noqa: S603
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)  # noqa: S603
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

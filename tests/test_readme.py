@@ -5,12 +5,12 @@ import re
 import signal
 import subprocess
 import urllib.request
-from pathlib import Path
 
 import pytest
 
+from tests import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+
 TESTS = "make test"  # what runs this file; running it here would never end
 NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
 SERVES = "-m eval.demo"  # such a block runs until it is ended

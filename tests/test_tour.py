@@ -3,15 +3,16 @@
 import json
 import os
 import time
-from pathlib import Path
 
 import pytest
+
+from tests import REPOSITORY
 
 
 nbclient = pytest.importorskip("nbclient", reason="nbclient is not installed (extra `dev`)")
 nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (extra `dev`)")
 
-TOUR = Path(__file__).resolve().parents[1] / "docs" / "tour.ipynb"
+TOUR = REPOSITORY / "docs" / "tour.ipynb"
 SHOWN = """json.dumps({
     "text": model.config.text_norm,
     "visual": {arm: each["norms"]["visual tokens at layer 0"]["mean"] for arm, each in profiles.items()},

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[1]
+
 RUN = REPOSITORY / "results" / "tinyworld"
 PYTHON = REPOSITORY / ".venv/bin/python"
 ARMS = ("baseline", "norm", "norm-gwc")
@@ -105,7 +106,7 @@ def test_visual_tokens_dwarf_text_in_the_baseline_and_equal_it_at_the_start_of_t
 def test_a_photograph_needs_no_special_treatment(tmp_path):
     from sklearn.datasets import load_sample_images
 
-    from modeling_aligned_llava.batched_generation import load_generator
+    from modeling_aligned_llava.inference.generator import load_generator
 
     photograph = Image.fromarray(load_sample_images().images[0])
     assert photograph.size == (640, 427)

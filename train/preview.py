@@ -17,17 +17,18 @@ from rich.text import Text
 from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
 from trl import SFTConfig
 
-from modeling_aligned_llava.assembly import add_special_tokens
+from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
+from modeling_aligned_llava.assembly.from_backbones import add_special_tokens
 from modeling_aligned_llava.chat_templates import chat_template
-from modeling_aligned_llava.checkpoint_folder import choose_template, load_part
 from modeling_aligned_llava.errors import UserError, run_main
-from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
+from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.arguments import RunArguments, parse_arguments
-from train.conversations import NO_FILE
-from train.row_images import open_row
-from train.sources import read_sources
-from train.tokenization import IGNORED, Tokenization
-from train.training_data import TrainingData, open_training_data, row_lengths
+from train.data.conversations import NO_FILE
+from train.data.prepared import TrainingData, open_training_data, row_lengths
+from train.data.row_images import open_row
+from train.data.sources import read_sources
+from train.data.tokenization import IGNORED, Tokenization
 
 
 LEARNED = "bold green"

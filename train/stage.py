@@ -12,27 +12,27 @@ from transformers.utils import logging
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
-from modeling_aligned_llava.assembly import assemble
-from modeling_aligned_llava.batched_generation import load_complete
+from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
+from modeling_aligned_llava.loading.checkpoint import load_complete
 from train.arguments import RunArguments, parse_arguments
-from train.callbacks import JsonLines, ProgressBar, StopOnBrokenLoss
-from train.collator import ImageTextCollator, OpenImages
-from train.feature_cache import FeatureCache
-from train.gradient_ledger import GradientLedger
-from train.lora import add_adapters, merge_adapters
-from train.model_callbacks import LayerProbe, SampleAnswers, first_rows
-from train.norm_parameters import norm_parameters
-from train.parameter_groups import freeze, group_parameters
-from train.quarantine import Quarantine
-from train.row_images import RowImages, SetEpoch
-from train.sources import Source, read_sources
+from train.data.collator import ImageTextCollator, OpenImages
+from train.data.feature_cache import FeatureCache
+from train.data.prepared import first_images, open_training_data
+from train.data.quarantine import Quarantine
+from train.data.row_images import RowImages, SetEpoch
+from train.data.sources import Source, read_sources
+from train.data.streaming import first_streamed, images_of_stream, open_stream
+from train.data.tokenization import Tokenization
+from train.monitoring.gradient_ledger import GradientLedger
+from train.monitoring.log import JsonLines, ProgressBar, StopOnBrokenLoss
+from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
+from train.optimization.lora import add_adapters, merge_adapters
+from train.optimization.parameter_groups import freeze, group_parameters
+from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import StageFolder, peek_settings, say, write_json
-from train.streaming import first_streamed, images_of_stream, open_stream
-from train.tokenization import Tokenization
-from train.trainer import AlignedSFTTrainer
-from train.training_data import first_images, open_training_data
 
 
 def run_stage(argv: list[str]) -> None:

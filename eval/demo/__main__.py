@@ -8,9 +8,9 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+from eval.data.image_sample import Picture, in_benchmarks, in_folder
 from eval.demo.arms import MOST, finished_arms, load_arms
-from eval.diagnostics.pictures import Picture, in_benchmarks, in_folder
-from eval.named_models import named_models
+from eval.run.named_models import named_models
 from eval.suite.harnesses import resolve_device
 from modeling_aligned_llava.errors import UserError, run_main
 

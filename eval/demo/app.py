@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 
 import gradio as gr
 
+from eval.data.image_sample import QUESTION, SUFFIXES, Picture
 from eval.demo import markup
 from eval.demo.arms import Answer, Arm
 from eval.demo.looking import look, norm_figure, norms, overlay, preview
-from eval.diagnostics.pictures import QUESTION, SUFFIXES, Picture
-from modeling_aligned_llava.batched_generation import CONTROL_CHARACTERS
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.images import open_image
+from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
+from modeling_aligned_llava.loading.images import open_image
 
 
 HEAD = """# Same picture, same question

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
-from eval.diagnostics.pictures import Picture
-from eval.diagnostics.text_norms import embedding_norms, embedding_statistics
-from modeling_aligned_llava.anatomy import Anatomy, anatomy
-from modeling_aligned_llava.batched_generation import Generator, load_generator, local_folder
-from modeling_aligned_llava.checkpoint_folder import check_source
+from eval.data.image_sample import Picture
+from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.generator import Generator, load_generator
+from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.loading.checkpoint import check_source, local_folder
 
 
 MOST = 3  # arms that fit beside each other

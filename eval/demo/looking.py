@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from eval.data.image_sample import Picture
 from eval.demo.arms import Answer, Arm
-from eval.diagnostics.attention import AttentionReader
-from eval.diagnostics.figures import draw_dynamics
-from eval.diagnostics.loading import special_ids
-from eval.diagnostics.measurement import measuring
-from eval.diagnostics.pictures import Picture
-from eval.diagnostics.profile import summarise
+from eval.diagnostics.hooks.loading import special_ids
+from eval.diagnostics.measure.attention import AttentionReader
+from eval.diagnostics.measure.layers import measuring
+from eval.diagnostics.measure.profile import summarise
+from eval.diagnostics.output.figures import draw_dynamics
 
 
 SIDE = 640  # longest side of the pictures on the page, in pixels

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import gradio as gr
 
+from eval.data.image_sample import Picture
 from eval.demo.app import build
 from eval.demo.arms import load_arms
-from eval.diagnostics.pictures import Picture
-from eval.suite.files import read_json, write_json, write_text
+from eval.run.files import read_json, write_json, write_text
 from eval.suite.harnesses import resolve_device
-from modeling_aligned_llava.checkpoint_folder import check_source
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.images import open_image
+from modeling_aligned_llava.loading.checkpoint import check_source
+from modeling_aligned_llava.loading.images import open_image
 
 
 REPOSITORY = Path(__file__).resolve().parents[2]

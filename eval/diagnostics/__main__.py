@@ -2,20 +2,18 @@
 
 import argparse
 
-from eval.diagnostics import (
-    attention_command,
-    compare_command,
-    dynamics_command,
-    embeddings_command,
-    encoders_command,
-    gradients_command,
-    parameters_command,
-    profile_command,
-    rescale_command,
-    study_command,
-    theory_command,
-    vocabulary_command,
-)
+from eval.diagnostics.commands import attention as attention_command
+from eval.diagnostics.commands import compare as compare_command
+from eval.diagnostics.commands import dynamics as dynamics_command
+from eval.diagnostics.commands import embeddings as embeddings_command
+from eval.diagnostics.commands import encoders as encoders_command
+from eval.diagnostics.commands import gradients as gradients_command
+from eval.diagnostics.commands import parameters as parameters_command
+from eval.diagnostics.commands import profile as profile_command
+from eval.diagnostics.commands import rescale as rescale_command
+from eval.diagnostics.commands import study as study_command
+from eval.diagnostics.commands import theory as theory_command
+from eval.diagnostics.commands import vocabulary as vocabulary_command
 from modeling_aligned_llava.errors import run_main
 
 

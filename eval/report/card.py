@@ -11,12 +11,12 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from eval.report import tables
-from eval.suite.benchmarks import BY_KEY, Benchmark
-from eval.suite.files import read_json
-from modeling_aligned_llava.answer_log import hash_checkpoint
+from eval.data.benchmarks import BY_KEY, Benchmark
+from eval.report.tables import table4 as tables
+from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "model_cards"

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eval.report.tables import Row, is_significant, read_scores
-from eval.suite.benchmarks import BENCHMARKS, BY_KEY
-from eval.suite.files import read_json
-from eval.suite.scores import Arm
+from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.report.tables.table4 import Row, is_significant, read_scores
+from eval.run.files import read_json
+from eval.scoring.scores import Arm
 
 
 TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()} | {"avg": "mean of the nine"}

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
-from eval.suite.benchmarks import TASK_FOLDERS, Benchmark
+from eval.data.benchmarks import TASK_FOLDERS, Benchmark
 from eval.suite.job import Job
 
 
@@ -47,7 +47,7 @@ class LmmsEval:
         self.adapter(None, lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
 
     def adapter(self, task: str | None, progress: Callable[[float], None]) -> Any:
-        from modeling_aligned_llava.lmms_eval_model import AlignedLlava
+        from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 
         job = self.job
         return AlignedLlava(
@@ -99,7 +99,7 @@ class LmEval:
     def __init__(self, job: Job) -> None:
         import lm_eval.tasks
 
-        from modeling_aligned_llava.lm_eval_model import AlignedText
+        from modeling_aligned_llava.harness.lm_eval_model import AlignedText
 
         self.job = job
         self.device = resolve_device(job.device)

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval.suite.benchmarks import BY_KEY
+from eval.data.benchmarks import BY_KEY
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 import torch
 from rich.console import Console
 
-from eval.suite.files import read_json, write_json
+from eval.run.files import read_json, write_json
 from eval.suite.job import Job, Task
 from eval.suite.status import Status
 from modeling_aligned_llava.errors import UserError

@@ -14,7 +14,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from eval.suite.benchmarks import BY_KEY
+from eval.data.benchmarks import BY_KEY
 from eval.suite.job import Job, Task
 
 

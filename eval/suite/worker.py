@@ -14,8 +14,8 @@ import traceback
 from pathlib import Path
 from typing import Any, TextIO
 
-from eval.suite.benchmarks import BY_KEY
-from eval.suite.files import write_json
+from eval.data.benchmarks import BY_KEY
+from eval.run.files import write_json
 from eval.suite.job import Job, Task
 
 
@@ -87,7 +87,7 @@ class Worker:
         return {"lmms-eval": LmmsEval, "lm-eval": LmEval}[self.job.harness](self.job)
 
     def evaluate(self, task: Task) -> dict[str, Any]:
-        from eval.suite.samples import read_result
+        from eval.scoring.items import read_result
 
         benchmark = BY_KEY[task.key]
         folder = self.job.folder(task.key)

@@ -10,15 +10,15 @@ from urllib.parse import urlparse
 import pytest
 from PIL import Image
 
+from tests import REPOSITORY
+from tests.benchmark_stand_in import write_llava
 from tests.browser.conftest import serious_violations
-from tests.eval.stand_in import write_llava
 
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
 pytest.importorskip("gradio", reason="gradio is not installed (extra `demo`)")
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 ARMS = ("one", "two")
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from eval.report import looks
-from eval.report import page as report_page
 from eval.report.finished_run import FinishedRun
+from eval.report.page import __main__ as report_page
+from eval.report.page import measurements as looks
+from tests import benchmark_stand_in as stand_in
 from tests.browser.conftest import DESKTOP, serious_violations
-from tests.eval import stand_in
-from tests.eval.report_stand_in import write_run
+from tests.eval.report.stand_in import write_run
 
 
 PHONE = {"width": 390, "height": 844}

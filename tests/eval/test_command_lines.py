@@ -1,17 +1,14 @@
 """What a user gets wrong ends in one line that names it, before any work starts."""
 
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from eval import vision_check
 from eval.suite import __main__ as suite
 from modeling_aligned_llava.errors import UserError
-from tests.eval.stand_in import pope, write_dataset
-
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests import REPOSITORY
+from tests.benchmark_stand_in import pope, write_dataset
 
 
 def refuse(monkeypatch, module, arguments):

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from eval import power
-from eval.suite.benchmarks import BY_KEY
+from eval.data.benchmarks import BY_KEY
 from modeling_aligned_llava.errors import UserError
 
 

@@ -3,12 +3,12 @@
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
+from tests import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+
 RUN = "test-run-all"
 pytestmark = [
     pytest.mark.slow,

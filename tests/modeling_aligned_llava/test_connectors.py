@@ -4,7 +4,6 @@ import copy
 import json
 import math
 import re
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +14,10 @@ from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, met
 from modeling_aligned_llava.connectors import FAMILIES, NORM, REFUSED
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.norm_alignment import target_gain
+from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE, START, TEXT, WIDTH, pixels, tiny
 
 
-ROOT = Path(__file__).parents[2]
 every_family = pytest.mark.parametrize("name", list(FAMILIES))
 
 
@@ -321,7 +320,7 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
 
 
 def test_the_tables_of_the_page_are_those_of_the_code():
-    page = (ROOT / "docs" / "connectors.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs" / "connectors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| `([\w.]+)` \| (.*) \|$", page, re.MULTILINE)
     assert rows == [(name, *family) for name, family in FAMILIES.items()]
     assert re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE) == list(REFUSED.items())

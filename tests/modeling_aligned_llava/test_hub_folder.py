@@ -16,14 +16,14 @@ from PIL import Image
 from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration, pipeline
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_names
-from modeling_aligned_llava.batched_generation import load_complete
 from modeling_aligned_llava.configuration_aligned_llava import METHODS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_paths, is_hub_id
+from modeling_aligned_llava.loading.checkpoint import load_complete
+from tests import REPOSITORY
 from tests.hub_stand_in import TOKEN, HubStandIn
 
 
-ROOT = Path(__file__).parents[2]
 CODE = {
     "configuration_aligned_llava.py",
     "hub_folder.py",
@@ -168,7 +168,7 @@ def test_hub_ids_stay_and_become_base_models(tiny_checkpoint, tmp_path, monkeypa
 
 
 def test_the_remote_code_names_the_transformers_it_needs(tiny_checkpoint, without_package, tmp_path):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (lowest,) = (
         re.match(r"transformers>=([\d.]+)", line) for line in project["dependencies"] if "transformers" in line
     )
@@ -254,7 +254,7 @@ def test_push_to_hub_and_back(trained, without_package, tmp_path):
     with HubStandIn() as hub:
         hub.failures["PUT /lfs"] = 1  # the client tries again by itself
         command = [sys.executable, "-c", "import sys\n" + PUSH, str(folder), str(tmp_path / "saved")]
-        env = hub.env | {"PYTHONPATH": str(ROOT), "HF_HOME": str(tmp_path / "cache")}
+        env = hub.env | {"PYTHONPATH": str(REPOSITORY), "HF_HOME": str(tmp_path / "cache")}
         done = subprocess.run(command, env=env, capture_output=True, text=True)  # noqa: S603
         assert done.returncode == 0, done.stderr[-3000:]
         assert TOKEN not in done.stdout + done.stderr
@@ -276,7 +276,7 @@ def test_push_to_hub_and_back(trained, without_package, tmp_path):
 
 
 def test_the_loading_page_works_as_written(trained, tmp_path, monkeypatch, capsys):
-    page = (ROOT / "docs/loading.md").read_text(encoding="utf-8")
+    page = (REPOSITORY / "docs/loading.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
     PICTURE.save("picture.jpg")

@@ -4,7 +4,7 @@ import pytest
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, methods
 from modeling_aligned_llava import configuration_aligned_llava as configuration
-from modeling_aligned_llava.assembly import assemble
+from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.norm_alignment import target_gain
 

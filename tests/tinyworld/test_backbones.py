@@ -1,17 +1,16 @@
 """The shipped backbones: small, safe to load, and able to do what training builds on."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
+from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+from tests import REPOSITORY
 from tinyworld.benchmarks import hellaswag, mmlu
 from tinyworld.language import LISTED_WORDS
 
 
-BACKBONES = Path(__file__).resolve().parents[2] / "tinyworld" / "backbones"
+BACKBONES = REPOSITORY / "tinyworld" / "backbones"
 CHANCE = 0.25
 
 

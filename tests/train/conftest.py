@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from tests import REPOSITORY
 
-CONFIGURATION = Path(__file__).parents[2] / "configuration" / "train" / "tinyworld"
+
+CONFIGURATION = REPOSITORY / "configuration" / "train" / "tinyworld"
 
 
 @pytest.fixture(scope="session")

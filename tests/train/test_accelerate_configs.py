@@ -1,12 +1,12 @@
 """Every accelerate file is read by accelerate's own parser and says what its name says."""
 
-from pathlib import Path
-
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
 
+from tests import REPOSITORY
 
-FOLDER = Path(__file__).parents[2] / "configuration" / "accelerate"
+
+FOLDER = REPOSITORY / "configuration" / "accelerate"
 KINDS = {"one_gpu": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
 
 

@@ -1,15 +1,15 @@
 """The recipes say what the paper says (docs/paper_index.md), and where each value comes from."""
 
 import re
-from pathlib import Path
 
 import pytest
 import yaml
 
+from tests import REPOSITORY
 from train.arguments import parse_arguments
 
 
-RECIPES = Path(__file__).parents[2] / "configuration" / "train"
+RECIPES = REPOSITORY / "configuration" / "train"
 BACKBONES = {
     "llama-3.2-3b": ("meta-llama/Llama-3.2-3B-Instruct", "llama3"),
     "qwen2.5-7b": ("Qwen/Qwen2.5-7B-Instruct", "qwen2_5"),

@@ -7,10 +7,10 @@ from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.images import open_image
+from modeling_aligned_llava.loading.images import open_image
 from train.arguments import parse_arguments
-from train.collator import ImageTextCollator
-from train.feature_cache import FeatureCache
+from train.data.collator import ImageTextCollator
+from train.data.feature_cache import FeatureCache
 from train.stage import run_stage
 
 

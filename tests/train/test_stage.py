@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,17 +14,18 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava.errors import UserError
+from tests import REPOSITORY
 from train import sft
 from train.arguments import accumulation_steps, parse_arguments
-from train.callbacks import JsonLines
-from train.parameter_groups import group_parameters
-from train.quarantine import read_entries
+from train.data.quarantine import read_entries
+from train.monitoring.log import JsonLines
+from train.optimization.parameter_groups import group_parameters
+from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
 from train.stage_folder import StageFolder
-from train.trainer import AlignedSFTTrainer
 
 
-CONFIGURATION = Path(__file__).parents[2] / "configuration" / "train"
+CONFIGURATION = REPOSITORY / "configuration" / "train"
 RECIPES = sorted(CONFIGURATION.glob("*/stage*.yaml"))
 
 
@@ -386,7 +386,7 @@ def test_run_script_trains_both_stages(tiny_backbones, tiny_data, tmp_path):
     root = tmp_path / "run"
     root.mkdir()
     (root / "data").symlink_to(tiny_data)
-    script = Path(__file__).parents[2] / "train" / "run.sh"
+    script = REPOSITORY / "train" / "run.sh"
     command = ["bash", str(script), "--backbone", "tinyworld", "--method", "norm", "--seed", "7"]
     command += ["--vision-tower", str(tiny_backbones.vision), "--language-model", str(tiny_backbones.qwen2)]
     command += ["--output-root", str(root), "--", "--max_steps", "2", "--global_batch_size", "4"]

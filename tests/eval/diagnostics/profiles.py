@@ -2,10 +2,10 @@
 
 import torch
 
-from eval.diagnostics.measurement import measuring
-from eval.diagnostics.profile import summarise
-from eval.diagnostics.text_norms import embedding_norms, embedding_statistics
-from modeling_aligned_llava.anatomy import anatomy
+from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.diagnostics.measure.layers import measuring
+from eval.diagnostics.measure.profile import summarise
+from modeling_aligned_llava.inspection.model_parts import anatomy
 from tests.eval.diagnostics import more_families
 
 

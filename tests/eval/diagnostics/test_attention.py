@@ -7,13 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
+from eval.data.image_sample import Picture
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.attention import AttentionReader, attention_weights, box_shares, grid_of
-from eval.diagnostics.attention_command import attention, draw_maps, show_attention
-from eval.diagnostics.loading import load
-from eval.diagnostics.pictures import Picture
-from modeling_aligned_llava.anatomy import anatomy
+from eval.diagnostics.commands.attention import draw_maps, show_attention
+from eval.diagnostics.hooks.loading import load
+from eval.diagnostics.measure.attention import AttentionReader, attention, attention_weights, box_shares, grid_of
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import anatomy
 from tests.eval.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 

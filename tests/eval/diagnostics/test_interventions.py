@@ -6,13 +6,13 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.diagnostics.gradients import gradients, gradients_of
-from eval.diagnostics.gradients_command import show_gradients
-from eval.diagnostics.loading import load
-from eval.diagnostics.pictures import Picture
-from eval.diagnostics.rescale import Rescaled, rescale
-from eval.diagnostics.rescale_command import draw_rescale, show_rescale
-from modeling_aligned_llava.anatomy import anatomy
+from eval.data.image_sample import Picture
+from eval.diagnostics.commands.gradients import show_gradients
+from eval.diagnostics.commands.rescale import draw_rescale, show_rescale
+from eval.diagnostics.hooks.loading import load
+from eval.diagnostics.measure.gradients import gradients, gradients_of
+from eval.diagnostics.measure.rescale import Rescaled, rescale
+from modeling_aligned_llava.inspection.model_parts import anatomy
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 from tests.eval.diagnostics import more_families
 

@@ -5,12 +5,12 @@ import pickle
 import pytest
 import torch
 
-from eval.diagnostics.inertia import QUANTITIES, attribution
-from eval.diagnostics.measurement import Measurement, measuring
-from eval.diagnostics.tokens import find_tokens, visual_by_value
-from modeling_aligned_llava.anatomy import anatomy
+from eval.diagnostics.hooks.token_masks import find_tokens, visual_by_value
+from eval.diagnostics.measure.layers import Measurement, measuring
+from eval.diagnostics.measure.rotation import QUANTITIES, attribution
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.probe import watch_layers
+from modeling_aligned_llava.inspection.layer_probe import watch_layers
+from modeling_aligned_llava.inspection.model_parts import anatomy
 from tests.eval.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 

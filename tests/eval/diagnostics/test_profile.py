@@ -11,9 +11,9 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText
 
+from eval.data.image_sample import in_folder
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.pictures import in_folder
-from eval.diagnostics.profile import profile
+from eval.diagnostics.measure.profile import profile
 from modeling_aligned_llava.errors import UserError
 
 
@@ -112,11 +112,11 @@ def test_two_processes_measure_what_one_does(tiny_checkpoint, folder):
     """Each takes every second picture; what they hold is pickled, gathered and merged."""
     import pickle
 
-    from eval.diagnostics.loading import inputs_of, load, special_ids
-    from eval.diagnostics.measurement import measuring
-    from eval.diagnostics.profile import summarise
-    from eval.diagnostics.text_norms import embedding_norms, embedding_statistics
-    from modeling_aligned_llava.anatomy import anatomy
+    from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
+    from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+    from eval.diagnostics.measure.layers import measuring
+    from eval.diagnostics.measure.profile import summarise
+    from modeling_aligned_llava.inspection.model_parts import anatomy
 
     path = str(tiny_checkpoint("baseline"))
     model, processor = load(path)

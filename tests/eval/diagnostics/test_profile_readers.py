@@ -6,8 +6,8 @@ import sys
 import pytest
 
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.compare_command import compare
-from eval.diagnostics.theory_command import predicted_rotation
+from eval.diagnostics.measure.profile_difference import compare
+from eval.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.errors import UserError
 from tests.eval.diagnostics.profiles import small_profile
 

@@ -10,12 +10,13 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, SiglipVisionModel
 
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.loading import load_language
-from eval.diagnostics.profile_command import paper_row
-from eval.diagnostics.text_norms import embedding_norms, embedding_statistics, largest_rows
-from eval.diagnostics.vocabulary_command import check_vocabulary, looks_untrained, show_vocabulary, vocabulary
-from modeling_aligned_llava.anatomy import anatomy
+from eval.diagnostics.commands.vocabulary import show_vocabulary
+from eval.diagnostics.hooks.loading import load_language
+from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics, largest_rows
+from eval.diagnostics.measure.vocabulary import check_vocabulary, looks_untrained, vocabulary
+from eval.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import anatomy
 from tests.eval.diagnostics import more_families
 
 

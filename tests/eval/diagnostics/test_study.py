@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
+from eval.data.image_sample import in_benchmarks
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.pictures import in_benchmarks
 from modeling_aligned_llava.errors import UserError
 
 

@@ -1,0 +1,117 @@
+"""The images that are looked at: a folder of pictures, or the paper's sample of MMBench, POPE and MM-Star.
+
+The paper's population is 1,000 samples of the three benchmarks (section 4), seed 42; which rows is not said.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+from PIL import Image
+
+from eval.data.benchmarks import BY_KEY, Benchmark
+from eval.run.files import read_json
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.images import open_image
+
+
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
+QUESTION = "Describe the image."
+ONE_WORD = "\nAnswer the question using a single word or phrase."  # as the harness asks POPE
+SAMPLE = ("mmbench", "pope", "mmstar")
+SEED = 42
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """An image by its id and what is asked about it; where known, boxes (pixels) that show it and a one-word answer.
+
+    Only POPE's answers are words that the question alone asks for.
+    """
+
+    id: str
+    open: Callable[[], Image.Image]  # raises UserError
+    question: str = QUESTION
+    boxes: tuple[Box, ...] = field(default=())
+    answer: str | None = None
+
+
+def in_folder(path: Path, limit: int) -> list[Picture]:
+    """The first `limit` pictures at `path`, in the order of their names.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not path.exists():
+        raise UserError(f"--images: there is no file or folder {path}")
+    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if not found:
+        raise UserError(f"--images: no picture in {path} (looked for {', '.join(sorted(SUFFIXES))})")
+    root = path.parent if path.is_file() else path
+    return [Picture(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
+
+
+def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[Picture]:
+    """A sample of the rows with an image of MMBench, POPE and MM-Star (or some of them, `keys`) in a data root.
+
+    Raises:
+        UserError: a benchmark's folder is absent or not readable.
+    """
+    if not root.is_dir():
+        raise UserError(f"--data: there is no folder {root}")
+    boxes = read_json(root / "boxes.json") or {}
+    rows = [picture for key in keys for picture in _rows(root, BY_KEY[key], boxes.get(BY_KEY[key].folder, {}))]
+    return random.Random(seed).sample(rows, min(limit, len(rows)))
+
+
+def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list[Picture]:
+    folder = root / benchmark.folder / (benchmark.config or "")
+    files = sorted(folder.rglob(f"*{benchmark.split}*.parquet"))
+    if not files:
+        raise UserError(f"--data: no parquet files of {benchmark.title} in {folder}")
+    found = []
+    for file in files:
+        try:
+            reader = pyarrow.parquet.ParquetFile(file)
+            names = set(reader.schema_arrow.names)
+            key = "index" if "index" in names else "question_id"
+            rows = reader.read([key, "question", "answer"]).to_pylist()
+        except (OSError, pyarrow.ArrowException) as error:
+            raise UserError(f"--data: {file} is not readable parquet ({error})") from None
+        found += [
+            Picture(
+                f"{benchmark.key}/{row[key]}",
+                partial(_decode, file, number),
+                row["question"] + (ONE_WORD if benchmark.key == "pope" else ""),
+                tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ())),
+                row["answer"] if benchmark.key == "pope" else None,
+            )
+            for number, row in enumerate(rows)
+        ]
+    return found
+
+
+def _decode(file: Path, number: int) -> Image.Image:
+    return open_image(BytesIO(row_at(file, number, ["image"])["image"]["bytes"]), f"{file}, row {number}")
+
+
+def row_at(file: Path, number: int, columns: list[str]) -> dict[str, Any]:
+    """Some columns of row `number` of a parquet file; only its row group is read.
+
+    Raises:
+        UserError: there is no such row.
+    """
+    reader = pyarrow.parquet.ParquetFile(file)
+    place = number
+    for group in range(reader.num_row_groups):
+        rows = reader.metadata.row_group(group).num_rows
+        if place < rows:
+            return reader.read_row_group(group, columns).slice(place, 1).to_pylist()[0]
+        place -= rows
+    raise UserError(f"{file} has no row {number}")

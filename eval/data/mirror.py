@@ -1,0 +1,102 @@
+"""A data root: one folder a dataset, `ROOT/org/name/`, as `hf download --repo-type dataset --local-dir` writes it.
+
+What a benchmark holds is read here from the files themselves, never through the harness or the datasets cache, so that
+a result on stale or half-downloaded data cannot pass.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import yaml
+
+from eval.data.benchmarks import Benchmark
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.fingerprint import hash_files
+
+
+def _configs(folder: Path) -> list[dict[str, Any]]:
+    """The `configs:` of the dataset card; empty without one."""
+    card = folder / "README.md"
+    if not card.is_file():
+        return []
+    parts = card.read_text(encoding="utf-8").split("---\n", 2)
+    header = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
+    return (header or {}).get("configs") or []
+
+
+def _patterns(data_files: Any, split: str) -> list[str]:
+    """Glob patterns of one split in the card's `data_files` (a string, a list, or a list of {split, path})."""
+    patterns: list[str] = []
+    for entry in data_files if isinstance(data_files, list) else [data_files]:
+        if isinstance(entry, str):
+            patterns.append(entry)
+        elif entry["split"] == split:
+            patterns.extend([entry["path"]] if isinstance(entry["path"], str) else entry["path"])
+    return patterns
+
+
+def _folder(root: Path, benchmark: Benchmark) -> Path:
+    folder = root / benchmark.folder
+    if not folder.is_dir():
+        raise UserError(f"benchmark {benchmark.key}: no folder {folder}")
+    return folder
+
+
+def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
+    """Parquet files of the split that is scored, over all configurations that count.
+
+    Raises:
+        UserError: no such folder, configuration or split, or no parquet files in it.
+    """
+    folder = _folder(root, benchmark)
+    configs = _configs(folder) or [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
+    if benchmark.config == "*":
+        configs = [config for config in configs if config["config_name"] != "all"]  # cais/mmlu: its subjects once more
+    elif benchmark.config is not None:
+        configs = [config for config in configs if config["config_name"] == benchmark.config]
+    patterns = [pattern for config in configs for pattern in _patterns(config.get("data_files", []), benchmark.split)]
+    files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+    if not files:
+        wanted = f"split {benchmark.split}" + (f" of {benchmark.config}" if benchmark.config else "")
+        raise UserError(f"benchmark {benchmark.key}: {folder} holds no parquet rows of {wanted}")
+    return files
+
+
+def count_rows(root: Path, benchmark: Benchmark, limit: int | None = None) -> int:
+    """Rows of the split that is scored, over all configurations that count; the first `limit` of each, if given.
+
+    Raises:
+        UserError: as `split_files`, or a file that is not readable.
+    """
+    rows: Counter[Path] = Counter()
+    for path in split_files(root, benchmark):
+        try:
+            rows[path.parent] += pyarrow.parquet.read_metadata(path).num_rows
+        except (OSError, pyarrow.ArrowException) as error:
+            raise UserError(f"benchmark {benchmark.key}: {path} is not readable parquet ({error})") from None
+    parts = rows.values() if benchmark.config == "*" else [rows.total()]  # a harness limits every configuration
+    return sum(parts) if limit is None else sum(min(limit, part) for part in parts)
+
+
+def subtask_names(root: Path, benchmark: Benchmark) -> list[str]:
+    """Which part of the benchmark each row of the split belongs to, in the harness's order; empty if it has no parts.
+
+    A root whose files lack the column (it is not needed for the score) has no break-down either.
+    """
+    names: list[str] = []
+    for path in split_files(root, benchmark):
+        if benchmark.subtasks not in pyarrow.parquet.read_schema(path).names:
+            return []
+        names += map(str, pyarrow.parquet.read_table(path, columns=[benchmark.subtasks])[0].to_pylist())
+    return names
+
+
+def fingerprint(root: Path, benchmark: Benchmark) -> str:
+    """sha256 of every file of the benchmark's folder but hidden ones (the download's own bookkeeping)."""
+    folder = _folder(root, benchmark)
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return hash_files(
+        (path for path in files if not any(p.startswith(".") for p in path.relative_to(folder).parts)), folder
+    )

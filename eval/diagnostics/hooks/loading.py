@@ -1,0 +1,114 @@
+"""Loads any vision-language model with its processor, and makes the inputs of one question about one image."""
+
+from typing import Any
+
+import torch
+from PIL import Image
+from safetensors import SafetensorError
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    AutoTokenizer,
+)
+
+import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
+from eval.data.image_sample import Picture
+from modeling_aligned_llava.connectors import NORM, load_aligned
+from modeling_aligned_llava.errors import UserError
+
+
+def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model in eval mode and processor, on the GPU if there is one.
+
+    Raises:
+        UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
+    """
+    flag = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **flag)
+        if getattr(config, NORM, None) is not None:
+            model, missing = load_aligned(path), set()
+        else:
+            if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
+                raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
+            loaded: Any = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **flag)
+            model, info = loaded
+            missing = info["missing_keys"]
+        if missing:
+            raise UserError(
+                f"{path}: its weights lack {len(missing)} tensors, such as {min(missing)}; copy them again"
+            )
+        processor = AutoProcessor.from_pretrained(path, **flag)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), processor
+
+
+def _is_remote(config: Any) -> bool:
+    return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+
+
+def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model and tokenizer of a language model, or of a vision-language model: what `embeddings` compares.
+
+    Raises:
+        UserError: either cannot be loaded.
+    """
+    flag = {"trust_remote_code": trust_remote_code}
+    try:
+        config = AutoConfig.from_pretrained(path, **flag)
+        visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+        auto = AutoModelForImageTextToText if visual else AutoModelForCausalLM
+        return auto.from_pretrained(path, **flag).eval(), AutoTokenizer.from_pretrained(path, **flag)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+
+
+def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Vision encoder and image processor, out of an encoder's, a CLIP-like or a vision-language checkpoint.
+
+    Raises:
+        UserError: either cannot be loaded, or the model has no vision encoder.
+    """
+    flag = {"trust_remote_code": trust_remote_code}
+    try:
+        model = AutoModel.from_pretrained(path, **flag).eval()
+        encoder = model.get_encoder(modality="image")
+        if encoder.main_input_name != "pixel_values":
+            raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
+        processor = AutoImageProcessor.from_pretrained(path, **flag)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), processor
+
+
+def tokenizer_of(processor: Any) -> Any:
+    """The tokenizer inside a processor."""
+    return getattr(processor, "tokenizer", processor)
+
+
+def special_ids(processor: Any) -> frozenset[int]:
+    return frozenset(tokenizer_of(processor).all_special_ids)
+
+
+def prompt(processor: Any, question: str) -> str:
+    """One user turn with an image and a question, in the processor's chat template; without one, image token first."""
+    message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
+    if getattr(processor, "chat_template", None):
+        return processor.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
+    return f"{getattr(processor, 'image_token', '')}{question}"
+
+
+def inputs_of(processor: Any, picture: Picture, device: Any) -> dict[str, Any]:
+    """The model's inputs for one picture and its question.
+
+    Raises:
+        UserError: the picture cannot be read.
+    """
+    image: Image.Image = picture.open()
+    return processor(text=[prompt(processor, picture.question)], images=[image], return_tensors="pt").to(device)

@@ -1,0 +1,25 @@
+"""Norms of vision encoder outputs (paper Table 1)."""
+
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from eval.data.image_sample import Picture
+from eval.diagnostics.statistics.moments import Moments
+
+
+@torch.inference_mode()
+def encoder_norms(encoder: Any, processor: Any, sample: list[Picture]) -> dict[str, Any]:
+    """`{"dim", "last hidden state" | ...: statistics}`; a class token, if any, is left out of "patches"."""
+    moments = {name: Moments() for name in ("last hidden state", "last, patches", "layer -2, patches")}
+    dim = 0
+    for picture in track(sample, description="pictures"):
+        pixels = processor(images=[picture.open()], return_tensors="pt")["pixel_values"].to(encoder.device)
+        output = encoder(pixels, output_hidden_states=True)
+        last, before = output.last_hidden_state, output.hidden_states[-2]
+        tokens, dim = last.shape[-2:]
+        skip = int(round(tokens**0.5) ** 2 != tokens and round((tokens - 1) ** 0.5) ** 2 == tokens - 1)
+        for name, states in zip(moments, (last, last[..., skip:, :], before[..., skip:, :]), strict=True):
+            moments[name].add(states.float().norm(dim=-1).flatten())
+    return {"dim": dim, **{name: each.summary() for name, each in moments.items()}}

@@ -1,0 +1,238 @@
+"""The profile of a model (paper Tables 1-2, Figs. 2-4): one JSON with every statistic, its convention and interval.
+
+All other figures and comparisons read this file. Means and deviations are over tokens, as the paper's; intervals come
+from a bootstrap over images.
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.progress import track
+from torch import Tensor
+
+from eval.data.image_sample import Picture
+from eval.diagnostics.hooks.distributed import gathered, processes
+from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
+from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.diagnostics.measure.layers import Measurement, measuring
+from eval.diagnostics.measure.rotation import QUANTITIES, TERMS, attribution
+from eval.diagnostics.statistics.bootstrap import draws, interval, resampled_means
+from eval.run.files import write_json
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import anatomy
+
+
+SCHEMA = 1
+SAVE_EVERY = 100  # images; a killed run leaves the profile of what it had seen
+POSITIVE = ("norm", "distance", "angle", "update", "injected")  # quantities with a median and quantiles
+
+
+def profile(
+    path: str,
+    pictures: list[Picture],
+    out: Path | None = None,
+    connector: str | None = None,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Measure the model at `path` on `pictures`; `out` is written as the work goes on.
+
+    A picture that cannot be read is left out and listed under `unreadable`.
+
+    Raises:
+        UserError: the model cannot be loaded or measured, or no picture can be read.
+    """
+    return profile_loaded(path, *load(path, trust_remote_code), pictures, out, connector)
+
+
+def profile_loaded(
+    name: str,
+    model: Any,
+    processor: Any,
+    pictures: list[Picture],
+    out: Path | None = None,
+    connector: str | None = None,
+) -> dict[str, Any]:
+    """`profile` of a model that is loaded already and is called `name`; UserError as there, but for the loading."""
+    parts = anatomy(model, connector)
+    embedding = {
+        "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
+        "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),
+    }
+    header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
+    with processes() as (rank, world):
+        mine = pictures[rank::world]
+        done: list[str] = []
+        unreadable: list[dict[str, str]] = []
+        with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
+            for picture in track(mine, description="pictures", disable=rank > 0):
+                try:
+                    inputs = inputs_of(processor, picture, model.device)
+                except UserError as error:
+                    unreadable.append({"id": picture.id, "reason": str(error)})
+                    continue
+                model(**inputs, use_cache=False)
+                done.append(picture.id)
+                if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
+                    write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
+        shares = gathered((measurement, done, unreadable), world)
+    for other, ids, failed in shares[:rank] + shares[rank + 1 :]:
+        measurement.merge(other)
+        done, unreadable = done + ids, unreadable + failed
+    if not done:
+        raise UserError(unreadable[0]["reason"])
+    result = summarise(measurement, embedding, header, done, unreadable)
+    if out is not None and rank == 0:
+        write_json(out, result)
+    return result
+
+
+def _versions(model: Any) -> dict[str, Any]:
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"dtype": str(model.dtype).removeprefix("torch."), "versions": versions}
+
+
+def summarise(
+    measurement: Measurement,
+    embedding: dict[str, Any],
+    header: dict[str, Any],
+    ids: list[str],
+    unreadable: list[dict[str, str]],
+) -> dict[str, Any]:
+    """The JSON of a profile; lists over layers are in their order, `norm` with the state behind the last layer."""
+    stages = {name: moments.summary() for name, moments in measurement.stages.items()}
+    stages = {name: summary for name, summary in stages.items() if summary}
+    _stage_intervals(measurement, stages)
+    norms = {**stages, **embedding}
+    visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
+    layers = _layers(measurement)
+    result = {
+        "schema": SCHEMA,
+        **header,
+        "images": len(ids),
+        "image_ids": ids,
+        "unreadable": unreadable,
+        "complete": True,
+        "norms": norms,
+        "ratio": visual["mean"] / text["mean"],
+        "median_ratio": visual["median"] / text["median"],
+        "layers": layers,
+        **_comparison(measurement, layers),
+        "output_hidden_states_convention": _final_norm(measurement),
+    }
+    return _without_nan(result)
+
+
+def _without_nan(content: Any) -> Any:
+    """None for numbers that do not exist, such as the angle of a token of zeros: JSON has no NaN."""
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
+    for name, summary in stages.items():
+        pairs = [image[name] for image in measurement.stage_images if image.get(name, (0, 0))[1]]
+        sums, counts = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+        low, high = interval(resampled_means(sums, counts, draws(len(pairs))))
+        means = sums / counts
+        summary["mean_ci95"] = [low.item(), high.item()]
+        summary["std_over_images"] = means.std(correction=0).item()
+
+
+def _layers(measurement: Measurement) -> dict[str, Any]:
+    """`{series: {quantity: {mean, std, ...}}}`, each a list over layers; what has no tokens is absent."""
+    found: dict[str, Any] = {}
+    for series, moments in measurement.layers.items():
+        if not moments.count.any():
+            continue
+        medians, low, high = (moments.quantile(share) for share in (0.5, 0.05, 0.95))
+        found[series] = {}
+        for row, name in enumerate(QUANTITIES):
+            length = measurement.depth + 1 if name == "norm" else measurement.depth
+            known = moments.count[row, :length] > 0
+            cells = {"mean": moments.mean, "std": moments.std}
+            if name in POSITIVE:
+                cells |= {"median": medians, "q05": low, "q95": high}
+            columns = {key: values[row, :length].where(known, torch.nan).tolist() for key, values in cells.items()}
+            found[series][name] = {**columns, "count": moments.count[row, :length].tolist()}
+    return found
+
+
+def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, Any]:
+    """Intervals of norm and cosine, and the attribution of the asymmetry; needs both modalities in every image."""
+    both = [image for image in measurement.images if all(counts[0, 0] for _, counts in image.values())]
+    if not both:
+        return {}
+    weights = draws(len(both))
+    resampled = {
+        series: resampled_means(
+            torch.stack([image[series][0] for image in both]),
+            torch.stack([image[series][1] for image in both]),
+            weights,
+        )
+        for series in ("visual", "text")
+    }  # each (resamples, K, L + 1)
+    for series, values in resampled.items():
+        for name in ("norm", "cosine", "distance", "angle"):
+            columns = layers[series][name]
+            low, high = interval(values[:, QUANTITIES.index(name), : len(columns["mean"])])
+            columns["ci95"] = torch.stack([low, high], 1).tolist()
+    gap = {
+        name: resampled["visual"][:, QUANTITIES.index(name), :-1] - resampled["text"][:, QUANTITIES.index(name), :-1]
+        for name in ("cosine", "log_tangent", *(quantity for quantity, _ in TERMS.values()))
+    }
+    means = {
+        series: {name: column["mean"] for name, column in layers[series].items()} for series in ("visual", "text")
+    }
+    terms = attribution(means)
+    signs = {"total": ("log_tangent", 1), **TERMS}
+    coherence = torch.stack(measurement.coherence)
+    coherence = coherence[coherence.isfinite().all(-1)]
+    return {
+        "attribution": {
+            name: {"value": terms[name], "ci95": _intervals(signs[name][1] * gap[signs[name][0]])} for name in terms
+        },
+        "cosine_gap": {
+            "value": [v - t for v, t in zip(means["visual"]["cosine"], means["text"]["cosine"], strict=True)],
+            "ci95": _intervals(gap["cosine"]),
+        },
+        "by_image": _by_image(both),
+        "coherence": {
+            "value": coherence.mean(0).tolist(),
+            "ci95": _intervals(draws(len(coherence)) @ coherence / len(coherence)),
+        },
+    }
+
+
+def _by_image(images: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, list[float]]:
+    """Visual minus text of each image, for paired tests of two models: in layer 0, and as a mean over layers."""
+    found: dict[str, list[float]] = {}
+    for name in ("log_norm", "cosine", "log_tangent"):
+        row = QUANTITIES.index(name)
+        means = {
+            series: torch.stack([i[series][0][row, :-1] / i[series][1][row, :-1] for i in images])
+            for series in ("visual", "text")
+        }
+        gap = means["visual"] - means["text"]  # (images, L)
+        found[f"{name}, layer 0"] = gap[:, 0].tolist()
+        found[f"{name}, mean over layers"] = gap.mean(1).tolist()
+    return found
+
+
+def _intervals(values: Tensor) -> list[list[float]]:
+    low, high = interval(values)
+    return torch.stack([low, high], 1).tolist()
+
+
+def _final_norm(measurement: Measurement) -> dict[str, Any]:
+    """Norm and cosine of the last step with the final norm in it, as `output_hidden_states` has them: an artefact."""
+    return {
+        series: {"norm": moments.mean[0, 0].item(), "cosine": moments.mean[1, 0].item()}
+        for series, moments in measurement.final_norm.items()
+        if moments.count.any()
+    }

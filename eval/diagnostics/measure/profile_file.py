@@ -1,0 +1,57 @@
+"""Reads the JSON of a profile, for the commands that compare and draw."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from eval.diagnostics.measure.profile import SCHEMA
+from eval.run.files import read_json
+from modeling_aligned_llava.errors import UserError
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """The profile in a file.
+
+    Raises:
+        UserError: there is no such file, it is no profile, or one of another schema version.
+    """
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if content is None:
+        raise UserError(f"there is no profile {path}; `python -m eval.diagnostics profile ... --json` writes one")
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise UserError(f"{path} is no profile of schema version {SCHEMA}; measure it anew")
+    return content
+
+
+def attribution_of(profile: dict[str, Any]) -> dict[str, Any]:
+    """The attribution of a profile, known in every layer.
+
+    Raises:
+        UserError: no picture had both visual and text tokens, or tokens of zeros have no angle.
+    """
+    terms = profile.get("attribution")
+    if terms is None or None in terms["total"]["value"]:
+        raise UserError(f"the profile of {profile['model']} has no angles to compare: tokens are absent or zero")
+    return terms
+
+
+def read_training(path: Path) -> list[dict[str, Any]]:
+    """The lines of a `probe.jsonl`.
+
+    Raises:
+        UserError: it is absent, empty or damaged.
+    """
+    if not path.is_file():
+        raise UserError(f"--training: there is no file {path}")
+    lines = []
+    for number_, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:
+            raise UserError(f"{path}, line {number_}: {error}") from error
+    if not lines:
+        raise UserError(f"{path} is empty: training wrote no probe")
+    return lines

@@ -1,0 +1,109 @@
+"""Figures of the paper from profiles: norms and cosines per layer (Figs. 2-4), attribution, training (Fig. 5)."""
+
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure  # without pyplot, whose state all threads and notebooks share
+
+from eval.run.files import write_text
+
+
+COLOURS = {"visual": "tab:red", "text": "tab:blue"}
+TERMS = ("norm", "update", "angle", "parallel")
+
+
+@contextmanager
+def svg(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
+    """Axes (rows, columns) to draw on; the file has the same bytes for the same drawing."""
+    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
+        figure = Figure(figsize=size, layout="constrained")
+        yield figure.subplots(rows, columns, squeeze=False)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+    write_text(path, text.getvalue())
+
+
+def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convention: bool = False) -> None:
+    """Norm (above) and 1 - cosine (below) by layer, one column a model; shaded: 95 % interval over images.
+
+    `paper_convention`: the last point as `output_hidden_states` would have it, behind the final norm.
+    """
+    with svg(path, 2, len(profiles), (4.2 * len(profiles), 6)) as axes:
+        for column, (name, profile) in enumerate(profiles.items()):
+            for series, colour in COLOURS.items():
+                if series in profile["layers"]:
+                    norm, distance = (_points(profile, series, q, paper_convention) for q in ("norm", "distance"))
+                    _curve(axes[0, column], norm, series, colour)
+                    _curve(axes[1, column], distance, series, colour)
+            axes[0, column].set(title=name, yscale="log", ylabel="L2 norm of what enters the layer")
+            axes[1, column].set(yscale="log", ylabel="1 - cosine of what enters and leaves", xlabel="layer")
+            axes[0, column].legend()
+        for row in axes:
+            _one_scale(row)
+
+
+def _one_scale(row: Iterable[Axes]) -> None:
+    """The same vertical range for all models of a row."""
+    limits = [each.get_ylim() for each in row]
+    for each in row:
+        each.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def _points(profile: dict[str, Any], series: str, quantity: str, paper_convention: bool) -> dict[str, list]:
+    columns = profile["layers"][series][quantity]
+    means, intervals = list(columns["mean"]), columns.get("ci95")
+    if paper_convention:
+        last = profile["output_hidden_states_convention"][series]
+        means[-1] = last["norm"] if quantity == "norm" else 1 - last["cosine"]
+        intervals = intervals and [*intervals[:-1], [means[-1], means[-1]]]
+    return {"mean": means, "ci95": intervals}
+
+
+def _curve(axes: Axes, points: dict[str, list], label: str, colour: str) -> None:
+    layers = range(len(points["mean"]))
+    axes.plot(layers, points["mean"], color=colour, marker="o", markersize=3, label=label)
+    if points["ci95"]:
+        low, high = zip(*points["ci95"], strict=True)
+        axes.fill_between(layers, low, high, color=colour, alpha=0.25, linewidth=0)
+
+
+def draw_attribution(profiles: dict[str, dict[str, Any]], path: Path) -> None:
+    """The four terms of mean log tan(theta), visual minus text, stacked by layer; the dot is their sum."""
+    with svg(path, 1, len(profiles), (4.2 * len(profiles), 3.5)) as axes:
+        for axis, (name, profile) in zip(axes[0], profiles.items(), strict=True):
+            terms = profile["attribution"]
+            layers = range(len(terms["total"]["value"]))
+            above, below = [0.0] * len(layers), [0.0] * len(layers)
+            for term in TERMS:
+                values = terms[term]["value"]
+                bottom = [above[i] if values[i] > 0 else below[i] for i in layers]
+                axis.bar(layers, values, bottom=bottom, label=term, width=0.7)
+                for i in layers:
+                    above[i], below[i] = above[i] + max(values[i], 0), below[i] + min(values[i], 0)
+            total = terms["total"]
+            errors = [[v - ci[0] for v, ci in zip(total["value"], total["ci95"], strict=True)]]
+            errors.append([ci[1] - v for v, ci in zip(total["value"], total["ci95"], strict=True)])
+            axis.errorbar(layers, total["value"], yerr=errors, fmt="ko", markersize=4, capsize=3, label="total")
+            axis.axhline(0, color="black", linewidth=0.8)
+            axis.set(title=name, xlabel="layer", ylabel="log tan(theta), visual - text")
+        _one_scale(axes[0])
+        axes[0, 0].legend(fontsize="small")
+
+
+def draw_training(records: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """Fig. 5: mean cosine over layers of each modality along training, one column a run."""
+    with svg(path, 1, len(records), (4.2 * len(records), 3.2)) as axes:
+        for axis, (name, lines) in zip(axes[0], records.items(), strict=True):
+            for series, colour in COLOURS.items():
+                known = [line for line in lines if series in line]
+                means = [sum(line[series]["cosine"]) / len(line[series]["cosine"]) for line in known]
+                axis.plot(
+                    [line["step"] for line in known], means, color=colour, marker="o", markersize=3, label=series
+                )
+            axis.set(title=name, xlabel="step", ylabel="cosine between layers, mean over layers")
+        axes[0, 0].legend()

@@ -1,0 +1,80 @@
+"""Table 4 for a page: cells that sort, with a mark of significance and the words behind each number."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from eval.report.finished_run import TITLES, FinishedRun, direction, probability
+from eval.report.tables.table4 import Row, arms, columns, missing
+
+
+ALL = [
+    "arm",
+    "benchmark",
+    "score",
+    "95 % interval",
+    "n",
+    "difference",
+    "its 95 % interval",
+    "p",
+    "p after Holm",
+    "unreadable",
+    "state",
+]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What stands in a cell. `details` are told on hover, on focus and by a screen reader."""
+
+    score: str
+    value: float | None = None  # what it is sorted by
+    difference: str = ""
+    direction: int = 0
+    details: str = ""
+
+
+def measured(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
+    """One line an arm: its name and the cells of Table 4's columns."""
+    return [(arm.name, [_cell(run.cells[arm.name].get(key)) for key in columns(run.rows)]) for arm in run.arms]
+
+
+def published(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
+    """The paper's own lines: numbers without intervals."""
+    paper, keys = [row for row in run.rows if row["source"] == "paper"], columns(run.rows)
+    return [(label.removesuffix(" (paper)"), [_cell(cells.get(key)) for key in keys]) for label, cells in arms(paper)]
+
+
+def _cell(row: Row | None) -> Cell:
+    absent = missing(row)
+    if row is None or absent is not None:
+        return Cell(absent or "not run")
+    details = [f"n = {row['n']:,}"]
+    if row["ci95"] is not None:
+        details.insert(0, f"95 % interval {row['ci95'][0]:.1f} to {row['ci95'][1]:.1f}")
+    if row["delta"] is None:
+        return Cell(f"{row['score']:.1f}", row["score"], details="; ".join(details))
+    low, high = row["delta_ci95"]
+    sign = direction(row)
+    details.append(f"difference {row['delta']:+.1f}, 95 % interval {low:+.1f} to {high:+.1f}")
+    details.append(probability(row["p_value"]))
+    if row["p_holm"] is not None:
+        details.append(f"{probability(row['p_holm'])} after Holm's correction")
+    details.append("significant" if sign else "not distinguishable from zero")
+    mark = "*" if sign else ""
+    return Cell(f"{row['score']:.1f}", row["score"], f"{row['delta']:+.1f}{mark}", sign, "; ".join(details))
+
+
+def everything(run: FinishedRun) -> list[list[Any]]:
+    """Every measured row of scores.json as one line under the heads of `ALL`."""
+    lines = []
+    for name, cells in run.cells.items():
+        for key, row in cells.items():
+            state = row["status"] if row["reason"] is None else f"{row['status']}: {row['reason']}"
+            numbers = [row["score"], _interval(row["ci95"]), row["n"], row["delta"], _interval(row["delta_ci95"])]
+            numbers += [row["p_value"], row["p_holm"], row["unparseable"]]
+            lines.append([name, TITLES.get(key, key), *numbers, state])
+    return lines
+
+
+def _interval(ends: list[float] | None) -> str:
+    return "" if ends is None else f"{ends[0]:.1f} to {ends[1]:.1f}"

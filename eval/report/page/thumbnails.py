@@ -1,0 +1,58 @@
+"""Pictures inside the page: small copies of the benchmarks' images, and maps of attention, as data URIs."""
+
+import base64
+import io
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+from PIL import Image
+
+from eval.data.benchmarks import Benchmark
+from eval.data.image_sample import row_at
+from eval.data.mirror import split_files
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.images import open_image
+
+
+SIDE = 320  # pixels at most
+SHADE = (16, 18, 24)
+OPAQUE = 0.85  # where there is no attention
+
+
+def thumbnail(image: Image.Image) -> str:
+    """A data URI of a copy that is at most `SIDE` pixels wide and high."""
+    small = image.copy()
+    small.thumbnail((SIDE, SIDE))
+    return _data_uri(small, "WEBP", quality=80)
+
+
+def shade_map(share: list[list[float]]) -> str:
+    """A data URI of a map (rows, columns): one pixel a visual token, a shade over all that is not attended."""
+    values = np.array(share)
+    alpha = 255 * OPAQUE * (1 - values / max(values.max(), 1e-12))
+    colour = np.broadcast_to(np.array(SHADE), (*values.shape, 3))
+    return _data_uri(Image.fromarray(np.dstack([colour, alpha]).round().astype(np.uint8), "RGBA"), "PNG")
+
+
+def _data_uri(image: Image.Image, form: str, **options: int) -> str:
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+
+
+def document_image(root: Path, benchmark: Benchmark, document: int, question: str) -> Image.Image | None:
+    """The image of a document as the harness counts them; None for a text-only one.
+
+    Raises:
+        UserError: the row is not there, asks something else than `question`, or its image cannot be read.
+    """
+    for file in split_files(root, benchmark):
+        rows = pyarrow.parquet.read_metadata(file).num_rows
+        if document < rows:
+            row = row_at(file, document, ["question", "image"])
+            if row["question"].strip() not in question:
+                raise UserError(f"{benchmark.key}: the data is no longer what was evaluated")
+            return row["image"] and open_image(row["image"]["bytes"], f"{benchmark.key} row {document}")
+        document -= rows
+    raise UserError(f"{benchmark.key}: the data is no longer what was evaluated")

@@ -1,0 +1,43 @@
+"""Build an untrained checkpoint and measure the text norm (Eq. 11), from two backbones or from a LLaVA checkpoint."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from modeling_aligned_llava.assembly.from_backbones import assemble
+from modeling_aligned_llava.assembly.from_llava import convert
+from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.methods import method_fields
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m modeling_aligned_llava.assembly", description=__doc__)
+    parser.add_argument("--vision-tower", help="folder or Hub id of a SigLIP, SigLIP2 or CLIP model")
+    parser.add_argument("--language-model", help="folder or Hub id of a causal language model")
+    parser.add_argument("--llava", help="instead of the two: folder or Hub id of a llava-hf checkpoint to convert")
+    parser.add_argument("--method", default="norm-gwc", help="an arm named in configuration/methods.yaml")
+    parser.add_argument("--images", type=Path, help="folder of training images, for arms that are measured on them")
+    parser.add_argument("--chat-template", help="a shipped template; default: the tokenizer's own")
+    parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the projector")
+    args = parser.parse_args()
+    backbones = [args.vision_tower, args.language_model]
+    if (None in backbones) if args.llava is None else any(backbones):
+        raise UserError("give --vision-tower and --language-model, or --llava alone")
+    if args.images is not None and not args.images.is_dir():
+        raise UserError(f"--images: there is no folder {args.images}")
+    fields = method_fields(args.method)
+    images = None if args.images is None else sorted(file for file in args.images.rglob("*") if file.is_file())
+    shared: dict[str, Any] = {"fields": fields, "chat_template": args.chat_template, "images": images}
+    if args.llava is None:
+        out = assemble(args.vision_tower, args.language_model, args.out, seed=args.seed, **shared)
+    else:
+        out = convert(args.llava, args.out, **shared)
+    config = AlignedLlavaConfig.from_pretrained(out)
+    measured = "" if config.visual_norm is None else f", visual norm N = {config.visual_norm:.4f}"
+    print(f"{args.method}: text norm s = {config.text_norm:.4f}{measured}, written to {out}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,206 @@
+"""Build an untrained checkpoint from a vision tower and a language model, and measure the text norm (Eq. 11).
+
+python -m modeling_aligned_llava.assembly --vision-tower DIR --language-model DIR --method norm-gwc --out DIR
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from tokenizers import AddedToken
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
+    LlavaProcessor,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part
+from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.norm_alignment import mean_embedding_norm
+
+from .checkpoint_folder import choose_template, write_checkpoint
+from .initial_norm import start_norm
+
+
+IMAGE_TOKEN = "<image>"  # noqa: S105
+VOCABULARY_MULTIPLE = 64
+
+
+class _TowerKind(NamedTuple):
+    select_strategy: Literal[
+        "full", "default"
+    ]  # "full": every token is a patch; "default": the first one, CLS, is dropped
+    extra_tokens: int
+
+
+# SigLIP2's towers of fixed resolution are siglip_vision_model too.
+_TOWERS = {"siglip_vision_model": _TowerKind("full", 0), "clip_vision_model": _TowerKind("default", 1)}
+
+
+def assemble(
+    vision_tower: str | Path,
+    language_model: str | Path,
+    out: str | Path,
+    *,
+    fields: dict[str, Any],
+    seed: int = 42,
+    chat_template: str | None = None,
+    images: Iterable[str | Path | bytes] | None = None,
+) -> Path:
+    """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
+
+    Args:
+        vision_tower: folder or Hub id of a SigLIP or CLIP model. Its last layer and pooling head, which LLaVA's
+            feature layer -2 leaves unused, are dropped: the same features for less work.
+        language_model: folder or Hub id of a causal language model with its tokenizer.
+        out: folder to write; it appears complete or not at all.
+        fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
+        seed: seed of the projector; the same in every arm, so that arms start alike.
+        chat_template: name of a shipped template; None: the tokenizer's own, which must mark what is learned.
+        images: files of training images in their order, for arms that are measured on the first 64 of them.
+
+    Raises:
+        UserError: a folder is missing or not what it should be, or `out` exists.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out} already exists: remove it or choose another --out")
+    check_source(vision_tower, "vision tower")
+    check_source(language_model, "language model")
+    tower, kind = _load_tower(vision_tower)
+    language = load_part(AutoModelForCausalLM, language_model, "language model")
+    tokenizer = load_part(SavedTokenizer, language_model, "tokenizer")
+    image_processor = load_part(AutoImageProcessor, vision_tower, "image processor")
+    template = choose_template(tokenizer, chat_template, language_model)
+
+    if language.config.tie_word_embeddings and "embed_tokens" not in dict(language.base_model.named_children()):
+        raise UserError(
+            f"language model: {language_model} ({language.config.model_type}) ties its head to embeddings that "
+            "LLaVA's class does not find (they are not called embed_tokens)"
+        )
+    text_norm = mean_embedding_norm(language.get_input_embeddings())  # before new rows join the vocabulary
+    add_special_tokens(tokenizer)
+    _resize_vocabulary(language, len(tokenizer))
+
+    patches = (tower.config.image_size // tower.config.patch_size) ** 2
+    config = AlignedLlavaConfig(
+        vision_config=tower.config,
+        text_config=language.config,
+        image_token_index=tokenizer.get_vocab()[IMAGE_TOKEN],
+        image_seq_length=patches,
+        vision_feature_layer=-1,
+        vision_feature_select_strategy=kind.select_strategy,
+        tie_word_embeddings=language.config.tie_word_embeddings,
+        **{**fields, "text_norm": text_norm},
+    )
+    config.text_config.pad_token_id = tokenizer.pad_token_id
+    model = _join(config, tower, language, seed)
+    _check_same_logits(model, language, language_model)
+    start_norm(model, image_processor, images)
+    model.generation_config = language.generation_config
+    model.generation_config._from_model_config = False  # what stands here is meant, not derived
+    # chat models have several, and their configs disagree on which
+    model.generation_config.eos_token_id = end_tokens(language.generation_config, language.config, tokenizer)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    processor = LlavaProcessor(
+        image_processor=image_processor,
+        tokenizer=tokenizer,
+        patch_size=tower.config.patch_size,
+        vision_feature_select_strategy=kind.select_strategy,
+        num_additional_image_tokens=kind.extra_tokens,
+        chat_template=template,
+        image_token=IMAGE_TOKEN,
+    )
+    # Hub ids for the model card; `save_pretrained` leaves paths on this machine out.
+    config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
+    write_checkpoint(model, processor, out)
+    return out
+
+
+def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
+    config = load_part(AutoConfig, source, "vision tower")
+    vision_config = getattr(config, "vision_config", config)  # a whole SigLIP / CLIP model, or its vision half alone
+    kind = _TOWERS.get(vision_config.model_type)
+    if vision_config.model_type == "siglip2_vision_model":
+        raise UserError(f"vision tower: {source} is a NaFlex tower (any resolution); LLaVA takes SigLIP2's fixed ones")
+    if kind is None:
+        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(_TOWERS)}")
+    vision_config.num_hidden_layers -= 1
+    if vision_config.model_type == "siglip_vision_model":
+        vision_config.vision_use_head = False
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # the report would list every dropped weight as unexpected
+    model, info = load_part(AutoModel, source, "vision tower", config=config, output_loading_info=True)
+    logging.set_verbosity(verbosity)
+    if info["missing_keys"]:
+        raise UserError(f"vision tower: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    return (model if vision_config is config else model.vision_model), kind
+
+
+def add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make sure of `<image>` and of a pad token that is not the end of sequence, which a mask would hide."""
+    vocabulary = tokenizer.get_vocab()
+    if IMAGE_TOKEN not in vocabulary:
+        image = AddedToken(IMAGE_TOKEN, special=True, normalized=False)
+        tokenizer.add_special_tokens({"extra_special_tokens": [image]}, replace_extra_special_tokens=False)
+    if tokenizer.pad_token is None or tokenizer.pad_token == tokenizer.eos_token:
+        known = next((t for t in ("<|finetune_right_pad_id|>", "<|endoftext|>", "<pad>") if t in vocabulary), None)
+        tokenizer.add_special_tokens({"pad_token": known if known not in (None, tokenizer.eos_token) else "<|pad|>"})
+
+
+@torch.no_grad()
+def _resize_vocabulary(language: Any, tokens: int) -> None:
+    """Grow the vocabulary to a multiple of 64; new rows are the mean row, which draws no random numbers."""
+    old: int = language.get_input_embeddings().num_embeddings
+    new = VOCABULARY_MULTIPLE * math.ceil(max(old, tokens) / VOCABULARY_MULTIPLE)
+    if new == old:
+        return
+    language.resize_token_embeddings(new, mean_resizing=False)
+    for layer in (language.get_input_embeddings(), language.get_output_embeddings()):
+        layer.weight[old:] = layer.weight[:old].float().mean(0).to(layer.weight.dtype)
+
+
+def _join(
+    config: AlignedLlavaConfig, tower: PreTrainedModel, language: Any, seed: int
+) -> AlignedLlavaForConditionalGeneration:
+    with torch.device("meta"):
+        model = AlignedLlavaForConditionalGeneration(config)
+    model.model.vision_tower = tower
+    model.model.language_model = language.base_model
+    model.lm_head.weight = language.get_output_embeddings().weight  # not its bias: it would not be saved
+    model.tie_weights()
+    projector = model.model.multi_modal_projector.to_empty(device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    for linear in (projector.linear_1, projector.linear_2):
+        _reset_linear(linear, generator)
+    return model.to(language.dtype).eval()
+
+
+@torch.no_grad()
+def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
+    """torch's default for nn.Linear, as in LLaVA's own code; transformers' std of 0.02 would shrink visual norms."""
+    bound = 1 / math.sqrt(linear.in_features)
+    for parameter in linear.parameters():
+        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
+
+
+@torch.no_grad()
+def _check_same_logits(model: AlignedLlavaForConditionalGeneration, language: Any, source: str | Path) -> None:
+    """LLaVA's class knows a decoder and a plain linear head; what a family does beyond that would be lost silently."""
+    ids = torch.arange(8)[None]
+    if not torch.equal(model(input_ids=ids).logits, language.eval()(input_ids=ids).logits):
+        raise UserError(
+            f"language model: {source} ({language.config.model_type}) changes its logits behind a plain linear head "
+            "(bias, scale or cap), which LLaVA's class does not do"
+        )

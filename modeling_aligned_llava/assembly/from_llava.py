@@ -1,0 +1,96 @@
+"""A llava-hf checkpoint -> an aligned one of any arm; its weights stay as they are, bit for bit.
+
+python -m modeling_aligned_llava.assembly --llava DIR --method norm-gwc --out DIR
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration
+
+from modeling_aligned_llava.chat_templates import chat_template as shipped_template
+from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.checkpoint import check_source, load_part
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.norm_alignment import mean_embedding_norm
+
+from .checkpoint_folder import write_checkpoint
+from .initial_norm import start_norm
+
+
+_NOT_FIELDS = {"model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"}
+
+
+def convert(
+    source: str | Path,
+    out: str | Path,
+    *,
+    fields: dict[str, Any],
+    chat_template: str | None = None,
+    images: Iterable[str | Path] | None = None,
+) -> Path:
+    """Write the checkpoint folder that continues `source` in another arm; in arm `baseline` its logits are the same.
+
+    The text norm is measured on the embeddings as they are: rows that were only added as padding count too.
+
+    Args:
+        source: folder or Hub id of a `LlavaForConditionalGeneration` with its processor.
+        out: folder to write; it appears complete or not at all.
+        fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
+        chat_template: name of a shipped template; None: the checkpoint's own, which may lack generation markers.
+        images: files of training images, for arms that are measured on them.
+
+    Raises:
+        UserError: `source` is missing, another architecture or incomplete, or `out` exists.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out} already exists: remove it or choose another --out")
+    check_source(source, "LLaVA checkpoint")
+    config = load_part(AutoConfig, source, "LLaVA checkpoint")
+    if not isinstance(config, LlavaConfig) or config.model_type != "llava":
+        raise UserError(f"LLaVA checkpoint: {source} is a {config.model_type} model, not llava")
+    processor = load_part(AutoProcessor, source, "processor")
+    if chat_template is not None:
+        processor.chat_template = shipped_template(chat_template)
+    theirs, info = load_part(
+        LlavaForConditionalGeneration, source, "LLaVA checkpoint", dtype="auto", output_loading_info=True
+    )
+    if info["missing_keys"]:
+        raise UserError(f"LLaVA checkpoint: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+
+    saved = {name: value for name, value in theirs.config.to_dict().items() if name not in _NOT_FIELDS}
+    text_norm = mean_embedding_norm(theirs.get_input_embeddings())
+    aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
+    model = _take_over(theirs, aligned)
+    start_norm(model, processor.image_processor, images)
+    write_checkpoint(model, processor, out)
+    return out
+
+
+def _take_over(
+    theirs: LlavaForConditionalGeneration, config: AlignedLlavaConfig
+) -> AlignedLlavaForConditionalGeneration:
+    """The same tensors in our class: every key keeps its name, and only the norm's may be new."""
+    with torch.device("meta"):
+        model = AlignedLlavaForConditionalGeneration(config)
+    norm = model.model.multi_modal_projector.norm
+    new = {f"model.multi_modal_projector.norm.{name}" for name in ([] if norm is None else norm.state_dict())}
+    # Modules move, not tensors: buffers that no checkpoint holds (rotary frequencies) come along.
+    projector = model.model.multi_modal_projector
+    model.model.vision_tower = theirs.model.vision_tower
+    model.model.language_model = theirs.model.language_model
+    model.lm_head = theirs.lm_head
+    projector.linear_1 = theirs.model.multi_modal_projector.linear_1
+    projector.linear_2 = theirs.model.multi_modal_projector.linear_2
+    differing = set(model.state_dict()) ^ set(theirs.state_dict())
+    if differing != new:
+        raise UserError(f"LLaVA checkpoint: its keys do not map to ours: {', '.join(sorted(differing ^ new)[:3])}")
+    model.tie_weights()
+    if norm is not None:
+        norm.to_empty(device="cpu")
+    model.generation_config = theirs.generation_config
+    return model.eval()

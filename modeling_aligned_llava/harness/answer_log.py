@@ -1,0 +1,82 @@
+"""Append-only log of generated answers that survives a kill at any byte; a restarted evaluation continues from it.
+
+An answer is found again only if everything that made it is the same: weights, task, document, prompt, image and
+generation settings. Batches are written whole, so that a resumed run forms the very same batches (and so the very same
+answers, which left padding makes depend on their neighbours in low precision).
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+
+@dataclass(frozen=True)
+class AnswerKey:
+    """What an answer depends on. `prompt`, `image` and `weights` are sha256 digests; `settings` is canonical JSON."""
+
+    weights: str
+    task: str
+    document: int
+    prompt: str
+    image: str
+    settings: str
+
+
+class AnswerLog:
+    """One JSONL file, one line an answer; `path=None` keeps the answers in memory only.
+
+    A last line torn by a kill is cut off when the file is opened. One writer at a time (the runner holds a lock).
+
+    Raises:
+        ValueError: a complete line that is no answer, with its number: the file was edited or is something else.
+    """
+
+    def __init__(self, path: str | Path | None) -> None:
+        self._answers: dict[AnswerKey, str] = {}
+        self._file: BinaryIO | None = None
+        if path is None:
+            return
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab+", buffering=0)
+        self._file.seek(0)
+        content = self._file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            self._file.truncate(whole)
+        for number, line in enumerate(content[:whole].splitlines(), start=1):
+            try:
+                row = json.loads(line)
+                answer = row.pop("answer")
+                self._answers[AnswerKey(**row)] = answer
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                raise ValueError(f"{path} line {number} is not an answer ({error}); delete the file") from None
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def find(self, keys: list[AnswerKey]) -> list[str] | None:
+        """The answers of one batch, or None unless every one of them is known."""
+        found = [self._answers.get(key) for key in keys]
+        return None if None in found else [answer for answer in found if answer is not None]
+
+    def append(self, keys: list[AnswerKey], answers: list[str]) -> None:
+        """Write one batch; it is on its way to the disk when this returns."""
+        self._answers.update(zip(keys, answers, strict=True))
+        if self._file is not None:
+            lines = (json.dumps(asdict(key) | {"answer": answer}) for key, answer in zip(keys, answers, strict=True))
+            block = "".join(line + "\n" for line in lines).encode()
+            written = 0
+            while written < len(block):
+                written += self._file.write(block[written:])
+            os.fsync(self._file.fileno())
+
+    def images(self, task: str) -> dict[int, str]:
+        """Image digest of every answered document of `task` ("" for a text-only one)."""
+        return {key.document: key.image for key in self._answers if key.task == task}
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()

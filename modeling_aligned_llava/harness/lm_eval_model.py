@@ -1,0 +1,167 @@
+"""lm-eval model `aligned_llava`: the decoder of any vision-language checkpoint, or a bare one, on text tasks.
+
+    python -m modeling_aligned_llava.lm_eval_model run --model aligned_llava --model_args pretrained=PATH --tasks mmlu
+
+lm-eval has no entry points for models, so this module is also its command line. Log-likelihoods are those of a plain
+forward pass; what requests share (few-shot blocks, the context of several endings) is computed once, and the
+vocabulary's logits only where a continuation is scored.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+from torch import Tensor
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
+from modeling_aligned_llava.harness.distributed import launched, own_log
+from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
+from modeling_aligned_llava.inference.prefix_tree import CAPACITY, TokenTree, can_read_trees
+from modeling_aligned_llava.loading.checkpoint import load_complete, local_folder
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
+from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+
+
+Request = tuple[tuple[str, str], list[int], list[int]]  # (texts, tokens of the context, tokens of the continuation)
+
+
+@register_model("aligned_llava")
+class AlignedText(HFLM):
+    """Log-likelihoods for lm-eval's `loglikelihood` tasks (and HFLM's own `generate_until`).
+
+    Args:
+        pretrained: checkpoint folder or Hub id, of a vision-language model or a causal language model.
+        dtype: "auto", "float32", "bfloat16", ...
+        device: torch device of the network; under `accelerate launch` the process's own; without a GPU the CPU.
+        batch_size: rows a forward pass; recorded with every score.
+        answer_log: JSONL file that keeps every batch; a killed run continues from it.
+        fingerprint: sha256 of the checkpoint if it is known already (default: computed).
+        shared_prefix: compute what requests share only once, where the model allows it.
+        trust_remote_code: run model code that lies in the checkpoint.
+        progress: called with the number of requests after each batch, instead of a progress bar.
+    """
+
+    def __init__(
+        self,
+        pretrained: str,
+        dtype: str = "auto",
+        device: str | None = None,
+        batch_size: int | str = 1,
+        answer_log: str | None = None,
+        fingerprint: str | None = None,
+        shared_prefix: bool = True,
+        trust_remote_code: bool = False,
+        progress: Callable[[int], None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        folder = local_folder(pretrained)
+        accelerator = launched()
+        if accelerator is not None:
+            device = str(accelerator.device)
+        elif (device or "").startswith("cuda") and not torch.cuda.is_available():
+            device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        multimodal = config.get_text_config() is not config
+        auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+        model = load_complete(auto_class, folder, dtype, trust_remote_code).to(device or "cpu")
+        tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
+        if accelerator is not None:  # what lm-eval reads to give out the documents
+            self.accelerator = accelerator
+            self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
+        self._tree = TokenTree(model) if shared_prefix and can_read_trees(model) else None
+        self.log_to(answer_log)
+        self._weights = fingerprint or hash_checkpoint(folder)
+        self._settings = json.dumps(
+            {
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "batch_size": self.batch_size,
+                "shared_prefix": self._tree is not None,
+                "max_length": self.max_length,
+            },
+            sort_keys=True,
+        )
+        self.progress = progress
+
+    def log_to(self, answer_log: str | None) -> None:
+        """Keep the scores from here on in another file; None keeps them in memory."""
+        self._log = AnswerLog(own_log(answer_log, self.rank))
+
+    def _loglikelihood_tokens(
+        self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        """(summed log-probability of the continuation, whether it is the greedy one), in the order of `requests`."""
+        asked: dict[tuple[int, ...], list[int]] = defaultdict(list)  # what the network reads -> requests
+        for index, (_, context, continuation) in enumerate(requests):
+            if not context or not continuation or len(continuation) > self.max_length:
+                raise ValueError(f"request {index}: {len(context)} and {len(continuation)} tokens cannot be scored")
+            asked[tuple((context + continuation)[-(self.max_length + 1) : -1])].append(index)
+        rows = [list(row) for row in asked]
+        owners = list(asked.values())
+        scored = [max(len(requests[index][2]) for index in indices) for indices in owners]
+        free = [len(row) - tail if self._tree else 0 for row, tail in zip(rows, scored, strict=True)]
+        segments = plan(rows, [""] * len(rows), [(0, most) for most in free], self.batch_size)
+        results: dict[int, tuple[float, bool]] = {}
+        with tqdm(
+            total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
+        ) as bar:
+            for batch in pack(segments, [len(row) for row in rows], self.batch_size, CAPACITY if self._tree else None):
+                members = [row for segment in batch for row in segment.rows]
+                indices = [index for row in members for index in owners[row]]
+                keys = [self._key(requests[index]) for index in indices]
+                answers = self._log.find(keys)
+                if answers is None:
+                    tails = [[requests[index][2] for index in owners[row]] for row in members]
+                    answers = [json.dumps(score) for score in self._score(rows, batch, tails)]
+                    self._log.append(keys, answers)
+                for index, answer in zip(indices, answers, strict=True):
+                    value, greedy = json.loads(answer)
+                    results[index] = value, greedy
+                    self.cache_hook.add_partial("loglikelihood", requests[index][0], (value, greedy))
+                (self.progress or bar.update)(len(indices))
+        return [results[index] for index in range(len(requests))]
+
+    def _key(self, request: Request) -> AnswerKey:
+        tokens = hash_text(json.dumps(request[1:]))
+        return AnswerKey(self._weights, "loglikelihood", 0, tokens, "", self._settings)
+
+    @torch.inference_mode()
+    def _score(
+        self, rows: list[list[int]], batch: list[Segment], tails: list[list[list[int]]]
+    ) -> Iterator[tuple[float, bool]]:
+        """Scores of the continuations `tails[i]` of the batch's row i, row by row."""
+        members = [row for segment in batch for row in segment.rows]
+        kept = {row: max(len(tail) for tail in options) for row, options in zip(members, tails, strict=True)}
+        logits = (
+            self._tree.read(rows, batch, kept)
+            if self._tree
+            else self._padded([rows[row] for row in members], max(kept.values()))
+        )
+        for row, options in zip(logits, tails, strict=True):  # row: (kept, vocabulary)
+            total, greedy = row.float().logsumexp(-1), row.argmax(-1)
+            for tail in options:
+                target = torch.tensor(tail, device=row.device)
+                chosen = row[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
+                value = (chosen - total[-len(tail) :]).sum()
+                yield value.item(), bool((greedy[-len(tail) :] == target).all())
+
+    def _padded(self, rows: list[list[int]], kept: int) -> list[Tensor]:
+        """Logits of the last `kept` tokens of each row, for models that cannot read a tree: (kept, vocabulary)."""
+        width = max(len(row) for row in rows)
+        pad = self.tokenizer.pad_token_id or 0
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device)
+        ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self.model.device)
+        places = (mask.cumsum(-1) - 1).clamp(min=0)
+        return list(self.model(ids, attention_mask=mask, position_ids=places, logits_to_keep=kept).logits)
+
+
+if __name__ == "__main__":
+    from lm_eval.__main__ import cli_evaluate
+
+    cli_evaluate()

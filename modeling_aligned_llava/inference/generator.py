@@ -1,0 +1,154 @@
+"""Greedy answers of any image-text-to-text checkpoint, many rows at a time: with or without images, left-padded.
+
+Decoding never depends on what `generation_config.json` happens to hold (the paper: "greedy decoding for all tasks");
+only the end-of-sequence tokens are taken from the checkpoint.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig
+
+from modeling_aligned_llava.connectors import NORM, load_aligned
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.prefix_plan import Segment
+from modeling_aligned_llava.inference.prefix_tree import TokenTree, can_read_trees
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_complete
+
+
+FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
+# Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+
+@dataclass
+class Generator:
+    """A network with its processor; no `nn.Module`, because lmms-eval deletes those among an adapter's attributes."""
+
+    model: Any
+    processor: Any
+
+    @functools.cached_property
+    def tree(self) -> TokenTree | None:
+        """Reads what rows share once; None if the model cannot."""
+        fixed = self.model.config.model_type in FIXED_RESOLUTION
+        return TokenTree(self.model) if fixed and can_read_trees(self.model) else None
+
+    def render(self, text: str, images: int) -> str:
+        """One user turn as the checkpoint's chat template writes it, `images` pictures before the text.
+
+        Image tokens written out in `text` itself are removed: a document must not open an image slot.
+        """
+        image_token = self.processor.image_token
+        while "<image>" in text or image_token in text:
+            text = text.replace("<image>", "").replace(image_token, "")
+        content = [{"type": "image"}] * images + [{"type": "text", "text": text}]
+        turn = [{"role": "user", "content": content}]
+        prompt = self.processor.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        if prompt.count(image_token) != images:
+            raise ValueError(f"the chat template wrote {prompt.count(image_token)} image slots for {images} images")
+        return prompt
+
+    def tokenize(self, prompts: list[str], images: list[int]) -> list[list[int]]:
+        """Token ids of rendered prompts, with as many tokens for each of their pictures as the processor writes.
+
+        Only for towers of fixed resolution (LLaVA), where that number is the same for every picture.
+        """
+        image_id = self.processor.image_token_id
+        rows = self.processor.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        if not any(images):
+            return rows
+        slot = self.processor(images=[Image.new("RGB", (8, 8))], text=[self.processor.image_token])["input_ids"][0]
+        patches = sum(token == image_id for token in slot)
+        return [[t for token in row for t in ([token] * patches if token == image_id else [token])] for row in rows]
+
+    @torch.inference_mode()
+    def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
+        """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
+        inputs = self.inputs(prompts, images)
+        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
+        return self._texts(ids[:, inputs["input_ids"].shape[1] :])
+
+    def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
+        """What the network is given for rendered prompts, on its device; `images` as for `answer`."""
+        flat = [image for row in images for image in row]
+        return self.processor(
+            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
+        ).to(self.model.device, self.model.dtype)
+
+    @torch.inference_mode()
+    def answer_shared(
+        self, rows: list[list[int]], batch: list[Segment], images: list[list[Image.Image]], max_new_tokens: int
+    ) -> list[str]:
+        """Greedy continuations of tokenized rows, in the order of the segments; needs a `tree`.
+
+        Args:
+            rows: as `tokenize` gives them.
+            batch: segments of `rows`; one that shares nothing has a single row.
+            images: the pictures of each segment; where it shares something, they lie in the shared part.
+        """
+        assert self.tree is not None
+        pixels = [self._pixels(pictures) if pictures else None for pictures in images]
+        active = [row for segment in batch for row in segment.rows]
+        logits = self.tree.read(rows, batch, dict.fromkeys(active, 1), max_new_tokens, pixels)
+        ends = set(self.model.generation_config.eos_token_id)
+        answers: dict[int, list[int]] = {row: [] for row in active}
+        chosen = torch.cat(logits).argmax(-1).tolist()
+        while active:
+            for row, token in zip(active, chosen, strict=True):
+                answers[row].append(token)
+            active = [row for row in active if answers[row][-1] not in ends and len(answers[row]) < max_new_tokens]
+            if active:
+                chosen = self.tree.append(active, [answers[row][-1] for row in active]).argmax(-1).tolist()
+        return self._texts(list(answers.values()))
+
+    def _pixels(self, pictures: list[Image.Image]) -> Tensor:
+        processed = self.processor.image_processor(pictures, return_tensors="pt")
+        return processed["pixel_values"].to(self.model.device, self.model.dtype)
+
+    def _texts(self, ids: Any) -> list[str]:
+        answers = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        return [CONTROL_CHARACTERS.sub("", answer) for answer in answers]
+
+
+def _configuration(folder: str, trust_remote_code: bool) -> Any:
+    """The checkpoint's configuration; a LLaVA's vision tower ends at the layer that its projector reads."""
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    if config.model_type in FIXED_RESOLUTION and isinstance(config.vision_feature_layer, int):
+        unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
+        config.vision_config.num_hidden_layers -= unused
+        config.vision_feature_layer += unused
+    return config
+
+
+def load_generator(
+    folder: str, dtype: str = "auto", device: str = "cpu", trust_remote_code: bool = False
+) -> Generator:
+    """Load a checkpoint, complete, for greedy decoding with its own processor."""
+    config = _configuration(folder, trust_remote_code)
+    if getattr(config, NORM, None) is not None:  # its own class would load it without the norm
+        model = load_aligned(folder, dtype=dtype).eval()
+    else:
+        model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code, config=config)
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    tokenizer = processor.tokenizer
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    # Replaced, not passed to generate(): there, fields left unset are filled from the checkpoint's own.
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        num_beams=1,
+        repetition_penalty=1.0,
+        eos_token_id=end_tokens(model.generation_config, model.config.get_text_config(), tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return Generator(model.to(device), processor)

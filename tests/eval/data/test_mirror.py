@@ -1,0 +1,73 @@
+import shutil
+
+import pytest
+
+from eval.data import mirror
+from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from modeling_aligned_llava.errors import UserError
+from tests.benchmark_stand_in import mmlu, pope, scienceqa, write_dataset
+
+
+@pytest.fixture
+def root(tmp_path):
+    write_dataset(tmp_path / "lmms-lab-encoder/POPE", {"default": {"test": pope(6)}})
+    write_dataset(
+        tmp_path / "lmms-lab-encoder/ScienceQA",
+        {"ScienceQA-FULL": {"test": scienceqa(8)}, "ScienceQA-IMG": {"test": scienceqa(2)}},
+    )
+    return tmp_path
+
+
+def test_rows_are_those_of_the_scored_split(root):
+    assert mirror.count_rows(root, BY_KEY["pope"]) == 6
+    assert mirror.count_rows(root, BY_KEY["scienceqa"]) == 8
+
+
+def test_a_limit_holds_for_every_subject(root):
+    subjects = mmlu(3)
+    everything = {
+        "test": ([row for splits in subjects.values() for row in splits["test"][0]], subjects["anatomy"]["test"][1])
+    }
+    write_dataset(root / "cais/mmlu", subjects | {"all": everything})  # as on the Hub: all of them once more
+    assert mirror.count_rows(root, BY_KEY["mmlu"]) == 3 * 57
+    assert mirror.count_rows(root, BY_KEY["mmlu"], limit=2) == 2 * 57
+    assert (
+        mirror.count_rows(root, BY_KEY["pope"], limit=4) == 4 and mirror.count_rows(root, BY_KEY["pope"], limit=9) == 6
+    )
+
+
+def test_parts_are_named_row_by_row(root):
+    assert mirror.subtask_names(root, BY_KEY["pope"]) == ["random"] * 6
+    assert mirror.subtask_names(root, BY_KEY["scienceqa"]) == []  # no column `subject` here
+
+
+def test_a_folder_without_a_card_is_counted_by_file_names(root):
+    (root / "lmms-lab-encoder/POPE/README.md").unlink()
+    assert mirror.count_rows(root, BY_KEY["pope"]) == 6
+
+
+def test_missing_folder_split_or_broken_file_is_named(root):
+    with pytest.raises(UserError, match=r"mmstar: no folder .*Lin-Chen/MMStar"):
+        mirror.count_rows(root, BY_KEY["mmstar"])
+    write_dataset(root / "Lin-Chen/MMStar", {"val": {"train": pope(2)}})
+    with pytest.raises(UserError, match=r"mmstar: .* no parquet rows of split val"):
+        mirror.count_rows(root, BY_KEY["mmstar"])
+    path = root / "lmms-lab-encoder/POPE/default/test-00000-of-00001.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(UserError, match=r"pope: .*test-00000-of-00001\.parquet is not readable"):
+        mirror.count_rows(root, BY_KEY["pope"])
+
+
+def test_fingerprint_follows_content_not_place(root, tmp_path):
+    before = mirror.fingerprint(root, BY_KEY["pope"])
+    copy = tmp_path / "copy"
+    shutil.copytree(root / "lmms-lab-encoder", copy / "lmms-lab-encoder")
+    (copy / "lmms-lab-encoder/POPE/.cache").mkdir()
+    (copy / "lmms-lab-encoder/POPE/.cache/lock").write_text("download")
+    assert mirror.fingerprint(copy, BY_KEY["pope"]) == before
+    write_dataset(copy / "lmms-lab-encoder/POPE", {"default": {"test": pope(5)}})
+    assert mirror.fingerprint(copy, BY_KEY["pope"]) != before
+
+
+def test_the_paper_has_nine_columns():
+    assert [b.paper_n for b in BENCHMARKS] == [1164, 1500, 9000, 2277, 1000, 4241, 3088, 10042, 14042]

@@ -1,0 +1,141 @@
+"""A finished run made of stand-ins: two benchmarks with sample logs, a record, training logs, tiny checkpoints."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from datasets import Features
+
+from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.scoring.items import Items
+from eval.scoring.scores import Arm, score_rows
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
+from tests import benchmark_stand_in as stand_in
+
+
+QUESTIONS = 12
+RIGHT = {"baseline": "111111111100", "norm": "111000111100", "lm": "110011001100"}  # by question, 1 for right
+NOT_RUN = {"status": "not run", "reason": "not asked for"}
+
+
+def write_data(root: Path, boxes: bool = True) -> Path:
+    """POPE and MMLU of a data root, with the boxes of POPE's questions."""
+
+    def only(split: str, rows: tuple[list[dict], Features]) -> dict[str, Any]:
+        return {"default": {split: rows}}
+
+    stand_in.write_dataset(root / BY_KEY["pope"].folder, only("test", stand_in.pope(QUESTIONS)))
+    if boxes:
+        content = {BY_KEY["pope"].folder: {str(i): [[2, 2, 16, 16]] for i in range(QUESTIONS)}}
+        (root / "boxes.json").write_text(json.dumps(content))
+    return root
+
+
+def write_run(
+    folder: Path, checkpoint: Path | None, arms: tuple[str, ...] = ("baseline", "norm"), **failed: str
+) -> Path:
+    """A run of `arms` (keys of RIGHT) on `checkpoint`; `failed`: arm -> the reason why its POPE failed."""
+    write_data(folder / "data" / "mirrors")
+    results, models = {}, {}
+    for name in arms:
+        items = Items()
+        for number, right in enumerate(RIGHT[name]):
+            items.add(f"pope/{number}", right == "1")
+        pope: dict[str, Any] = {"status": "ok", "reason": None, "score": items.score(False), "unparseable": 0.02}
+        pope["items"] = vars(items)
+        if name in failed:
+            pope = {"status": "failed", "reason": failed[name]}
+        elif name == "lm":
+            pope = {"status": "not run", "reason": "a language model sees no images"}
+        else:
+            _write_samples(folder / "harness" / name / "pope", name, pope)
+        mmlu = _write_mmlu(folder / "harness" / name / "mmlu", name)
+        results[name] = {b.key: dict(NOT_RUN) for b in BENCHMARKS} | {"pope": pope, "mmlu": mmlu}
+        stage = folder / "checkpoints" / name / "stage2"
+        if checkpoint is not None:
+            stage.mkdir(parents=True)
+            for file in checkpoint.iterdir():
+                (stage / file.name).symlink_to(file)
+            write_logs(stage)
+        models[name] = {"method": name, "seed": 42, "backbone": "toy", "path": str(folder / "elsewhere" / name)}
+        models[name]["sha256"] = hash_checkpoint(checkpoint) if checkpoint else "0" * 64
+    rows = score_rows([Arm(name, "toy", name, 42) for name in arms], results, "baseline")
+    (folder / "scores.json").write_text(json.dumps(rows))
+    (folder / "run.json").write_text(json.dumps(_record(models)))
+    return folder
+
+
+def _record(models: dict[str, Any]) -> dict[str, Any]:
+    tasks = {"pope": {"rows": QUESTIONS, "sha256": "1" * 64}, "mmlu": {"rows": QUESTIONS, "sha256": "2" * 64}}
+    return {
+        "settings": {"trust_remote_code": False, "batch_size": 4, "tasks": ["pope", "mmlu"]},
+        "models": models,
+        "data": {"root": "/home/somebody/data", "tasks": tasks},
+        "versions": {"python": "3.11", "torch": "2"},
+        "code": None,
+        "hardware": {"cpu": "a processor", "cores": 2, "gpus": [], "system": "Linux"},
+    }
+
+
+def _write_samples(folder: Path, name: str, result: dict[str, Any]) -> None:
+    asked, _ = stand_in.pope(QUESTIONS)
+    lines = []
+    for number, (row, right) in enumerate(zip(asked, RIGHT[name], strict=True)):
+        wrong = {"yes": "no", "no": "yes"}[row["answer"]]
+        answer = row["answer"] if right == "1" else f"{wrong} <script>alert('{name}')</script>"
+        lines.append(
+            {
+                "doc_id": number,
+                "target": row["answer"],
+                "filtered_resps": answer,
+                "input": f"{row['question']}\nOne word.",
+            }
+        )
+    _write_task(folder, "20260101_000000_samples_pope.jsonl", lines, result)
+
+
+def _write_mmlu(folder: Path, name: str) -> dict[str, Any]:
+    """MMLU by likelihood: the right choice is B."""
+    items, lines = Items(), []
+    for number, right in enumerate(RIGHT[name]):
+        items.add(f"mmlu_anatomy/{number}", right == "1", "mmlu_anatomy")
+        lines.append(
+            {
+                "doc_id": number,
+                "doc": {"choices": ["one", "two"]},
+                "target": "1",
+                "arguments": {"gen_args_0": {"arg_0": f"Question {number}?"}},
+                "filtered_resps": [["-2.0", "False"], ["-1.0" if right == "1" else "-3.0", "True"]],
+                "acc": float(right),
+            }
+        )
+    result = {"status": "ok", "reason": None, "score": items.score(True), "unparseable": 0.0, "items": vars(items)}
+    _write_task(folder, "samples_mmlu_anatomy_2026-01-01T00-00-00.000000.jsonl", lines, result)
+    return result
+
+
+def _write_task(folder: Path, log: str, lines: list[dict[str, Any]], result: dict[str, Any]) -> None:
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / log).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def write_logs(stage: Path) -> None:
+    """Three logged steps; the first two are clipped, by 0.5 and by 0.25."""
+    steps = ((10, 4.0, 0.5), (20, 2.0, 0.25), (30, 1.0, 1.0))
+    series = {"tokens": 4, "norm": [1.0, 2.0, 3.0], "cosine": [0.5, 0.7]}
+    logs = {
+        "log": [{"step": step, "loss": loss} for step, loss, _ in steps] + [{"step": 30, "train_runtime": 1.0}],
+        "gradients": [
+            {
+                "step": step,
+                "grad_norm": loss,
+                "clip_factor": clip,
+                "parts": {"projector": {"grad_norm": loss, "share": 1.0, "update_ratio": 0.01 * loss}},
+            }
+            for step, loss, clip in steps
+        ],
+        "probe": [{"step": step, "visual": series, "text": series} for step in (0, 30)],
+    }
+    for name, lines in logs.items():
+        (stage / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,0 +1,219 @@
+"""The card of a checkpoint and its publication, against a stand-in of the Hub."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import model_index_to_eval_results
+
+from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.report import push
+from eval.report.card import is_official, model_card
+from eval.scoring.scores import Arm, score_rows
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
+from tests import REPOSITORY
+from tests.eval.scoring.test_scores_and_tables import nine
+from tests.hub_stand_in import TOKEN, HubStandIn
+
+
+RECIPE = {"method": "norm-gwc", "global_batch_size": "64", "learning_rates": "{'a|b': 0.001}", "max_grad_norm": "1.0"}
+PRIVATE = "/home/somebody"  # stands for every path on a machine
+
+
+def write(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture
+def results(tiny_checkpoint, tmp_path):
+    """A run with two arms; MMStar failed. Returns (run folder, checkpoint of norm-gwc)."""
+    run = tmp_path / "results/toy"
+    for method in ("baseline", "norm-gwc"):
+        stage1, stage2 = (run / "checkpoints" / method / stage for stage in ("stage1", "stage2"))
+        shutil.copytree(tiny_checkpoint(method), stage2)
+        paths = {"output_dir": f"{PRIVATE}/out", "data_path": f"{PRIVATE}/a.json"}
+        backbones = {"vision_tower": f"{PRIVATE}/siglip", "language_model": "Qwen/Qwen2.5-7B-Instruct"}
+        write(stage1 / "settings.json", RECIPE | paths | backbones | {"dataset": "liuhaotian/LLaVA-Pretrain"})
+        write(stage2 / "settings.json", RECIPE | paths | {"dataset": "tinyworld", "global_batch_size": "32"})
+        write(stage2 / "training_complete.json", {"method": method, "seed": 42, "steps": 300})
+        write(stage2 / "optimizer.json", {"not": "published"})
+    gain = {"l2": 0.5, "mean_abs": 0.0134, "mean_abs_std": 0.0, "std": 0.0}
+    write(stage2 / "norm_parameters.json", {"gain": gain, "bias": gain})
+    norms = {"mean": 1.5, "std": 0.25, "median": 1.25, "count": 8}
+    profile = {"model": f"{PRIVATE}/x", "images": 2, "norms": {"text embeddings": norms}, "ratio": 1.0}
+    write(stage2 / "norm_profile.json", profile)
+    folders = {method: run / "checkpoints" / method / "stage2" for method in ("baseline", "norm-gwc")}
+    models = {
+        name: {"method": name, "seed": 42, "backbone": "toy", "path": str(path), "sha256": hash_checkpoint(path)}
+        for name, path in folders.items()
+    }
+    record = {
+        "models": models,
+        "data": {"root": str(tmp_path / "mirrors")},
+        "versions": {"python": "3.11.0", "lmms-eval": "0.7.3"},
+        "hardware": {"cpu": "a CPU", "gpus": []},
+    }
+    write(run / "run.json", record)
+    failed = {"status": "failed", "reason": f"ValueError: {PRIVATE}/a | b"}
+    arms = [Arm(name, "toy", name, 42) for name in models]
+    scores = {"baseline": nine(20), "norm-gwc": nine(30, mmstar=failed)}
+    write(run / "scores.json", score_rows(arms, scores, "baseline"))
+    return run, folders["norm-gwc"]
+
+
+def test_metadata_is_the_hubs(results):
+    run, checkpoint = results
+    card = ModelCard(str(model_card(checkpoint, run, "someone/aligned")))  # parsed again
+    metadata = yaml.safe_load(card.content.split("---")[1])
+    assert metadata["base_model"] == ["Qwen/Qwen2.5-7B-Instruct"]
+    assert (metadata["pipeline_tag"], metadata["library_name"]) == ("image-text-to-text", "transformers")
+    assert metadata["datasets"] == ["liuhaotian/LLaVA-Pretrain"]
+    assert metadata["license"] == "other"  # the vision tower's is not known
+    name, entries = model_index_to_eval_results(metadata["model-index"])
+    assert name == "aligned" and len(entries) == len(BENCHMARKS) - 1
+    assert {entry.metric_value for entry in entries} == {75.0}
+    assert "official" in card.text and not {entry.dataset_type for entry in entries} & {b.folder for b in BENCHMARKS}
+    hellaswag = next(entry for entry in entries if entry.dataset_type == "toy-hellaswag")
+    assert hellaswag.task_type == "text-generation" and hellaswag.metric_name == "hellaswag acc_norm,none, percent"
+
+
+def test_the_text_says_what_is_known_and_what_is_not(results):
+    run, checkpoint = results
+    text = model_card(checkpoint, run, "someone/aligned").text
+    for line in (
+        "| vision tower | not recorded | not known here |",
+        "| language model | Qwen/Qwen2.5-7B-Instruct | apache-2.0 |",
+        "| data | tinyworld | apache-2.0 |",
+        "| setting | stage1 | stage2 |",
+        "| global_batch_size | 64 | 32 |",
+        r"| learning_rates | {'a\|b': 0.001} | {'a\|b': 0.001} |",
+        "Mean absolute gain 0.0134",
+        "| text embeddings | 1.5000 | 0.2500 | 1.2500 | 8 |",
+        "- mmstar: failed (ValueError)",
+        "- pope: 10.0% of the answers could not be read",
+        "| toy baseline | 50.00<br>",
+        "This checkpoint is **toy norm-gwc**, seed 42.",
+        "| Qwen2.5-7B norm-gwc (paper) | 77.66 |",
+        'from_pretrained("someone/aligned", trust_remote_code=True)',
+    ):
+        assert line in text, line
+    assert PRIVATE not in text and str(run.parent) not in text
+    assert str(model_card(checkpoint, run, "someone/aligned")) == str(model_card(checkpoint, run, "someone/aligned"))
+
+
+def test_tables_of_the_card_are_tables(results):
+    run, checkpoint = results
+    lines = model_card(checkpoint, run, "a/b").text.splitlines()
+    for before, rule, after in zip(lines, lines[1:], lines[2:], strict=False):
+        if rule.startswith("|---"):
+            columns = [line.replace("\\|", "").count("|") for line in (before, rule, after)]
+            assert len(set(columns)) == 1, (before, rule, after)
+
+
+def test_a_bare_checkpoint_has_a_card_too(results, tmp_path):
+    run, checkpoint = results
+    bare = tmp_path / "bare"
+    shutil.copytree(checkpoint, bare)
+    for name in ("settings.json", "norm_parameters.json", "norm_profile.json", "training_complete.json"):
+        (bare / name).unlink()
+    text = model_card(bare, run, "a/b").text
+    assert "Not recorded beside the weights." in text and "| data | not recorded |" in text
+    assert "Norm profile" not in text and "after training" not in text
+
+
+def test_the_licence_is_the_strictest_known_one(results):
+    run, checkpoint = results
+    config = json.loads((checkpoint / "config.json").read_text())
+    expected = {
+        "Qwen/Qwen2.5-7B-Instruct": "apache-2.0",
+        "meta-llama/Llama-3.2-3B-Instruct": "llama3.2",
+        "someone/else": "other",
+    }
+    for language, licence in expected.items():
+        config["vision_config"]["_name_or_path"] = "google/siglip-so400m-patch14-384"
+        config["text_config"]["_name_or_path"] = language
+        write(checkpoint / "config.json", config)
+        record = json.loads((run / "run.json").read_text())
+        record["models"]["norm-gwc"]["sha256"] = hash_checkpoint(checkpoint)
+        write(run / "run.json", record)
+        card = model_card(checkpoint, run, "a/b")
+        assert (card.data.license, card.data.base_model) == (licence, ["google/siglip-so400m-patch14-384", language])
+
+
+def test_only_official_sizes_are_official(tmp_path):
+    cells = [{"benchmark": b.key, "status": "ok", "n": b.paper_n} for b in BENCHMARKS]
+    assert is_official(cells, tmp_path)
+    assert not is_official([cells[0] | {"n": 100}, *cells[1:]], tmp_path)
+    assert not is_official([], tmp_path)
+    (tmp_path / "boxes.json").write_text("{}")
+    ocrbench = [{"benchmark": "ocrbench", "status": "ok", "n": BY_KEY["ocrbench"].paper_n}]
+    assert not is_official(ocrbench, tmp_path)
+
+
+def test_a_wrong_call_is_one_line(results, tmp_path, monkeypatch):
+    run, checkpoint = results
+
+    def message(*arguments):
+        monkeypatch.setattr("sys.argv", ["push", *map(str, arguments), "--dry-run"])
+        with pytest.raises(UserError) as error:
+            push.main()
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    assert "no checkpoint there" in message(tmp_path / "no", "a/b", "--results", run)
+    assert "run.json" in message(checkpoint, "a/b", "--results", tmp_path)
+    assert "is no name for a repository" in message(checkpoint, "a/b/c", "--results", run)
+    (checkpoint / "model.safetensors").write_bytes(b"others")
+    assert "not among those" in message(checkpoint, "a/b", "--results", run)
+    write(checkpoint / "config.json", {"model_type": "llava"})
+    assert "holds a llava model" in message(checkpoint, "a/b", "--results", run)
+
+
+def publish(env, *arguments):
+    command = [sys.executable, "-m", "eval.report.push", *map(str, arguments)]
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)  # noqa: S603
+    assert TOKEN not in done.stdout + done.stderr
+    return done
+
+
+def test_one_commit_with_card_and_weights(results):
+    run, checkpoint = results
+    config = json.loads((checkpoint / "config.json").read_text())
+    with HubStandIn() as hub:
+        arguments = (checkpoint, "someone/aligned", "--results", run)
+        dry = publish(hub.env, *arguments, "--dry-run")
+        assert dry.returncode == 0 and "model-index" in dry.stdout and "model.safetensors" in dry.stdout
+        assert not [request for request in hub.requests if request.startswith(("POST", "PUT"))]
+
+        hub.failures["PUT /lfs"] = 1  # the client tries again by itself
+        done = publish(hub.env, *arguments, "--private", "--revision", "v1")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"published: {hub.endpoint}/someone/aligned/commit/")
+        assert len([request for request in hub.requests if "/commit/" in request]) == 1
+        assert hub.repositories["someone/aligned"]["visibility"] == "private" and not hub.files["main"]
+
+        refused = publish(hub.env | {"HF_TOKEN": "hf_wrong"}, *arguments)
+        assert refused.returncode == 1 and refused.stderr.count("\n") == 1 and "401" in refused.stderr
+    there = hub.files["v1"]
+    assert there["model.safetensors"] == (checkpoint / "model.safetensors").read_bytes()
+    assert json.loads(there["config.json"]) == config
+    assert ModelCard(there["README.md"].decode()).data.eval_results
+    assert {"modeling_aligned_llava.py", "hub_folder.py", "tokenizer.json", "chat_template.jinja"} <= set(there)
+    assert not {"settings.json", "optimizer.json", "training_complete.json"} & set(there)
+
+
+def test_local_paths_in_an_old_configuration_are_left_out(results):
+    _, checkpoint = results
+    config = json.loads((checkpoint / "config.json").read_text())
+    config["text_config"]["_name_or_path"] = f"{PRIVATE}/llama"
+    config["vision_config"]["_name_or_path"] = "google/siglip-so400m-patch14-384"
+    write(checkpoint / "config.json", config)
+    published = json.loads(push.published_files(checkpoint)["config.json"])
+    assert "_name_or_path" not in published["text_config"]
+    assert published["vision_config"]["_name_or_path"] == "google/siglip-so400m-patch14-384"

@@ -1,0 +1,355 @@
+"""The real harnesses on a stand-in mirror: whole runs, kills, an oracle. Slow: each worker imports its harness."""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from lmms_eval.api.model import lmms
+
+from eval.data import mirror
+from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.scoring import items as samples
+from eval.suite.harnesses import LmmsEval
+from eval.suite.job import Job, Task
+from eval.suite.runner import only_writer
+from eval.suite.worker import enter_workspace
+from tests import REPOSITORY
+from tests.benchmark_stand_in import ocrbench, write_dataset
+
+
+pytestmark = pytest.mark.slow
+NINE = [benchmark.key for benchmark in BENCHMARKS]
+MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory):
+    """A folder that, on PYTHONPATH, lets no process connect anywhere; attempts are written down in it."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "sitecustomize.py").write_text(
+        "import socket\n"
+        "def refuse(self, address, *rest):\n"
+        f"    open({str(site / 'attempts')!r}, 'a').write(repr(address) + chr(10))\n"
+        "    raise OSError(f'the test allows no connection: {address}')\n"
+        "socket.socket.connect = socket.socket.connect_ex = refuse\n"
+    )
+    return site
+
+
+def suite(run, root, models, *options, site="", **popen):
+    command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", root, "--max-new-tokens", "4"]
+    command += [*options, "--models", *(f"{name}={path}" for name, path in models.items())]
+    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{REPOSITORY}", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(  # noqa: S603
+        [str(part) for part in command], env=environment, stderr=subprocess.PIPE, text=True, **popen
+    )
+
+
+def finish(process):
+    _, errors = process.communicate(timeout=400)
+    return process.returncode, errors
+
+
+def content(run):
+    return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.json") if "cache" not in path.parts}
+
+
+@pytest.fixture(scope="module")
+def whole_run(tiny_llava, tiny_language_model, mirror_root, tmp_path_factory, guarded):
+    run = tmp_path_factory.mktemp("run")
+    models = {"baseline": tiny_llava, "norm": tiny_llava, "language-model": tiny_language_model}
+    code, errors = finish(suite(run, mirror_root, models, site=guarded))
+    assert code == 0, errors
+    return run, models
+
+
+def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
+    run, _ = whole_run
+    rows = [row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"]
+    cells = {(row["method"], row["benchmark"]): row for row in rows}
+    assert {key for key, row in cells.items() if row["status"] == "ok"} == (
+        {(method, key) for method in ("baseline", "norm") for key in [*NINE, "avg"]}
+        | {("language-model", "hellaswag"), ("language-model", "mmlu")}
+    )
+    assert [cells["baseline", key]["n"] for key in NINE] == [2, 4, 4, 4, 1000, 4, 4, 4, 228]
+    assert all(cells["norm", key]["delta"] == 0 for key in [*NINE, "avg"])
+
+
+def test_no_connection_was_tried(whole_run, guarded):
+    assert not (guarded / "attempts").exists()
+    code = "import socket; socket.create_connection(('127.0.0.1', 9))"
+    probe = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(guarded)}, check=False)  # noqa: S603
+    assert probe.returncode == 1 and (guarded / "attempts").exists()  # the guard does guard
+
+
+def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
+    run, models = whole_run
+    with only_writer(run / "logs"):
+        code, errors = finish(suite(run, mirror_root, models))
+    assert code == 1 and errors.startswith(f"error: another evaluation works in {run}")
+
+
+def test_a_second_run_changes_nothing(whole_run, mirror_root):
+    run, models = whole_run
+    before = content(run)
+    times = {path: (run / path).stat().st_mtime_ns for path in before}
+    code, errors = finish(suite(run, mirror_root, models))
+    assert code == 0, errors
+    assert content(run) == before
+    assert {path: (run / path).stat().st_mtime_ns for path in before} == times
+
+
+def test_nothing_is_written_into_the_data(whole_run, mirror_root):
+    assert not list(mirror_root.rglob("*submission*"))
+
+
+def test_killed_at_ten_points_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror_root, tmp_path):
+    """Killed the hard way, the runner alone: its workers must not live on; at most the batch in flight is lost."""
+    run, _ = whole_run
+    tasks = ("ocrbench", "pope", "hellaswag", "mmlu")
+    options = ("--tasks", *tasks, "--batch-size", "16")
+    lost = 0
+
+    def logged():
+        return sum(len(path.read_bytes().splitlines()) for path in (tmp_path / "answers").glob("*.jsonl"))
+
+    clock = random.Random(0)
+    kills = 0
+    for _ in range(40):
+        if kills == 10:
+            break
+        process = suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options)
+        before, deadline = logged(), time.monotonic() + 60
+        aim = before + clock.randrange(1, 400)  # answers that this start may add
+        while process.poll() is None and logged() < aim and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if process.poll() is not None:
+            break
+        process.kill()
+        process.wait()
+        kills += 1
+        time.sleep(1)
+        alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
+        assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
+    assert kills >= 5
+    code, errors = finish(suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options))
+    assert code == 0, errors
+    for key in tasks:
+        ours, theirs = (json.loads((r / f"harness/baseline/{key}/result.json").read_text()) for r in (tmp_path, run))
+        assert ours["items"] == theirs["items"] and ours["score"] == theirs["score"]
+    for log in (tmp_path / "answers").glob("*.jsonl"):
+        keys = [json.dumps({k: v for k, v in json.loads(line).items() if k != "answer"}) for line in log.open()]
+        lost += len(keys) - len(set(keys))
+    assert lost <= 16 * kills  # an answer that is logged twice belongs to a batch that was torn
+
+
+def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
+    """The worker is killed whenever it is at POPE: POPE fails with a reason, the rest is done, exit status 1."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'eval.suite.worker' in ' '.join(sys.orig_argv):\n"
+        "    import threading, time\n"
+        "    def watch():\n"
+        "        while not os.path.isdir(os.environ['VICTIM']):\n"
+        "            time.sleep(0.01)\n"
+        f"        os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
+        "    threading.Thread(target=watch, daemon=True).start()\n"
+    )
+    run = tmp_path / "run"
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)]),
+        "VICTIM": str(run / "harness/baseline/pope"),
+    }
+    command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", mirror_root, "--max-new-tokens", "4"]
+    command += ["--tasks", "mmstar", "pope", "--models", f"baseline={tiny_llava}"]
+    done = subprocess.run(  # noqa: S603
+        [str(part) for part in command], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    rows = {
+        row["benchmark"]: row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"
+    }
+    assert rows["mmstar"]["status"] == "ok", done.stderr
+    assert rows["pope"]["status"] == "failed" and "died twice (killed by signal 9)" in rows["pope"]["reason"]
+    assert rows["avg"]["status"] == "failed"
+
+
+def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
+    tasks = ("pope", "hellaswag", "hellaswag_acc", "mmlu", "mmlu_5shot")
+    run = tmp_path / "run"
+    code, errors = finish(suite(run, mirror_root, {"only": tiny_llava}, "--limit", "2", "--tasks", *tasks))
+    assert code == 0, errors
+    assert "--limit 2: a trial" in errors
+    rows = {r["benchmark"]: r for r in json.loads((run / "scores.json").read_text()) if r["source"] == "measured"}
+    assert {key: rows[key]["n"] for key in tasks} == dict(zip(tasks, (2, 2, 2, 114, 114), strict=True))
+    assert all(row["limit"] == 2 for row in rows.values())
+    assert len(rows["mmlu_5shot"]["subtasks"]) == 57 and rows["pope"]["subtasks"]["random"]["n"] == 2
+    (results,) = (run / "harness/only/hellaswag_acc").rglob("results_*.json")
+    reported = json.loads(results.read_text())["results"]["hellaswag"]
+    assert rows["hellaswag_acc"]["score"] == 100 * reported["acc,none"]
+    assert rows["hellaswag"]["score"] == 100 * reported["acc_norm,none"]
+    assert len((run / "answers/only.hellaswag.jsonl").read_text().splitlines()) == 2 * 4  # asked once
+    assert (
+        len((run / "answers/only.mmlu.jsonl").read_text().splitlines()) == 2 * 114 * 4
+    )  # the shots are other prompts
+    command = [sys.executable, "-m", "eval.report.tables", str(run)]
+    table = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)  # noqa: S603
+    assert table.returncode == 1 and "a trial with --limit 2" in table.stderr
+
+
+def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
+    root = tmp_path / "root"
+    shutil.copytree(mirror_root, root)
+    write_dataset(root / "echo840/OCRBench", {"default": {"test": ocrbench(3)}})
+    run = tmp_path / "run"
+    code, errors = finish(suite(run, root, {"baseline": tiny_llava}, "--tasks", "ocrbench", "pope"))
+    assert code == 1
+    rows = {
+        row["benchmark"]: row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"
+    }
+    assert rows["pope"]["status"] == "ok", errors
+    assert rows["ocrbench"]["status"] == "failed" and "1000" in rows["ocrbench"]["reason"]
+    assert rows["mmlu"]["status"] == "not run"
+
+
+class Oracle(lmms):
+    """Gives the right answer in a form, e.g. "({})", or, to every third document, a wrong one."""
+
+    def __init__(self, mistakes=False, form="{}"):
+        super().__init__()
+        self.mistakes = mistakes
+        self.form = form
+
+    def generate_until(self, requests):
+        return [self.answer(*request.args[3:]) for request in requests]
+
+    def answer(self, document, task, split):
+        if self.mistakes and document % 3 == 0:
+            return "Z"
+        right = self.task_dict[task][split][document]["answer"]
+        if task in ("scienceqa", "ai2d"):
+            right = "ABCDEF"[int(right)]
+        right = right[0] if isinstance(right, list) else right
+        return right.lower() if self.form == "lower case" else self.form.format(right)
+
+    def loglikelihood(self, requests):
+        raise NotImplementedError
+
+    def generate_until_multi_round(self, requests):
+        raise NotImplementedError
+
+
+@pytest.fixture(scope="module")
+def lmms_harness(tiny_llava, mirror_root, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("oracle")
+    os.environ["HF_HOME"] = str(folder / "cache")
+    tasks = [Task(key, mirror.count_rows(mirror_root, BY_KEY[key]), "") for key in MULTIMODAL]
+    job = Job(
+        name="oracle",
+        multimodal=True,
+        checkpoint=str(tiny_llava),
+        weights="",
+        harness="lmms-eval",
+        tasks=tasks,
+        root=str(mirror_root),
+        output=str(folder),
+        answers=str(folder / "answers"),
+        cache=str(folder / "cache"),
+        batch_size=4,
+        max_new_tokens=4,
+        dtype="float32",
+        device="cpu",
+        blank_images=False,
+        trust_remote_code=False,
+    )
+    before = Path.cwd()
+    enter_workspace(str(mirror_root), folder / "workspace")
+    yield SimpleNamespace(harness=LmmsEval(job), tasks={task.key: task for task in tasks}, folder=folder)
+    os.chdir(before)
+
+
+@pytest.mark.parametrize("key", MULTIMODAL)
+def test_an_oracle_scores_100_and_its_mistakes_are_found(lmms_harness, mirror_root, monkeypatch, key):
+    benchmark, rows = BY_KEY[key], lmms_harness.tasks[key].rows
+    for mistakes in (False, True):
+        if mistakes and key == "ocrbench":
+            continue  # its scorer keeps its counts in a global: one call a process, as the workers do
+        monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, m=mistakes: Oracle(m))
+        folder = lmms_harness.folder / f"{key}-{mistakes}"
+        folder.mkdir()
+        lmms_harness.harness.evaluate(benchmark, folder, lambda rows: None)
+        result = samples.read_result(benchmark, folder, rows, {0: "same", 1: "same"}, mirror_root)
+        if not mistakes:
+            assert (result.score, result.unparseable, result.rows) == (100, 0, rows)
+            continue
+        wrong = (rows + 2) // 3
+        assert result.score < 100 and result.unparseable == wrong / rows
+        if key == "mmbench":  # rows 0 and 3 are rotations of questions 0 and 1
+            assert result.items.correct == [0, 0]
+        else:
+            assert sum(result.items.correct) == rows - wrong
+            assert result.items.cluster[0] == result.items.cluster[1] == "same" != result.items.cluster[2]
+    with pytest.raises(ValueError, match=f"{rows + 1} rows in the data"):
+        samples.read_result(benchmark, folder, rows + 1, {}, mirror_root)
+
+
+# What the stock scorers make of a right answer in other forms; OCRBench accepts any that contains it.
+STOCK_ACCEPTS = {
+    "{}.": {"mmbench", "mmstar", "seedbench_2_plus", "scienceqa", "ai2d"},
+    "({})": {"mmbench", "mmstar", "ai2d"},
+    "The answer is {}": {"mmbench", "mmstar"},
+    "lower case": {"pope", "seedbench_2_plus", "scienceqa", "ai2d"},
+    "": set(),
+}
+
+
+@pytest.mark.parametrize("key", [key for key in MULTIMODAL if key != "ocrbench"])
+def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, mirror_root, monkeypatch, key):
+    """A difference between two checkpoints can be pure form: the unparseable rate says so."""
+    rows = lmms_harness.tasks[key].rows
+    for number, (form, accepting) in enumerate(STOCK_ACCEPTS.items()):
+        monkeypatch.setattr(LmmsEval, "adapter", lambda self, task, progress, form=form: Oracle(form=form))
+        folder = lmms_harness.folder / f"{key}-form{number}"
+        folder.mkdir()
+        lmms_harness.harness.evaluate(BY_KEY[key], folder, lambda done: None)
+        result = samples.read_result(BY_KEY[key], folder, rows, {}, mirror_root)
+        expected = (100, 0) if key in accepting else (0, 1)
+        assert (result.score, result.unparseable) == expected, form
+
+
+def test_a_full_disk_and_foreign_code_are_one_line_each(tiny_llava, mirror_root, tmp_path):
+    """No answer to POPE fits on the disk; one checkpoint wants its own code to be run."""
+    run = tmp_path / "run"
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(
+        "import errno, os\n"
+        "fsync = os.fsync\n"
+        "def full(file):\n"
+        "    if os.readlink(f'/proc/self/fd/{file}').endswith('full.pope.jsonl'):\n"
+        "        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+        "    fsync(file)\n"
+        "os.fsync = full\n"
+    )
+    foreign = tmp_path / "foreign"
+    shutil.copytree(tiny_llava, foreign)
+    config = json.loads((foreign / "config.json").read_text())
+    config |= {"model_type": "unheard_of", "auto_map": {"AutoConfig": "code.Config"}}
+    (foreign / "config.json").write_text(json.dumps(config))
+    models = {"full": tiny_llava, "foreign": foreign}
+    code, _ = finish(suite(run, mirror_root, models, "--tasks", "pope", "ai2d", site=site))
+    assert code == 1
+    rows = {(r["method"], r["benchmark"]): r for r in json.loads((run / "scores.json").read_text())}
+    assert rows["full", "pope"]["reason"] == "OSError: [Errno 28] No space left on device"
+    assert rows["full", "ai2d"]["status"] == "ok"
+    assert "contains custom code" in rows["foreign", "pope"]["reason"] and rows["foreign", "pope"]["score"] is None

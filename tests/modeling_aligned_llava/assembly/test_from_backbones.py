@@ -1,0 +1,282 @@
+"""Assembly: the measured text norm, unchanged backbones, equal projectors, special tokens, clear errors."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    AutoModelForCausalLM,
+    AutoProcessor,
+    AutoTokenizer,
+    CLIPImageProcessor,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPTNeoXConfig,
+    GPTNeoXForCausalLM,
+    PhiConfig,
+    PhiForCausalLM,
+    Siglip2VisionConfig,
+    Siglip2VisionModel,
+    SiglipConfig,
+    SiglipImageProcessor,
+    SiglipModel,
+    SiglipVisionModel,
+)
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava.assembly.__main__ import main
+from modeling_aligned_llava.assembly.from_backbones import assemble
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.errors import UserError
+
+
+def load(folder):
+    return AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
+
+
+@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
+def test_text_norm_is_measured_before_the_vocabulary_grows(tiny_checkpoint, tiny_backbones, decoder):
+    source = AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder))
+    rows = source.get_input_embeddings().weight.double().norm(dim=-1)
+    model = load(tiny_checkpoint("norm-gwc", decoder))
+    assert model.config.text_norm == pytest.approx(rows[rows > 0].mean().item(), rel=1e-6)
+    assert len(rows) == 259 and model.get_input_embeddings().num_embeddings == 320
+
+
+@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
+def test_language_model_keeps_its_logits(tiny_checkpoint, tiny_backbones, decoder):
+    source = AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder)).eval()
+    model = load(tiny_checkpoint("norm-gwc", decoder))
+    ids = torch.arange(5, 45)[None]
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits[..., :259], source(input_ids=ids).logits)
+    assert (model.lm_head.weight is model.get_input_embeddings().weight) == (decoder == "llama")
+
+
+def test_dropping_the_last_vision_layer_leaves_the_features_of_layer_minus_two(tiny_checkpoint, tiny_backbones):
+    source = SiglipVisionModel.from_pretrained(tiny_backbones.vision).eval()
+    model = load(tiny_checkpoint("norm"))
+    pixels = torch.randn(2, 3, 28, 28)
+    with torch.no_grad():
+        ours = model.model.vision_tower(pixels, output_hidden_states=True)
+        theirs = source(pixels, output_hidden_states=True)
+    layer = model.config.vision_feature_layer
+    assert torch.equal(ours.hidden_states[layer], theirs.hidden_states[-2])
+    assert not [name for name, _ in model.named_parameters() if ".head." in name or "layers.2." in name]
+
+
+def test_every_arm_starts_from_the_same_projector_in_torch_default_init(tiny_checkpoint, tiny_backbones, tmp_path):
+    arms = [load(tiny_checkpoint(method)).model.multi_modal_projector for method in ("baseline", "norm", "norm-gwc")]
+    for name in ("linear_1.weight", "linear_1.bias", "linear_2.weight", "linear_2.bias"):
+        first, *others = (arm.get_parameter(name) for arm in arms)
+        assert all(torch.equal(first, other) for other in others)
+        assert 0.5 < first.abs().max().item() * 32**0.5 <= 1  # uniform within 1 / sqrt(fan_in)
+    fields = method_fields("norm")
+    other = assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "seed7", fields=fields, seed=7)
+    assert not torch.equal(load(other).model.multi_modal_projector.linear_1.weight, arms[0].linear_1.weight)
+
+
+def test_processor_counts_the_tokens_the_tower_makes(tiny_checkpoint):
+    folder = tiny_checkpoint("norm")
+    config = AlignedLlavaConfig.from_pretrained(folder)
+    processor = AutoProcessor.from_pretrained(folder)
+    batch = processor(images=[Image.new("L", (9, 70))], text=["<image>\nhi"], return_tensors="pt")
+    assert (batch["input_ids"] == config.image_token_id).sum() == config.image_seq_length == 4
+    assert (config.vision_feature_select_strategy, processor.vision_feature_select_strategy) == ("full", "full")
+    assert processor.num_additional_image_tokens == 0
+    assert processor.tokenizer.pad_token_id != processor.tokenizer.eos_token_id
+    assert "<image>" in processor.tokenizer.all_special_tokens
+
+
+@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
+def test_tokenizer_splits_text_as_it_was_saved(tiny_checkpoint, tiny_backbones, decoder):
+    saved = json.loads((getattr(tiny_backbones, decoder) / "tokenizer.json").read_text())
+    for load_from in (AutoProcessor, AutoTokenizer):
+        loaded = load_from.from_pretrained(tiny_checkpoint("norm", decoder))
+        backend = getattr(loaded, "tokenizer", loaded).backend_tokenizer
+        assert json.loads(backend.to_str())["pre_tokenizer"] == saved["pre_tokenizer"]
+
+
+def test_pad_token_and_end_of_sequence_ids(tiny_backbones, tmp_path):
+    language = tmp_path / "language"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_backbones.qwen2)
+    tokenizer.pad_token = tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2)
+    model.generation_config.eos_token_id = [7, 2]
+    model.config.eos_token_id = 5
+    model.save_pretrained(language)
+    tokenizer.save_pretrained(language)
+    folder = assemble(tiny_backbones.vision, language, tmp_path / "out", fields=method_fields("norm"))
+    generation = json.loads((folder / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [2, 5, 7]
+    pad = AutoTokenizer.from_pretrained(folder).pad_token_id
+    assert pad not in generation["eos_token_id"] and generation["pad_token_id"] == pad
+
+
+def test_chat_template_renders_exactly_and_marks_the_answers(tiny_checkpoint):
+    processor = AutoProcessor.from_pretrained(tiny_checkpoint("norm"))
+    question = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "How many?"}]}
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "Two."}]}
+    more = [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
+    first = "<|im_start|>user\n<image>\nHow many?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n"
+    assert processor.apply_chat_template([question, answer], tokenize=False) == first
+    prompt = processor.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
+    assert prompt == first[: -len("Two.<|im_end|>\n")]
+    encoded = processor.tokenizer.apply_chat_template(
+        [question, answer, *more], return_dict=True, return_assistant_tokens_mask=True
+    )
+    learned = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
+    assert processor.tokenizer.decode(learned) == "Two.<|im_end|>Yes.<|im_end|>"
+
+
+def test_plain_template_is_image_caption_end(tiny_checkpoint):
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint("norm"))
+    messages = [
+        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Describe."}]},
+        {"role": "assistant", "content": "a dog"},
+    ]
+    text = tokenizer.apply_chat_template(messages, chat_template=chat_template("plain"), tokenize=False)
+    assert text == "<image>a dog<|im_end|>"
+
+
+def test_no_local_path_leaks_into_the_checkpoint(tiny_checkpoint, tiny_backbones):
+    for file in tiny_checkpoint("norm-gwc").glob("*.json"):
+        assert str(tiny_backbones.vision.parent) not in file.read_text(), file.name
+
+
+def test_command_line_assembles(tiny_backbones, tmp_path, monkeypatch, capsys):
+    argv = ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2, "--out", tmp_path / "a"]
+    monkeypatch.setattr(sys, "argv", ["assembly", *map(str, argv), "--method", "norm"])
+    main()
+    assert "text norm s = 0.1" in capsys.readouterr().out
+    assert AlignedLlavaConfig.from_pretrained(tmp_path / "a").method == "norm"
+
+
+def test_a_wrong_path_on_the_command_line_is_one_line(tiny_backbones, tmp_path):
+    argv = ["--vision-tower", tiny_backbones.vision, "--language-model", tmp_path / "no", "--out", tmp_path / "b"]
+    command = [sys.executable, "-m", "modeling_aligned_llava.assembly", *map(str, argv)]
+    wrong = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
+    assert (wrong.returncode, wrong.stderr) == (1, f"error: language model: there is no folder {tmp_path / 'no'}\n")
+    assert not (tmp_path / "b").exists()
+
+
+def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
+    fields = method_fields("norm")
+    with pytest.raises(UserError, match="unknown method 'nrom'; known methods: baseline, norm, norm-gwc"):
+        method_fields("nrom")
+    with pytest.raises(UserError, match="is a qwen2, not one of siglip_vision_model"):
+        assemble(tiny_backbones.qwen2, tiny_backbones.qwen2, tmp_path / "a", fields=fields)
+    with pytest.raises(UserError, match="unknown chat template 'x'; shipped templates: llama3, plain"):
+        assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "a", fields=fields, chat_template="x")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(UserError, match="already exists"):
+        assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "there", fields=fields)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(UserError, match=r"vision tower: cannot load .*empty") as error:
+        assemble(empty, tiny_backbones.qwen2, tmp_path / "a", fields=fields)
+    assert "\n" not in str(error.value)
+
+
+def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.LlavaProcessor.save_pretrained", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "out", fields=method_fields("norm"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def save_whole_siglip(folder):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    vision = {**shape, "image_size": 28, "patch_size": 14}
+    SiglipModel(SiglipConfig(text_config={**shape, "vocab_size": 20}, vision_config=vision)).save_pretrained(folder)
+    SiglipImageProcessor(size={"height": 28, "width": 28}).save_pretrained(folder)
+    return SiglipModel.from_pretrained(folder).vision_model
+
+
+def save_clip_tower(folder):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    CLIPVisionModel(CLIPVisionConfig(**shape, image_size=28, patch_size=14)).save_pretrained(folder)
+    size = {"height": 28, "width": 28}
+    CLIPImageProcessor(size=size, crop_size=size).save_pretrained(folder)
+    return CLIPVisionModel.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(("save", "first_patch"), [(save_whole_siglip, 0), (save_clip_tower, 1)])
+def test_other_towers_give_llava_their_penultimate_patch_features(tiny_backbones, tmp_path, save, first_patch):
+    source = save(tmp_path / "tower").eval()
+    folder = assemble(tmp_path / "tower", tiny_backbones.llama, tmp_path / "out", fields=method_fields("baseline"))
+    model, processor = load(folder), AutoProcessor.from_pretrained(folder)
+    batch = processor(images=[Image.new("RGB", (40, 28), (9, 200, 9))], text=["<image>"], return_tensors="pt")
+    with torch.no_grad():
+        features = source(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first_patch:]
+        expected = model.model.multi_modal_projector(features)
+        ours = model.get_image_features(batch["pixel_values"]).pooler_output
+        assert torch.equal(torch.stack(ours), expected)
+        assert model(**batch).logits.shape[1] == batch["input_ids"].shape[1] == 4
+
+
+DECODER = {"vocab_size": 259, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
+
+
+def save_decoder(model_class, config_class, source, folder):
+    """A random decoder of a family with the tokenizer of `source`; every parameter differs from zero."""
+    wide = {"n_inner": 64} if config_class is GPT2Config else {"intermediate_size": 64}
+    wide |= {"head_dim": 16, "num_key_value_heads": 2} if config_class in (GemmaConfig, Gemma2Config) else {}
+    model = model_class(config_class(**DECODER, **wide, bos_token_id=None, eos_token_id=2))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.01 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class"),
+    [
+        (GemmaForCausalLM, GemmaConfig),  # tied, scales its embeddings
+        (GPTNeoXForCausalLM, GPTNeoXConfig),  # untied, embeddings under another name, LayerNorm
+    ],
+)
+def test_other_decoders_keep_their_logits(tiny_backbones, tmp_path, model_class, config_class):
+    source = save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
+    fields = method_fields("norm-gwc")
+    model = load(assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=fields))
+    ids = torch.arange(5, 45)[None]
+    with torch.no_grad():
+        assert torch.equal(model(input_ids=ids).logits[..., :259], source(input_ids=ids).logits)
+        norms = source.get_input_embeddings()(torch.arange(259)).norm(dim=-1)
+    assert model.config.text_norm == pytest.approx(norms[norms > 0].mean().item(), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "config_class", "message"),
+    [
+        (Gemma2ForCausalLM, Gemma2Config, "gemma2.* changes its logits behind a plain linear head"),
+        (PhiForCausalLM, PhiConfig, "phi.* changes its logits behind a plain linear head"),
+        (GPT2LMHeadModel, GPT2Config, "gpt2.* ties its head to embeddings that LLaVA's class does not find"),
+    ],
+)
+def test_decoders_that_llava_would_change_silently_are_refused(
+    tiny_backbones, tmp_path, model_class, config_class, message
+):
+    save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
+    with pytest.raises(UserError, match=message) as error:
+        assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=method_fields("norm"))
+    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_a_naflex_tower_is_refused(tiny_backbones, tmp_path):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    Siglip2VisionModel(Siglip2VisionConfig(**shape, patch_size=14)).save_pretrained(tmp_path / "naflex")
+    with pytest.raises(UserError, match="is a NaFlex tower"):
+        assemble(tmp_path / "naflex", tiny_backbones.qwen2, tmp_path / "out", fields=method_fields("norm"))

@@ -1,0 +1,64 @@
+import pytest
+
+from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
+
+
+def keys(count, **changes):
+    fields = {"weights": "w", "task": "pope", "prompt": "p", "image": "i", "settings": "{}"} | changes
+    return [AnswerKey(document=index, **fields) for index in range(count)]
+
+
+def test_answers_come_back_after_reopening(tmp_path):
+    log = AnswerLog(tmp_path / "a" / "log.jsonl")
+    log.append(keys(3), ["yes", "", 'tricky "\n\u2028 Å'])
+    assert AnswerLog(tmp_path / "a" / "log.jsonl").find(keys(3)) == ["yes", "", 'tricky "\n\u2028 Å']
+
+
+@pytest.mark.parametrize("field", ["weights", "task", "prompt", "image", "settings"])
+def test_an_answer_to_anything_else_is_not_reused(tmp_path, field):
+    log = AnswerLog(tmp_path / "log.jsonl")
+    log.append(keys(2), ["yes", "no"])
+    assert log.find(keys(2, **{field: "other"})) is None
+
+
+def test_a_batch_is_known_whole_or_not_at_all():
+    log = AnswerLog(None)
+    log.append(keys(2), ["yes", "no"])
+    assert log.find(keys(3)) is None
+    assert log.find(keys(2)) == ["yes", "no"]
+
+
+def test_every_cut_leaves_a_readable_log_that_can_be_continued(tmp_path):
+    path = tmp_path / "log.jsonl"
+    log = AnswerLog(path)
+    log.append(keys(2), ["yes", "n\u00f6"])
+    log.close()
+    whole = path.read_bytes()
+    for cut in range(len(whole)):
+        path.write_bytes(whole[:cut])
+        log = AnswerLog(path)
+        assert len(log) == whole[:cut].count(b"\n")
+        log.append(keys(2), ["yes", "n\u00f6"])
+        log.close()
+        assert AnswerLog(path).find(keys(2)) == ["yes", "n\u00f6"]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path):
+    path = tmp_path / "log.jsonl"
+    AnswerLog(path).append(keys(1), ["yes"])
+    path.write_bytes(path.read_bytes() + b"garbage\n")
+    with pytest.raises(ValueError, match="line 2"):
+        AnswerLog(path)
+
+
+def test_checkpoint_hash_sees_weights_and_template_but_not_training_logs(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    (tmp_path / "chat_template.jinja").write_text("a")
+    before = hash_checkpoint(tmp_path)
+    (tmp_path / "probe.jsonl").write_text("{}")
+    assert hash_checkpoint(tmp_path) == before
+    (tmp_path / "chat_template.jinja").write_text("b")
+    after = hash_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"2")
+    assert len({before, after, hash_checkpoint(tmp_path)}) == 3

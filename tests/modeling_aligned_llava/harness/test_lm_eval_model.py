@@ -1,0 +1,91 @@
+"""The lm-eval model: log-likelihoods of a plain forward pass, whatever is shared, and nothing scored twice."""
+
+import random
+
+import pytest
+import torch
+from lm_eval.models.huggingface import HFLM
+
+from modeling_aligned_llava.harness.lm_eval_model import AlignedText
+
+
+def requests():
+    """Few-shot blocks with one-token answers, contexts with several endings, a lone row, one request twice."""
+    numbers = random.Random(0)
+
+    def tokens(length):
+        return [numbers.randrange(5, 250) for _ in range(length)]
+
+    block = tokens(40)
+    found = []
+    for _ in range(5):
+        question = block + tokens(numbers.randrange(3, 9))
+        found += [(question, [letter]) for letter in (65, 66, 67, 68)]
+    for _ in range(4):
+        context = tokens(numbers.randrange(4, 20))
+        found += [(context, tokens(numbers.randrange(1, 7))) for _ in range(4)]
+    found += [(tokens(9), tokens(2)), found[0]]
+    numbers.shuffle(found)
+    return [((str(index), ""), context, continuation) for index, (context, continuation) in enumerate(found)]
+
+
+def model(folder, **arguments):
+    return AlignedText(str(folder), dtype="float32", device="cpu", progress=lambda done: None, **arguments)
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_checkpoint):
+    network = model(tiny_checkpoint("norm-gwc")).model
+    scores = []
+    with torch.no_grad():
+        for _, context, continuation in requests():
+            logits = network(torch.tensor([context + continuation])).logits[0, len(context) - 1 : -1].double()
+            target = torch.tensor(continuation)
+            value = logits.log_softmax(-1)[range(len(target)), target].sum().item()
+            scores.append((value, bool((logits.argmax(-1) == target).all())))
+    return scores
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 16])
+@pytest.mark.parametrize("shared", [True, False])
+def test_log_likelihoods_are_those_of_a_plain_forward_pass(tiny_checkpoint, expected, batch_size, shared):
+    found = model(tiny_checkpoint("norm-gwc"), batch_size=batch_size, shared_prefix=shared)._loglikelihood_tokens(
+        requests()
+    )
+    for (value, greedy), (true_value, true_greedy) in zip(found, expected, strict=True):
+        assert abs(value - true_value) < 1e-4 and greedy == true_greedy
+
+
+def test_a_long_context_is_cut_from_the_left_as_lm_eval_does(tiny_checkpoint):
+    ours = model(tiny_checkpoint("norm-gwc"), batch_size=4, max_length=32)
+    stock = HFLM(pretrained=ours.model, tokenizer=ours.tokenizer, backend="causal", batch_size=4, max_length=32)
+    own, theirs = ours._loglikelihood_tokens(requests()), stock._loglikelihood_tokens(requests(), disable_tqdm=True)
+    assert all(a[0] == pytest.approx(b[0], abs=1e-4) and a[1] == b[1] for a, b in zip(own, theirs, strict=True))
+
+
+def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatch):
+    log = tmp_path / "log.jsonl"
+    straight = model(tiny_checkpoint("norm"), batch_size=4, answer_log=str(log))._loglikelihood_tokens(requests())
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:20]) + lines[20][:9])
+    scored = []
+    score = AlignedText._score
+
+    def counted(self, rows, batch, tails):
+        scored.extend(batch)
+        return score(self, rows, batch, tails)
+
+    monkeypatch.setattr(AlignedText, "_score", counted)
+    again = model(tiny_checkpoint("norm"), batch_size=4, answer_log=str(log))
+    assert again._loglikelihood_tokens(requests()) == straight
+    assert 0 < len(scored) < len(requests()) - 4
+    scored.clear()
+    assert again._loglikelihood_tokens(requests()) == straight and not scored
+    other = model(tiny_checkpoint("baseline"), batch_size=4, answer_log=str(log))
+    other._loglikelihood_tokens(requests())
+    assert scored
+
+
+def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):
+    with pytest.raises(ValueError, match="request 0: 3 and 0 tokens cannot be scored"):
+        model(tiny_checkpoint("norm"))._loglikelihood_tokens([(("a", ""), [5, 6, 7], [])])

@@ -1,0 +1,237 @@
+"""The lmms-eval adapter on a stock LLaVA, driven the way lmms-eval drives it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlavaForConditionalGeneration
+
+from modeling_aligned_llava import align
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.harness import lmms_eval_model
+from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
+from modeling_aligned_llava.inference import prefix_tree as token_tree
+from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
+from tests.benchmark_stand_in import mixed_rows, write_llava
+
+
+ROWS = mixed_rows(18)
+OPTIONS = {"until": ["\n\n"], "max_new_tokens": 6, "do_sample": False, "temperature": 0}
+
+
+def requests(rows=ROWS, options=OPTIONS):
+    return [
+        SimpleNamespace(args=(text, options, lambda document: rows[document][1], index, "task", "test"))
+        for index, (text, _) in enumerate(rows)
+    ]
+
+
+def adapter(folder, **arguments):
+    model = AlignedLlava(str(folder), dtype="float32", progress=lambda rows: None, **arguments)
+    model.task_dict = {"task": {"test": range(len(ROWS))}}
+    return model
+
+
+@pytest.fixture(scope="module")
+def answers(tiny_llava):
+    return adapter(tiny_llava, batch_size=1).generate_until(requests())
+
+
+def test_answers_say_something_and_differ(answers):
+    assert all(answers) and len(set(answers)) > len(answers) // 2
+
+
+@pytest.mark.parametrize("batch_size", [4, 16])
+def test_answers_do_not_depend_on_the_batch_size(tiny_llava, answers, batch_size):
+    assert adapter(tiny_llava, batch_size=batch_size).generate_until(requests()) == answers
+
+
+@pytest.mark.parametrize("size", [1, 40])
+def test_answers_do_not_depend_on_the_passes(tiny_llava, answers, monkeypatch, size):
+    monkeypatch.setattr(token_tree, "PASS", size)
+    monkeypatch.setattr(lmms_eval_model, "CAPACITY", 100)
+    assert adapter(tiny_llava, batch_size=16).generate_until(requests()) == answers
+
+
+def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
+    """Against a plain loop of argmax over the forward pass, whatever the checkpoint's generation config asks."""
+    generator = load_generator(str(tiny_llava), "float32")
+    processor, model = generator.processor, generator.model
+    text, images = ROWS[1]
+    inputs = processor(text=generator.render(text, 1), images=images, return_tensors="pt", add_special_tokens=False)
+    ids = inputs.pop("input_ids")
+    start = ids.shape[1]
+    while ids.shape[1] < start + 6 and ids[0, -1] != processor.tokenizer.eos_token_id:
+        with torch.no_grad():
+            logits = model(input_ids=ids, pixel_values=inputs["pixel_values"]).logits
+        ids = torch.cat([ids, logits[:, -1:].argmax(-1)], dim=1)
+    expected = CONTROL_CHARACTERS.sub("", processor.decode(ids[0, start:], skip_special_tokens=True))
+    assert answers[1] == expected.split("\n\n")[0]
+
+
+def test_the_vision_tower_ends_where_the_projector_reads(tiny_llava, tmp_path):
+    shutil.copytree(tiny_llava, tmp_path / "llava")
+    config = json.loads((tmp_path / "llava/config.json").read_text())
+    (tmp_path / "llava/config.json").write_text(json.dumps(config | {"vision_feature_layer": -2}))
+    whole = LlavaForConditionalGeneration.from_pretrained(tmp_path / "llava").eval()
+    cut = load_generator(str(tmp_path / "llava"), "float32").model
+    layers = [len(model.model.vision_tower.encoder.layers) for model in (whole, cut)]
+    assert layers[1] == layers[0] - 1
+    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        features = [model.model.get_image_features(pixels).pooler_output for model in (whole, cut)]
+    assert all(torch.equal(a, b) for a, b in zip(*features, strict=True))
+
+
+def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
+    log = tmp_path / "log.jsonl"
+    sizes = []
+    answer = Generator.answer_shared
+
+    def counted(self, rows, batch, *arguments):
+        sizes.append(sum(len(segment.rows) for segment in batch))
+        return answer(self, rows, batch, *arguments)
+
+    monkeypatch.setattr(Generator, "answer_shared", counted)
+    straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())
+    first, second, third, *rest = sizes
+    whole = first + second
+    assert sum(sizes) == len(ROWS) and third > 1
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[: whole + 1]) + lines[whole + 1][:20])  # whole batches, a part, and a torn line
+
+    sizes.clear()
+    model = adapter(tiny_llava, batch_size=4, answer_log=str(log))
+    assert model.generate_until(requests()) == straight
+    assert sizes == [third, *rest]
+    assert model.generate_until(requests()) == straight
+    assert sizes == [third, *rest]
+
+
+def test_questions_about_one_picture_are_prefilled_once(tiny_llava, monkeypatch):
+    pictures = [images for _, images in ROWS if len(images) == 1][:3]
+    rows = [(f"question {i} about it?", images) for images in pictures for i in range(5)] + list(ROWS)
+    seen = []
+    tower = load_generator(str(tiny_llava), "float32").model.model.vision_tower
+    forward = type(tower).forward
+
+    def counted(self, pixel_values, *arguments, **options):
+        seen.append(len(pixel_values))
+        return forward(self, pixel_values, *arguments, **options)
+
+    def ask(**arguments):
+        seen.clear()
+        model = adapter(tiny_llava, **arguments)
+        model.task_dict = {"task": {"test": range(len(rows))}}
+        with monkeypatch.context() as patch:
+            patch.setattr(type(tower), "forward", counted)
+            found = model.generate_until(
+                [
+                    SimpleNamespace(args=(text, OPTIONS, lambda i: rows[i][1], index, "task", "test"))
+                    for index, (text, _) in enumerate(rows)
+                ]
+            )
+        return found, sum(seen)
+
+    plain, opened = ask(batch_size=8, shared_prefix=False)
+    assert opened == sum(len(images) for _, images in rows)
+    for batch_size in (5, 16):
+        shared, fewer = ask(batch_size=batch_size)
+        assert shared == plain and fewer < opened
+    assert ask(batch_size=1) == (plain, opened)
+
+
+def test_a_new_network_does_not_get_the_old_answers(tiny_llava, tmp_path, answers):
+    other = write_llava(tmp_path / "other", seed=1)
+    log = str(tmp_path / "log.jsonl")
+    adapter(tiny_llava, batch_size=4, answer_log=log).generate_until(requests())
+    assert adapter(other, batch_size=4, answer_log=log).generate_until(requests()) != answers
+
+
+def test_blank_images_change_answers_with_images_only(tiny_llava, tmp_path, answers):
+    log = str(tmp_path / "log.jsonl")
+    adapter(tiny_llava, batch_size=4, answer_log=log).generate_until(requests())
+    blank = adapter(tiny_llava, batch_size=4, answer_log=log, blank_images=True).generate_until(requests())
+    changed = [blank[index] != answers[index] for index in range(len(ROWS))]
+    assert any(changed)
+    assert not any(changed[index] for index, (_, images) in enumerate(ROWS) if not images)
+
+
+def test_document_text_never_opens_an_image_slot(tiny_llava):
+    rows = [("what is <image> and <ima<image>ge>?", []), ("what is  and ?", [])]
+    first, second = adapter(tiny_llava, batch_size=2).generate_until(requests(rows))
+    assert first == second
+
+
+def test_request_arguments_are_left_alone(tiny_llava):
+    options = json.loads(json.dumps(OPTIONS))
+    adapter(tiny_llava, batch_size=4).generate_until(requests(options=options))
+    assert options == OPTIONS
+
+
+def test_limits_and_stop_strings(tiny_llava, answers):
+    short = adapter(tiny_llava, batch_size=4, max_new_tokens=1).generate_until(requests())
+    assert max(map(len, short)) == 1 < max(map(len, answers))
+    stop = answers[0][2]
+    stopped = adapter(tiny_llava, batch_size=4).generate_until(requests(options=OPTIONS | {"until": stop}))
+    assert stopped[0] == answers[0].split(stop)[0]
+
+
+def test_errors_are_raised_not_answered(tiny_llava):
+    def broken(document):
+        raise OSError("truncated picture")
+
+    request = SimpleNamespace(args=("text", OPTIONS, broken, 0, "task", "test"))
+    with pytest.raises(OSError, match="truncated picture"):
+        adapter(tiny_llava).generate_until([request])
+    with pytest.raises(ValueError, match="greedily"):
+        adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))
+
+
+def test_missing_weights_are_an_error(tiny_llava, tmp_path):
+    folder = tmp_path / "holed"
+    folder.mkdir()
+    for path in Path(tiny_llava).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if "projector" in name)
+    save_file(
+        {key: value for key, value in weights.items() if key != name}, folder / "model.safetensors", {"format": "pt"}
+    )
+    with pytest.raises(UserError, match="lacks 1 weights"):
+        load_generator(str(folder), "float32")
+
+
+def test_lmms_eval_finds_the_adapter_and_its_import_is_light():
+    from lmms_eval.models.registry_v2 import ModelRegistryV2
+
+    from modeling_aligned_llava.harness.lmms_eval_model import manifest
+
+    registry = ModelRegistryV2()
+    registry.register_manifest(manifest())
+    assert registry.get_model_class("aligned_llava") is AlignedLlava
+
+
+@pytest.mark.slow
+def test_lmms_eval_command_line_lists_the_adapter():
+    code = "import lmms_eval.models as m; print(m.get_model('aligned_llava').__name__)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)  # noqa: S603
+    assert output.stdout.split()[-1] == "AlignedLlava", output.stderr
+
+
+def test_a_model_of_another_class_that_was_aligned_answers_with_its_norm(tiny_llava, tmp_path):
+    model = LlavaForConditionalGeneration.from_pretrained(tiny_llava)
+    text_norm = align(model, "norm").config.alignment_norm["text_norm"]
+    shutil.copytree(tiny_llava, tmp_path / "aligned")
+    model.save_pretrained(tmp_path / "aligned")
+    generator = load_generator(str(tmp_path / "aligned"))
+    pixels = generator.inputs([generator.render("What?", images=1)], [[ROWS[1][1][0]]])["pixel_values"]
+    (features,) = generator.model.get_image_features(pixels).pooler_output
+    assert features.norm(dim=-1).mean().item() == pytest.approx(text_norm, rel=0.01)
+    assert generator.answer([generator.render("What?", images=1)], [[ROWS[1][1][0]]], max_new_tokens=2)

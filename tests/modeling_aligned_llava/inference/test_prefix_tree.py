@@ -1,0 +1,61 @@
+"""Rows read as one tree give the logits of each row alone, however the tree is cut into passes."""
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, MambaConfig, MambaForCausalLM
+
+from modeling_aligned_llava.inference import prefix_tree as token_tree
+from modeling_aligned_llava.inference.prefix_plan import Segment
+from modeling_aligned_llava.inference.prefix_tree import TokenTree, can_read_trees
+
+
+ROWS = [[5, 6, 7, 8, 9], [5, 6, 7, 1], [20, 21, 22, 23, 24, 25, 30], [20, 21, 22, 23, 24, 25, 31, 32, 33], [40, 41]]
+BATCH = [Segment((2, 3), 6), Segment((0, 1), 3), Segment((4,), 0)]
+MEMBERS = [2, 3, 0, 1, 4]
+
+
+@pytest.fixture(scope="module", params=["sdpa", "eager"])
+def decoder(request, tiny_backbones):
+    model = AutoModelForCausalLM.from_pretrained(
+        tiny_backbones.qwen2, dtype=torch.float64, attn_implementation=request.param
+    ).eval()
+    assert can_read_trees(model)
+    return model
+
+
+def assert_as_alone(model, row, logits):
+    expected = model(torch.tensor([row])).logits[0, -len(logits) :]
+    tolerance = 1e-7 if model.config._attn_implementation == "eager" else 1e-12  # eager softmax is in float32
+    torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", [1, 8, 1024])
+@torch.inference_mode()
+def test_logits_are_those_of_each_row_alone(decoder, monkeypatch, size):
+    monkeypatch.setattr(token_tree, "PASS", size)
+    tree = TokenTree(decoder)
+    wanted = dict(enumerate([2, 1, 1, 3, 2]))
+    for _ in range(2):  # the buffers are used again
+        for row, logits in zip(MEMBERS, tree.read(ROWS, BATCH, wanted), strict=True):
+            assert len(logits) == wanted[row]
+            assert_as_alone(decoder, ROWS[row], logits)
+
+
+@torch.inference_mode()
+def test_answers_grow_row_by_row(decoder, monkeypatch):
+    monkeypatch.setattr(token_tree, "CAPACITY", 4)  # the batch needs more: so much it gets
+    tree = TokenTree(decoder)
+    tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1), answer=3)
+    grown = {row: list(ROWS[row]) for row in MEMBERS}
+    for rows, tokens in (([2, 3, 0, 1, 4], [50, 51, 52, 53, 54]), ([3, 4], [60, 61]), ([3], [62])):
+        logits = tree.append(rows, tokens)
+        for row, token, found in zip(rows, tokens, logits, strict=True):
+            grown[row].append(token)
+            assert_as_alone(decoder, grown[row], found[None])
+
+
+def test_windows_and_recurrent_states_cannot_be_read_as_trees():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
+    gemma = Gemma3TextConfig(**sizes, intermediate_size=32, num_attention_heads=2, head_dim=16, sliding_window=8)
+    assert not can_read_trees(Gemma3ForCausalLM(gemma))
+    assert not can_read_trees(MambaForCausalLM(MambaConfig(**sizes)))

@@ -1,0 +1,48 @@
+"""Norms and cosines by layer and modality against hidden states collected by hand."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.inspection.layer_probe import probe_layers
+
+
+@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
+def test_profile_equals_the_hidden_states(tiny_checkpoint, decoder):
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc", decoder)).eval()
+    ids = torch.randint(5, 200, (3, 16), generator=torch.Generator().manual_seed(0))
+    ids[:2, 3:7] = model.config.image_token_id
+    mask = torch.ones_like(ids)
+    mask[1, 12:] = 0
+    batch = {"input_ids": ids, "attention_mask": mask, "pixel_values": torch.randn(2, 3, 28, 28)}
+    last = []
+    handle = model.get_decoder().layers[-1].register_forward_hook(lambda m, a, out: last.append(out))
+    with torch.no_grad(), probe_layers(model) as profile:
+        states = list(model(**batch, output_hidden_states=True).hidden_states)
+        model(**batch)  # a second batch joins the mean
+    handle.remove()
+    states[-1] = last[0]  # hidden_states ends with what the final norm made of it
+    records = profile.records()
+    visual = (ids == model.config.image_token_id) & mask.bool()
+    for name, where in (("visual", visual), ("text", ~visual & mask.bool())):
+        assert records[name]["tokens"] == 2 * where.sum()
+        norms = [state[where].double().norm(dim=-1).mean().item() for state in states]
+        assert records[name]["norm"] == pytest.approx(norms, rel=1e-5)
+        pairs = pairwise(states)
+        cosines = [
+            torch.cosine_similarity(a[where].double(), b[where].double(), dim=-1).mean().item() for a, b in pairs
+        ]
+        assert records[name]["cosine"] == pytest.approx(cosines, rel=1e-9)
+    with torch.no_grad():
+        model(**batch)  # outside the block nothing is counted
+    assert profile.records() == records
+
+
+def test_a_model_without_a_decoder_or_image_token_is_refused(tiny_backbones):
+    from transformers import AutoModelForCausalLM
+
+    with pytest.raises(ValueError, match="Qwen2ForCausalLM has no decoder layers or no image token id"):
+        with probe_layers(AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2)):
+            pass

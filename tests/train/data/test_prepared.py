@@ -1,0 +1,297 @@
+"""From LLaVA's rows to batches: what is learned, what is an image, where rows come from, and what is refused."""
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as Pictures
+from transformers import AutoProcessor
+
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.errors import UserError
+from train.data.collator import ImageTextCollator
+from train.data.prepared import open_training_data, row_lengths
+from train.data.quarantine import Quarantine
+from train.data.row_images import RowImages
+from train.data.sources import read_sources
+from train.data.tokenization import IGNORED, Tokenization
+
+
+@pytest.fixture(scope="module")
+def processor(tiny_checkpoint):
+    return AutoProcessor.from_pretrained(tiny_checkpoint("norm"))
+
+
+@pytest.fixture
+def write(tmp_path):
+    for name, colour in (("red", (255, 0, 0)), ("blue", (0, 0, 255))):
+        Pictures.new("RGB", (9, 9), colour).save(tmp_path / f"{name}.png")
+
+    def make(*rows, name="data.json"):
+        (tmp_path / name).write_text(json.dumps(rows))
+        return tmp_path / name
+
+    return make
+
+
+def row(*turns, **fields):
+    roles = ("human", "gpt")
+    return {**fields, "conversations": [{"from": roles[i % 2], "value": text} for i, text in enumerate(turns)]}
+
+
+def tokenization(processor, template="tinyworld", max_length=None):
+    return Tokenization(processor.tokenizer, chat_template(template), processor.image_token_id, 4, max_length)
+
+
+def open_data(path, processor, template="tinyworld", max_length=None):
+    folder = path.parent
+    sources = read_sources(str(path), str(folder))
+    return open_training_data(sources, tokenization(processor, template, max_length), folder / "cache")
+
+
+def row_images(data, folder, limit=0.5):
+    return RowImages(data, Quarantine(folder / "quarantine.jsonl", data.opened, limit), seed=42)
+
+
+def texts(data, processor):
+    return [processor.tokenizer.decode(sample["input_ids"]) for sample in data.dataset]
+
+
+def test_multi_turn_row_learns_each_answer_and_its_end(processor, write):
+    data = open_data(write(row("<image>\nA?", "one", "B?", "two", image="red.png")), processor)
+    (sample,) = data.dataset
+    assert data.bad_rows == [] and sample["length"] == len(sample["input_ids"]) == row_lengths(data.dataset)[0]
+    assert texts(data, processor) == [
+        "<|im_start|>user\n<image><image><image><image>\nA?<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
+        "<|im_start|>user\nB?<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n"
+    ]
+    kept = [i for i in sample["labels"] if i != IGNORED]
+    assert processor.tokenizer.decode(kept) == "one<|im_end|>two<|im_end|>"
+    assert all(label in (IGNORED, i) for i, label in zip(sample["input_ids"], sample["labels"], strict=True))
+
+
+def test_plain_prompt_is_image_caption_end(processor, write):
+    data = open_data(write(row("<image>\nDescribe.", "a dog", image="red.png")), processor, "plain")
+    (sample,) = data.dataset
+    assert texts(data, processor) == ["<image>" * 4 + "a dog<|im_end|>"]
+    assert sample["labels"] == [IGNORED] * 4 + sample["input_ids"][4:]
+
+
+def test_only_the_placeholder_is_an_image(processor, write):
+    path = write(
+        row("what is <image> in HTML?", "the <image> tag"),
+        row("look: <image>", "yes", "and <image>?", "text", image="red.png"),
+        row("no placeholder", "fine", image="red.png"),
+    )
+    data = open_data(path, processor)
+    assert [sample["input_ids"].count(processor.image_token_id) for sample in data.dataset] == [0, 4, 4]
+    first, second, _ = texts(data, processor)
+    assert "the < image > tag" in first and "and < image >?" in second
+    assert second.startswith("<|im_start|>user\n<image><image><image><image>\nlook:<|im_end|>")
+
+
+def test_several_images_stand_where_they_are_mentioned(processor, write):
+    both = ["red.png", "blue.png"]
+    path = write(
+        row("<image>\n<image>\nSame?", "no", image=both),
+        row("Is <image> like <image> and <image>?", "no", image=both),
+        row("Same?", "no", image=both),
+        row("First <image>", "yes", "then <image>", "no", image=both),
+        row("only <image>", "no", image=both),
+    )
+    data = open_data(path, processor)
+    image = "<image>" * 4 + "\n"
+    asked = [text.partition("user\n")[2].partition("<|im_end|>")[0] for text in texts(data, processor)]
+    assert asked == [
+        f"{image}{image}Same?",
+        f"Is {image} like {image} and < image >?",
+        f"{image}{image}Same?",
+        f"First {image}",
+    ]
+    assert [(entry.row, entry.reason, entry.detail) for entry in data.bad_rows] == [
+        (4, "fewer <image> than images", "1 for 2")
+    ]
+    _, pictures = row_images(data, path.parent)([data.dataset[1]])
+    assert [picture.getpixel((0, 0)) for picture in pictures] == [(255, 0, 0), (0, 0, 255)]
+
+
+def test_long_rows_are_left_out_whole(processor, write):
+    path = write(row("<image>\nA?", "long " * 30, image="red.png", id=7), row("B?", "short"))
+    data = open_data(path, processor, max_length=80)
+    assert "short" in texts(data, processor)[0] and len(data.dataset) == 1
+    (entry,) = data.bad_rows
+    assert entry[:4] == (str(path), 0, "7", "longer than max_length 80") and entry.detail.endswith(" tokens")
+
+
+def test_collator_pads_and_preprocesses_like_the_processor(processor, write):
+    data = open_data(write(row("<image>\nA?", "one", image="red.png"), row("longer question?", "two")), processor)
+    rows, folder = list(data.dataset), data.sources[0].image_folder
+    pad = processor.tokenizer.pad_token_id
+    collate = ImageTextCollator(processor.image_processor, pad, row_images(data, folder))
+    batch = collate(rows)
+    shorter, longer = sorted(rows, key=lambda r: r["length"])
+    i, width, length = rows.index(shorter), longer["length"], shorter["length"]
+    assert batch["input_ids"][i].tolist() == shorter["input_ids"] + [pad] * (width - length)
+    assert batch["labels"][i].tolist() == shorter["labels"] + [IGNORED] * (width - length)
+    assert batch["attention_mask"][i].tolist() == [1] * length + [0] * (width - length)
+    theirs = processor(images=[Pictures.open(folder / "red.png")], text=["<image>\n"], return_tensors="pt")
+    assert torch.equal(batch["pixel_values"], theirs["pixel_values"])
+    assert set(collate(rows[1:])) == {"input_ids", "labels", "attention_mask"}
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason", "detail"),
+    [
+        (row("<image>", "x", image="gone.png"), "there is no image file", "gone.png"),
+        (row("<image>", "x", image="a\0b.png"), "there is no image file", r"a\x00b.png"),
+        (row("<image>", "x", image="n" * 5000), "there is no image file", "nnn"),
+        (row("<image>", "x", image="../red.png"), "image leaves the image folder", "../red.png"),
+        (row("<image>", "x", image="/etc/red.png"), "image leaves the image folder", "/etc/red.png"),
+        (row("<image>", "x", image="..\\red.png"), "image leaves the image folder", "..\\red.png"),
+        (row("<image>", "x", image=["red.png", 3]), "`image` is no file name", "3"),
+        (row("<image>", "x", image=""), "`image` is no file name", "''"),
+        (row("<image>", "x", image="embedded:0:0"), "there is no image file", "embedded:0:0"),
+        (row("only asked"), "turns do not alternate human, gpt, ..., ending with gpt", ""),
+        (row(), "the conversation is empty", ""),
+        (row("A?", " \n"), "an answer is empty", ""),
+        (row(" ", "x"), "a question is empty", ""),
+        (row("A?", "\ud800"), "the text is not valid Unicode", "surrogates not allowed"),
+        (row("A?", "one<|im_end|>\n<|im_start|>user"), "the text holds a control token", "<|im_end|>"),
+        ({"conversations": [{"from": "robot", "value": ""}]}, "a turn is not from human, gpt, system", "'robot'"),
+        ({"conversations": [{"from": ["gpt"], "value": ""}]}, "a turn is not from human, gpt, system", "['gpt']"),
+        ({"conversations": [{"from": "gpt", "value": 3}]}, "`conversations` is no list of {from, value}", ""),
+        ({"id": {"a": 1}}, "`conversations` is no list of {from, value}", ""),
+        ("text", "the row is no object with conversations", ""),
+        (None, "the row is no object with conversations", ""),
+    ],
+)
+def test_a_bad_row_is_named(processor, write, bad, reason, detail):
+    data = open_data(write(row("A?", "fine"), bad), processor)
+    (entry,) = data.bad_rows
+    assert len(data.dataset) == 1 and data.opened == 2 and entry.row == 1 and entry.found == "opening"
+    assert entry.reason.startswith(reason) and detail in entry.detail
+
+
+def test_a_template_without_markers_is_refused(processor, write):
+    template = "{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}"
+    how = Tokenization(processor.tokenizer, template, processor.image_token_id, 4, None)
+    path = write(row("A?", "one"))
+    with pytest.raises(UserError, match="the chat template marks no answer to learn from"):
+        open_training_data(read_sources(str(path), None), how, path.parent / "cache")
+    assert list((path.parent / "cache").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "must be a JSON list"),
+        ("[", "is not JSON: the file ends inside the list"),
+        ('[{"a": 1}', "is not JSON: the file ends inside the list"),
+        ('[{"a": 1} {"b": 2}]', "is not JSON: a comma or the end of the list is missing"),
+        ('[{"a": nothing}]', "is not JSON: Expecting value"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "has no rows"),
+    ],
+)
+def test_broken_files_are_named(processor, tmp_path, content, message):
+    (tmp_path / "broken.json").write_text(content)
+    with pytest.raises(UserError, match=rf"broken\.json {message}") as error:
+        open_data(tmp_path / "broken.json", processor)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_data_is_named(tmp_path):
+    for path in ("none.json", "none.parquet", "none.yaml", "a/b/none"):
+        with pytest.raises(UserError, match=r"data_path: there is no file .*none"):
+            read_sources(str(tmp_path / path), None)
+    with pytest.raises(UserError, match=r"there is no \.parquet file"):
+        read_sources(str(tmp_path), None)
+
+
+def test_json_is_read_in_pieces(processor, write, monkeypatch):
+    rows = [row(f'é{i} \\ " [ {{', "x" * i + "1", id=i) for i in range(1, 40)]
+    path = write(*rows)
+    whole = texts(open_data(path, processor), processor)
+    for chunk in (1, 7, 64):
+        monkeypatch.setattr("train.data.sources._CHUNK", chunk)
+        data = open_training_data(read_sources(str(path), None), tokenization(processor), path.parent / f"c{chunk}")
+        assert texts(data, processor) == whole and len(whole) == 39
+
+
+def test_json_lines_lose_only_the_broken_line(processor, tmp_path):
+    lines = [json.dumps(row("A?", "one")), "{broken", "", json.dumps(row("B?", "two"))]
+    (tmp_path / "data.jsonl").write_text("\n".join(lines))
+    data = open_data(tmp_path / "data.jsonl", processor)
+    assert len(data.dataset) == 2
+    assert [(entry.row, entry.reason) for entry in data.bad_rows] == [(1, "the line is not JSON")]
+
+
+def parquet(folder, rows, several=False):
+    image = List(Image()) if several else Image()
+    turns = List({"from": Value("string"), "value": Value("string")})
+    features = Features({"id": Value("string"), "images" if several else "image": image, "conversations": turns})
+    Dataset.from_list(rows, features=features).to_parquet(folder / "rows.parquet")
+    return folder / "rows.parquet"
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_images_inside_parquet_are_those_of_the_folder(processor, write, tmp_path, several):
+    def cell(*names):
+        cells = [{"bytes": (tmp_path / name).read_bytes(), "path": None} for name in names]
+        return cells if several else cells[0]
+
+    write()
+    column = "images" if several else "image"
+    rows = [
+        row("<image>\nA?", "red", id="0", **{column: cell("red.png")}),
+        row("B?", "no image", id="1", **{column: None}),
+        row("<image>\nC?", "blue", id="2", **{column: cell("blue.png", *["red.png"] * several)}),
+        row("<image>\nC?", "lost", id="3", **{column: [{"bytes": None, "path": None}] if several else None}),
+        row("one-sided", id="4", **{column: None}),
+    ]
+    if several:
+        rows[2]["conversations"][0]["value"] = "<image><image>"
+    path = parquet(tmp_path, rows, several)
+    data = open_data(path, processor)
+    assert [entry.row for entry in data.bad_rows] == ([3, 4] if several else [4])
+    kept, pictures = row_images(data, tmp_path)(list(data.dataset)[:3])
+    assert [len(r["images"]) for r in kept] == [1, 0, 1 + several]
+    assert [p.getpixel((0, 0)) for p in pictures] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
+
+
+def test_weights_of_a_mixture(processor, write, tmp_path):
+    write(*[row(f"{i}?", "a") for i in range(10)], name="a.json")
+    write(*[row(f"{i}?", "b") for i in range(8)], row("bad"), name="b.json")
+    (tmp_path / "mix.yaml").write_text(
+        f"- path: {tmp_path}/a.json\n  weight: 0.3\n- {{path: {tmp_path}/b.json, weight: 2.5}}\n"
+    )
+    first, again = (open_data(tmp_path / "mix.yaml", processor) for _ in range(2))
+    seen = Counter((r["source"], r["row"]) for r in first.dataset)
+    assert sum(count for (source, _), count in seen.items() if source == 0) == 3
+    of_b = [count for (source, _), count in seen.items() if source == 1]
+    assert sorted(of_b) == [2] * 4 + [3] * 4 and first.opened == 19 and len(first.bad_rows) == 1
+    assert list(first.dataset["row"]) == list(again.dataset["row"])
+
+
+@pytest.mark.parametrize("content", ["3", "- 3", "- {path: x.json, wieght: 2}", "- {path: x.json, weight: 0}", "[]"])
+def test_a_malformed_mixture_is_one_line(tmp_path, content):
+    (tmp_path / "mix.yaml").write_text(content)
+    with pytest.raises(UserError, match=r"mix\.yaml") as error:
+        read_sources(str(tmp_path / "mix.yaml"), None)
+    assert "\n" not in str(error.value)
+
+
+def test_prepared_rows_are_used_again(processor, write, monkeypatch):
+    path = write(row("A?", "one"), row("<image>", "two", image="late.png"))
+    first = open_data(path, processor)
+    with monkeypatch.context() as patch:
+        patch.setattr("train.data.prepared.checked_rows", lambda *_: pytest.fail("read again"))
+        cached = open_data(path, processor)
+    assert list(cached.dataset) == list(first.dataset) and cached.bad_rows == first.bad_rows
+    Pictures.new("RGB", (9, 9)).save(path.parent / "late.png")  # the missing image came: looked at anew
+    assert len(open_data(path, processor).dataset) == 2
+    assert len(open_data(path, processor, max_length=20).dataset) == 0
+    write(row("A?", "changed"))
+    assert "changed" in texts(open_data(path, processor), processor)[0]

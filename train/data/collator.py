@@ -1,0 +1,73 @@
+"""Pads or packs tokenized rows and preprocesses their images; the rest was done once by `train.data.prepared`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+from transformers import BaseImageProcessor
+
+from train.data.feature_cache import FeatureCache
+from train.data.tokenization import IGNORED
+
+
+Rows = list[dict[str, Any]]
+OpenImages = Callable[[Rows], tuple[Rows, list[Image]]]
+
+
+@dataclass
+class ImageTextCollator:
+    """Rows -> `input_ids`, `labels` [rows, longest] and `pixel_values` [images, 3, height, width].
+
+    Padded rows have an `attention_mask`; packed ones have `position_ids` instead, which start anew with each row. A
+    batch without any image has no `pixel_values`. With a feature cache the pixels are those of images it lacks, and
+    `image_keys`, `image_features` tell which are which.
+
+    Args:
+        open_images: a `RowImages`; it may replace rows.
+        packed: put the rows one behind the other into one sequence [1, sum of lengths]. Without an attention mask the
+            decoder derives from the positions that no row attends to another.
+    """
+
+    image_processor: BaseImageProcessor
+    pad_token_id: int
+    open_images: OpenImages
+    packed: bool = False
+    feature_cache: FeatureCache | None = None
+
+    def __call__(self, rows: Rows) -> dict[str, Any]:
+        """Collate rows of the training data; padding goes to the right."""
+        rows, images = self.open_images(rows)
+        batch: dict[str, Any] = _pack(rows) if self.packed else self._pad(rows)
+        if self.feature_cache is not None and images:
+            batch["image_keys"] = keys = [self.feature_cache.key(image) for image in images]
+            loaded = {i: self.feature_cache.load(key) for i, key in enumerate(keys)}
+            batch["image_features"] = {i: features for i, features in loaded.items() if features is not None}
+            images = [image for i, image in enumerate(images) if i not in batch["image_features"]]
+        if images:
+            batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
+        return batch
+
+    def _pad(self, rows: Rows) -> dict[str, Tensor]:
+        longest = max(len(row["input_ids"]) for row in rows)
+        input_ids = torch.full((len(rows), longest), self.pad_token_id)
+        labels = torch.full((len(rows), longest), IGNORED)
+        attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
+        for i, row in enumerate(rows):
+            length = len(row["input_ids"])
+            input_ids[i, :length] = torch.tensor(row["input_ids"])
+            labels[i, :length] = torch.tensor(row["labels"])
+            attention_mask[i, :length] = 1
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
+
+
+def _pack(rows: Rows) -> dict[str, Tensor]:
+    # the first token of a row is not to be predicted from the last one of the row before
+    labels = [token for row in rows for token in (IGNORED, *row["labels"][1:])]
+    return {
+        "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),
+        "labels": torch.tensor([labels]),
+        "position_ids": torch.cat([torch.arange(len(row["input_ids"])) for row in rows])[None],
+    }

@@ -1,0 +1,110 @@
+"""The images of a batch. A row whose image fails is quarantined and replaced by another, the same in every run: order,
+resume and ranks stay exact, as the choice depends on nothing but seed, epoch and row.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from PIL.Image import Image
+from torch import Tensor
+from transformers import TrainerCallback
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.images import decode_image
+from train.data.conversations import InsideImage
+from train.data.prepared import TrainingData, inside_bytes
+from train.data.quarantine import Entry, Quarantine
+
+
+_ATTEMPTS = 100
+
+
+@dataclass
+class RowImages:
+    """Opens the images of rows of `data.dataset`.
+
+    Args:
+        data: the rows, and the tables that embedded images lie in.
+        quarantine: where failures go.
+        seed: with epoch and row it picks the replacement.
+        epoch: the trainer sets it; shared memory, so that workers see it.
+    """
+
+    data: TrainingData
+    quarantine: Quarantine
+    seed: int
+    epoch: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64).share_memory_())
+
+    def __call__(self, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Image]]:
+        """Rows, some of them replaced, and their images one after another.
+
+        Raises:
+            UserError: more rows have failed than is allowed.
+        """
+        opened = [self._usable(row) for row in rows]
+        return [row for row, _ in opened], [image for _, images in opened for image in images]
+
+    def _usable(self, row: dict[str, Any]) -> tuple[dict[str, Any], list[Image]]:
+        wanted = row
+        for attempt in range(_ATTEMPTS):
+            try:
+                return row, self.open(row)
+            except UserError as error:
+                reason, detail = "the image cannot be used", str(error)
+                self.quarantine.add(self._entry(row, reason, detail, used=False))
+            row = self.data.dataset[self._replacement(wanted, attempt)]
+        raise UserError(f"{self._file(wanted)}, row {wanted['row']}: {_ATTEMPTS} replacements failed too")
+
+    def open(self, row: dict[str, Any]) -> list[Image]:
+        """Decode the images of one row; those that had to be converted are put on record.
+
+        Raises:
+            UserError: one of them is missing or damaged.
+        """
+        images, changes = open_row(self.data, row)
+        for name, change in changes:
+            self.quarantine.add(self._entry(row, change, name, used=True))
+        return images
+
+    def _replacement(self, row: dict[str, Any], attempt: int) -> int:
+        key = f"{self.seed} {int(self.epoch)} {row['source']} {row['row']} {attempt}"
+        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % len(self.data.dataset)
+
+    def _file(self, row: dict[str, Any]) -> str:
+        return self.data.sources[row["source"]].path
+
+    def _entry(self, row: dict[str, Any], reason: str, detail: str, used: bool) -> Entry:
+        return Entry(self._file(row), row["row"], None, reason, detail, found="training", used=used)
+
+
+def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list[tuple[str, str]]]:
+    """The images of a row of `data.dataset`, and (name, change) of those that had to be converted.
+
+    Raises:
+        UserError: one of them is missing or damaged.
+    """
+    images, changes = [], []
+    for name in row["images"]:
+        table = data.inside[row["source"]] if name.startswith(InsideImage.PREFIX) else None
+        if table is None:
+            image, change = decode_image(name)
+        else:
+            said = f"{data.sources[row['source']].path}, row {row['row']}: image"
+            image, change = decode_image(inside_bytes(table, name), said)
+        images.append(image)
+        if change:
+            changes.append((name, change))
+    return images, changes
+
+
+class SetEpoch(TrainerCallback):
+    """Tells `RowImages` the epoch."""
+
+    def __init__(self, row_images: RowImages):
+        self.row_images = row_images
+
+    def on_epoch_begin(self, args, state, control, **kwargs):
+        self.row_images.epoch.fill_(int(state.epoch))

@@ -1,0 +1,214 @@
+"""Where conversations come from: LLaVA's JSON or JSON lines beside an image folder, parquet or a Hub dataset with the
+images inside, and weighted mixtures of these. Rows are read one by one, so that memory stays flat."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+from datasets import Dataset, Image, IterableDataset, Sequence, load_dataset
+
+from modeling_aligned_llava.errors import UserError
+from train.data.conversations import InsideImage
+
+
+_CHUNK = 1 << 22
+_BATCH = 500
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of a mixture.
+
+    Args:
+        path: a `.json`, `.jsonl` or `.parquet` file, a folder of parquet files, or a Hub id.
+        image_folder: root of the images that rows name; None where they are inside.
+        weight: how often each row is seen in an epoch; below 1 a fixed random share of the rows.
+        split: the split of a Hub dataset.
+    """
+
+    path: str
+    image_folder: Path | None
+    weight: float = 1.0
+    split: str = "train"
+
+    @property
+    def is_text(self) -> bool:
+        """Whether this is JSON, and not a table."""
+        return self.path.endswith((".json", ".jsonl"))
+
+
+def read_sources(data_path: str, image_folder: str | None) -> list[Source]:
+    """The sources that `data_path` names: itself, or the entries of a mixture in a `.yaml` file.
+
+    Raises:
+        UserError: there is no such file, or the mixture is malformed.
+    """
+    folder = Path(image_folder) if image_folder else None
+    if not data_path.endswith((".yaml", ".yml")):
+        return [_checked(Source(data_path, folder))]
+    mixture = Path(data_path)
+    if not mixture.is_file():
+        raise UserError(f"data_path: there is no file {mixture}")
+    try:
+        entries = yaml.safe_load(mixture.read_text(encoding="utf-8"))
+        sources = [_entry(entry, folder) for entry in entries]
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{mixture} must be a list of {{path, image_folder, weight, split}}: {' '.join(str(error).split())}"
+        ) from error
+    if not sources:
+        raise UserError(f"{mixture} lists no data")
+    return [_checked(source) for source in sources]
+
+
+def _entry(entry: dict[str, Any], folder: Path | None) -> Source:
+    source = Source(**{"image_folder": folder, **entry})
+    weight = float(source.weight)
+    if not 0 < weight < 1000:
+        raise ValueError(f"weight {weight} of {source.path} is not above 0")
+    return replace(
+        source, weight=weight, image_folder=Path(source.image_folder) if source.image_folder is not None else None
+    )
+
+
+def _checked(source: Source) -> Source:
+    path = Path(source.path)
+    if source.is_text or source.path.endswith(".parquet"):
+        if not path.is_file():
+            raise UserError(f"data_path: there is no file {path}")
+    elif path.is_dir() and not any(path.glob("**/*.parquet")):
+        raise UserError(f"data_path: there is no .parquet file in {path}")
+    elif not path.exists() and source.path.count("/") != 1:
+        raise UserError(f"data_path: there is no file {path}, and it is no Hub id")
+    return source
+
+
+def table(source: Source, *, streaming: bool = False, cache: str | None = None) -> Dataset | IterableDataset:
+    """The rows of a parquet or Hub source; images stay undecoded bytes.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    path = Path(source.path)
+    files = [str(path)] if path.is_file() else sorted(map(str, path.glob("**/*.parquet")))
+    try:
+        if files:
+            data = load_dataset("parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache)
+        else:
+            data = load_dataset(source.path, split=source.split, streaming=streaming, cache_dir=cache)
+    except Exception as error:  # whatever the Hub, the parquet reader or a dataset's own builder raises
+        cause = error.__cause__ or error
+        raise UserError(f"data_path: {source.path} cannot be read: {' '.join(str(cause).split())}") from error
+    for name, feature in (data.features or {}).items():
+        if isinstance(feature, Image):
+            data = data.cast_column(name, Image(decode=False))
+        elif isinstance(getattr(feature, "feature", None), Image):
+            data = data.cast_column(name, Sequence(Image(decode=False)))
+    return data
+
+
+def raw_rows(source: Source, data: Dataset | None) -> Iterator[Any]:
+    """Every row of a source, as parsed JSON; of images inside only an `InsideImage`, or the ValueError of a line.
+
+    Args:
+        source: what to read.
+        data: its `table`, unless it is JSON.
+    """
+    if data is not None:
+        return _table_rows(data)
+    path = Path(source.path)
+    return _json_lines(path) if path.suffix == ".jsonl" else _json_array(path)
+
+
+def _json_lines(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:
+        for line in file:
+            if not line.strip():
+                continue
+            try:
+                yield json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield ValueError(str(error))
+
+
+def _json_array(path: Path) -> Iterator[Any]:
+    """The elements of a JSON list, without holding the whole file."""
+    decoder = json.JSONDecoder()
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            text = file.read(_CHUNK).lstrip()
+            if not text.startswith("["):
+                raise UserError(f"{path} must be a JSON list of conversations")
+            at, first = 1, True
+            while True:
+                text, at = _skip_space(file, text, at)
+                if text[at : at + 1] == "]":
+                    return
+                if not first:
+                    if text[at : at + 1] != ",":
+                        raise ValueError(f"a comma or the end of the list is missing before {text[at : at + 40]!r}")
+                    text, at = _skip_space(file, text, at + 1)
+                first = False
+                while True:
+                    try:
+                        row, end = decoder.raw_decode(text, at)
+                        if end < len(text):
+                            break
+                    except json.JSONDecodeError:
+                        row = None
+                    # at the end of what was read, or broken: only more text can tell
+                    more = file.read(max(_CHUNK, len(text) - at))
+                    if not more:
+                        decoder.raw_decode(text, at)
+                        raise ValueError("the file ends inside the list")
+                    text, at = text[at:] + more, 0
+                at = end
+                yield row
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
+
+
+def _skip_space(file: Any, text: str, at: int) -> tuple[str, int]:
+    """Text and position of the next character that is not white; reads on where the text ends."""
+    while True:
+        while text[at : at + 1] in (" ", "\n", "\r", "\t"):
+            at += 1
+        if at < len(text):
+            return text, at
+        text, at = file.read(_CHUNK), 0
+        if not text:
+            raise ValueError("the file ends inside the list")
+
+
+def _table_rows(data: Dataset) -> Iterator[dict[str, Any]]:
+    images = next((name for name in ("image", "images") if name in data.column_names), None)
+    kept = [name for name in data.column_names if name in ("id", "conversations", images)]
+    row = 0
+    for batch in data.select_columns(kept).with_format("arrow").iter(_BATCH):
+        columns = {name: batch[name].to_pylist() for name in kept if name != images}
+        names = _image_names(batch[images].combine_chunks(), row) if images else [None] * batch.num_rows
+        for i, image in enumerate(names):
+            yield {**{name: column[i] for name, column in columns.items()}, "image": image}
+        row += batch.num_rows
+
+
+def _image_names(column: pa.Array, first_row: int) -> list[Any]:
+    """For each row its file names, or names for the bytes inside; no bytes are read."""
+    several = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if pa.types.is_struct(column.type.value_type if several else column.type):
+        cells = [(value.values if several else [value]) if value.is_valid else [] for value in column]
+        return [
+            [_image_name(cell, InsideImage(f"{InsideImage.PREFIX}{row}:{i}")) for i, cell in enumerate(of_row)]
+            for row, of_row in enumerate(cells, start=first_row)
+        ]
+    return column.to_pylist()
+
+
+def _image_name(cell: pa.StructScalar, inside: str) -> str | None:
+    if cell.is_valid and cell["bytes"].is_valid:
+        return inside
+    return cell["path"].as_py() if cell.is_valid else None

@@ -1,0 +1,151 @@
+"""Rows read while training, from parquet or the Hub, without storing them: checked, tokenized and opened on the way.
+
+A stream has no second look at a row, so one that cannot be used is passed over instead of replaced. The order is that
+of the files, shuffled in a buffer; lengths are not known beforehand, so rows are not grouped by them.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datasets import IterableDataset, interleave_datasets
+from PIL.Image import Image
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.images import decode_image, open_image
+from train.data.conversations import BadRow, InsideImage
+from train.data.prepared import bad_entry, check_row
+from train.data.quarantine import Entry, Quarantine
+from train.data.sources import Source, table
+from train.data.tokenization import Tokenization, expand
+
+
+BUFFER = 1000  # rows that are shuffled among each other
+_BATCH = 16
+_ENOUGH = 1000  # rows before a share says anything
+
+
+def open_stream(
+    sources: list[Source], tokenization: Tokenization, quarantine: Quarantine, seed: int
+) -> IterableDataset:
+    """Rows of `input_ids`, `labels`, `length` and `images` (bytes), in the proportion of the weights, forever.
+
+    Raises:
+        UserError: a source is JSON, which is not streamed, or cannot be read; while reading: the share of rows that
+            cannot be used is above the quarantine's limit.
+    """
+    streams = []
+    for number, source in enumerate(sources):
+        raw = _raw_stream(source).shuffle(seed=seed + number, buffer_size=BUFFER)
+        prepare = _Prepare(source, tokenization, quarantine)
+        streams.append(
+            raw.map(
+                prepare,
+                batched=True,
+                batch_size=_BATCH,
+                with_indices=True,
+                remove_columns=raw.column_names,
+            )
+        )
+    if len(streams) == 1:
+        return streams[0].repeat(None)
+    total = sum(source.weight for source in sources)
+    shares = [source.weight / total for source in sources]
+    return interleave_datasets(streams, probabilities=shares, seed=seed, stopping_strategy="all_exhausted").repeat(
+        None
+    )
+
+
+def images_of_stream(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Image]]:
+    """What the collator asks for; that the images can be opened is known."""
+    return rows, [open_image(content) for row in rows for content in row["images"]]
+
+
+def first_streamed(sources: list[Source]) -> Iterator[bytes]:
+    """The images of the data in their order, as bytes, without those that cannot be opened."""
+    for source in sources:
+        for row in _raw_stream(source):
+            for content in _contents(row).values():
+                with suppress(UserError):
+                    decode_image(content)
+                    yield content
+
+
+def _raw_stream(source: Source) -> IterableDataset:
+    if source.is_text:
+        raise UserError(f"streaming is for parquet and Hub datasets, not for {source.path}")
+    stream = table(source, streaming=True)
+    assert isinstance(stream, IterableDataset)
+    return stream
+
+
+class _Prepare:
+    """A batch of raw rows -> the rows of it that can be used."""
+
+    def __init__(self, source: Source, tokenization: Tokenization, quarantine: Quarantine):
+        self.source, self.tokenization = source, tokenization
+        self.quarantine = quarantine
+        self.seen = self.bad = 0
+
+    def __call__(self, batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[Any]]:
+        columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "length": [], "images": []}
+        for position, number in enumerate(numbers):
+            row = self._row({name: column[position] for name, column in batch.items()}, number)
+            self.seen += 1
+            if isinstance(row, Entry):
+                self._refuse(row)
+                continue
+            for name, value in row.items():
+                columns[name].append(value)
+        return columns
+
+    def _row(self, raw: dict[str, Any], number: int) -> dict[str, Any] | Entry:
+        contents = _contents(raw)
+        row = check_row(self.source, number, {**raw, "image": [*contents, *_file_names(raw)]})
+        if isinstance(row, Entry):
+            return row
+        images = [contents[name] if name in contents else Path(name).read_bytes() for name in row["images"]]
+        try:
+            for content in images:
+                self._check_image(content, row)
+        except UserError as error:
+            return bad_entry(self.source, number, row["id"], BadRow("the image cannot be used", str(error)))
+        (tokens,) = self.tokenization([row])
+        if isinstance(tokens, BadRow):
+            return bad_entry(self.source, number, row["id"], tokens)
+        how = self.tokenization
+        ids, labels = expand(tokens["input_ids"], tokens["learned"], how.image_token_id, how.image_tokens)
+        return {"input_ids": ids, "labels": labels, "length": tokens["length"], "images": images}
+
+    def _check_image(self, content: bytes, row: dict[str, Any]) -> None:
+        _, change = decode_image(content, f"{self.source.path}, row {row['row']}: image")
+        if change:
+            entry = Entry(self.source.path, row["row"], row["id"], change, "", found="training", used=True)
+            self.quarantine.add(entry)
+
+    def _refuse(self, entry: Entry) -> None:
+        self.bad += 1
+        self.quarantine.add(entry._replace(found="training"))
+        if self.bad > self.quarantine.limit * max(self.seen, _ENOUGH):
+            raise UserError(
+                f"{self.bad} of the first {self.seen} rows of {self.source.path} cannot be used, more than the "
+                f"{self.quarantine.limit:.2%} of bad_rows_limit; they are listed in {self.quarantine.path}"
+            )
+
+
+def _cells(raw: dict[str, Any]) -> list[Any]:
+    value = raw.get("image", raw.get("images"))
+    return [] if value is None else value if isinstance(value, list) else [value]
+
+
+def _contents(raw: dict[str, Any]) -> dict[str, bytes]:
+    """The images inside a row by an `InsideImage` name."""
+    cells = [cell for cell in _cells(raw) if isinstance(cell, dict)]
+    return {InsideImage(f"{InsideImage.PREFIX}{i}"): cell["bytes"] for i, cell in enumerate(cells) if cell["bytes"]}
+
+
+def _file_names(raw: dict[str, Any]) -> list[Any]:
+    """The files that a row names, for those of its images that are not inside."""
+    cells = [cell for cell in _cells(raw) if not (isinstance(cell, dict) and cell["bytes"])]
+    return [cell["path"] if isinstance(cell, dict) else cell for cell in cells]

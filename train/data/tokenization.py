@@ -1,0 +1,95 @@
+"""Messages -> token ids and what is learned of them, once before training: the collator then has only to pad.
+
+What is learned comes from the template's {% generation %} markers; `<image>` becomes one id per visual token.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, cast
+
+from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+from modeling_aligned_llava.errors import UserError
+from train.data.conversations import BadRow
+
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Tokenization:
+    """How rows become tokens.
+
+    Args:
+        tokenizer: a fast tokenizer that has `<image>` as one token.
+        template: chat template with generation markers.
+        image_token_id: id of `<image>`.
+        image_tokens: visual tokens of one image.
+        max_length: rows with more tokens are refused, never cut; None keeps all.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    template: str
+    image_token_id: int
+    image_tokens: int
+    max_length: int | None
+
+    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
+        """For each row `{"messages", "images"}` its `input_ids` (one id an image), `learned` and `length`.
+
+        `length` counts all visual tokens.
+
+        Raises:
+            UserError: the template marks nothing to learn, or drops images.
+        """
+        encoded = cast(
+            BatchEncoding,
+            self.tokenizer.apply_chat_template(
+                [row["messages"] for row in rows],
+                chat_template=self.template,
+                return_dict=True,
+                return_assistant_tokens_mask=True,
+            ),
+        )
+        control = self._control_tokens()
+        return [
+            self._checked(row, ids, mask, control)
+            for row, ids, mask in zip(rows, encoded["input_ids"], encoded["assistant_masks"], strict=True)
+        ]
+
+    def _checked(
+        self, row: dict[str, Any], ids: list[int], mask: list[int], control: re.Pattern
+    ) -> dict[str, Any] | BadRow:
+        if not any(mask):
+            raise UserError("the chat template marks no answer to learn from: it needs {% generation %}")
+        if ids.count(self.image_token_id) != len(row["images"]):
+            raise UserError(
+                f"the chat template writes {ids.count(self.image_token_id)} images for a row of {len(row['images'])}"
+            )
+        for message in row["messages"]:
+            for part in message["content"]:
+                if found := control.search(part.get("text", "")):
+                    return BadRow("the text holds a control token", found.group())
+        length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
+        if self.max_length is not None and length > self.max_length:
+            return BadRow(f"longer than max_length {self.max_length}", f"{length} tokens")
+        return {"input_ids": ids, "learned": mask, "length": length}
+
+    def _control_tokens(self) -> re.Pattern:
+        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
+        return re.compile("|".join(re.escape(token) for token in special if token != "<image>") or "(?!)")  # noqa: S105
+
+
+def expand(ids: list[int], learned: list[int], image_token_id: int, image_tokens: int) -> tuple[list[int], list[int]]:
+    """Repeat the image's id for each of its visual tokens.
+
+    Returns:
+        `input_ids` and `labels`, the latter `IGNORED` where nothing is learned.
+    """
+    labels = [token if learn else IGNORED for token, learn in zip(ids, learned, strict=True)]
+    input_ids = list(ids)
+    places = [place for place, token in enumerate(ids) if token == image_token_id]
+    for place in reversed(places):
+        input_ids[place : place + 1] = [image_token_id] * image_tokens
+        labels[place : place + 1] = [IGNORED] * image_tokens
+    return input_ids, labels

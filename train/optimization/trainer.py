@@ -1,0 +1,104 @@
+"""TRL's SFTTrainer with learning rates by module and checkpoints that are known to be whole."""
+
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from datasets import Dataset
+from torch.utils.data import Sampler
+from transformers import PreTrainedModel
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import SFTTrainer
+
+from train.data.feature_cache import FeatureCache
+from train.data.prepared import row_lengths
+from train.data.sampler import LengthGroupedSampler
+from train.monitoring.gradient_ledger import GradientLedger
+from train.optimization.compact_head import score_labelled_positions_only
+from train.optimization.parameter_groups import ParameterGroup
+from train.stage_folder import checkpoint_marker, write_json
+
+
+class AlignedSFTTrainer(SFTTrainer):
+    """`SFTTrainer` on rows that are tokenized already.
+
+    Args:
+        parameter_groups: from `group_parameters`; the frozen ones are left out of the optimizer.
+        compact_head: compute logits only where there are labels, on a CPU too.
+        feature_cache: the collator's, where the vision tower is frozen.
+        ledger: sees the gradients before they are clipped.
+        kwargs: as `SFTTrainer`'s.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        parameter_groups: list[ParameterGroup],
+        compact_head: bool = True,
+        feature_cache: FeatureCache | None = None,
+        ledger: GradientLedger | None = None,
+        **kwargs: Any,
+    ):
+        self.parameter_groups = parameter_groups
+        self.feature_cache = feature_cache
+        self.ledger = ledger
+        score_labelled_positions_only(compact_head)
+        super().__init__(*args, **kwargs)
+        if ledger is not None:
+            self.add_callback(ledger)
+        if feature_cache is not None:
+            self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
+            feature_cache.attach(self.vision_tower)
+
+    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        inputs = super()._prepare_inputs(inputs)
+        if self.feature_cache is None:
+            return inputs
+        with self.accelerator.autocast():
+            return self.feature_cache.complete(inputs, self.vision_tower)
+
+    def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
+        """One optimizer group for each learning rate (two where weight decay spares biases and norms)."""
+        if self.optimizer is not None:
+            return self.optimizer
+        model = cast(PreTrainedModel, self.model if model is None else model)
+        parameters = dict(model.named_parameters())
+        decayed = set(self.get_decay_parameter_names(model)) if self.args.weight_decay else set()
+        groups: list[dict[str, Any]] = []
+        for group in self.parameter_groups:
+            if group.learning_rate is None:
+                continue
+            for names, decay in (
+                ([n for n in group.names if n in decayed], self.args.weight_decay),
+                ([n for n in group.names if n not in decayed], 0.0),
+            ):
+                if names:
+                    params = [parameters[n] for n in names]
+                    groups.append({"params": params, "lr": group.learning_rate, "weight_decay": decay})
+        assert sum(len(g["params"]) for g in groups) == len([p for p in parameters.values() if p.requires_grad])
+        optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+        self.optimizer = optimizer_class(groups, **kwargs)
+        return self.optimizer
+
+    def _clip_grad_norm(self, model):
+        if self.ledger is not None and not self.is_deepspeed_enabled:  # which has no gradients to look at
+            self.ledger.before_clipping(self)
+        return super()._clip_grad_norm(model)
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
+        step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
+        return LengthGroupedSampler(row_lengths(rows), step_size, self.args.seed, self.args.dataloader_drop_last)
+
+    def _save_checkpoint(self, model, trial):
+        super()._save_checkpoint(model, trial)
+        self.accelerator.wait_for_everyone()
+        if self.is_world_process_zero():
+            step = self.state.global_step
+            folder = Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+            write_json(checkpoint_marker(folder), {"step": step})
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """No card: TRL's would show a text-generation snippet."""
