@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from modeling_aligned_llava.errors import UserError
-from train.preview import LEARNED, run_preview
+from train.preview import SUPERVISED, run_preview
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_rows_are_shown_as_the_model_sees_them(preview, tiny_checkpoint, tiny_da
 
 def test_what_is_learned_is_coloured(preview):
     text = preview(1, "--rows", "1", terminal=True)
-    assert LEARNED == "bold green" and "\x1b[1;32mshade 0<|im_end|>" in text
+    assert SUPERVISED == "bold green" and "\x1b[1;32mshade 0<|im_end|>" in text
 
 
 def test_the_summary_counts(preview, tiny_data, tmp_path):

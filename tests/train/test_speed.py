@@ -8,7 +8,6 @@ from transformers import AutoProcessor
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from train.arguments import parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.stage import run_stage
@@ -76,17 +75,11 @@ def run(stage_arguments, root, stage=1, **settings):
 
 
 @pytest.fixture(scope="module")
-def plain_run(tmp_path_factory):
-    return tmp_path_factory.mktemp("plain")
+def plain(stage_arguments, tmp_path_factory):
+    return run(stage_arguments, tmp_path_factory.mktemp("plain"))
 
 
-@pytest.fixture
-def plain(plain_run, stage_arguments):
-    folder = plain_run / "norm-gwc" / "stage1"
-    return folder if (folder / "model.safetensors").exists() else run(stage_arguments, plain_run)
-
-
-@pytest.mark.parametrize("flag", [{"compact_head": "false"}, {"packed_rows": "true"}])
+@pytest.mark.parametrize("flag", [{"labelled_logits_only": "false"}, {"packed_rows": "true"}])
 def test_a_flag_changes_two_steps_by_rounding_alone(plain, stage_arguments, tmp_path, flag):
     """Adam turns rounding in a near-zero gradient into a share of its step of 7e-3."""
     other = trained(run(stage_arguments, tmp_path, **flag))
@@ -149,11 +142,6 @@ def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
 def test_feature_cache_needs_a_frozen_tower(plain, stage_arguments, tmp_path):
     with pytest.raises(UserError, match="the vision tower is trained here"):
         run(stage_arguments, tmp_path, 2, model_name_or_path=plain, feature_cache=tmp_path / "cache")
-
-
-def test_packing_by_its_other_names_is_refused(stage_arguments, tmp_path):
-    with pytest.raises(UserError, match="say packed_rows for rows with images"):
-        parse_arguments(stage_arguments(1, "norm", tmp_path, packing="true"))
 
 
 def test_dropped_vision_layers_change_nothing(tiny_checkpoint):
