@@ -3,5 +3,5 @@
 import os
 
 
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # TRL reports every trainer it builds otherwise
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # otherwise TRL reports every trainer it builds
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -1,4 +1,4 @@
-"""Tiny conversations in LLaVA's format with images, and the arguments that train on them in seconds."""
+"""Tiny conversations with images in LLaVA's format, and arguments for stages that train on them in seconds."""
 
 import json
 from collections.abc import Callable

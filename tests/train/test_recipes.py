@@ -1,4 +1,4 @@
-"""The recipes say what the paper says (docs/paper_index.md), and where each value comes from."""
+"""The recipes have the values of the paper (docs/paper_index.md) and give the source of each."""
 
 import re
 
@@ -43,7 +43,7 @@ def rate(run, name):
         ),
     ],
 )
-def test_values_of_the_paper(backbone, recipe, batch, rates):
+def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     file = RECIPES / backbone / f"{recipe}.yaml"
     run, training = parse_arguments(["--config", str(file), "--method", "norm", "--bf16", "false"])
     assert {name: rate(run, name) for name in rates} == rates
@@ -61,7 +61,7 @@ def test_values_of_the_paper(backbone, recipe, batch, rates):
 @pytest.mark.parametrize(
     "file", sorted(RECIPES.glob("*-*/*.yaml")), ids=lambda file: f"{file.parent.name}-{file.stem}"
 )
-def test_every_value_says_where_it_comes_from(file):
+def test_every_value_has_a_source(file):
     values = [line for line in file.read_text().splitlines() if re.match(r" *[^# ].*: *\S", line)]
     assert [line for line in values if "  # " not in line] == [] and len(values) > 20
 

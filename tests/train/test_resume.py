@@ -1,4 +1,4 @@
-"""Resuming: an interrupted run ends with the same weights as a straight one; a finished stage is left alone."""
+"""Resuming: an interrupted run ends with the same weights as an uninterrupted one; a finished stage is left alone."""
 
 import json
 import os
@@ -32,11 +32,11 @@ def logged(folder):
 
 
 class Killed(BaseException):
-    """Stands for a SIGKILL: nothing catches it."""
+    """Simulates a SIGKILL: nothing catches it."""
 
 
 @pytest.mark.parametrize(("stage", "step", "torn"), [(1, 5, False), (2, 3, False), (2, 6, True)])
-def test_killed_and_started_again_equals_a_straight_run(
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     straight, stage_arguments, tmp_path, monkeypatch, stage, step, torn
 ):
     arguments = stage_arguments(
@@ -80,8 +80,8 @@ def test_a_finished_stage_is_skipped_and_other_settings_are_refused(straight, st
         run_stage([*arguments, "--max_steps", "7"])
 
 
-def test_failing_images_are_replaced_alike_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):
-    """Two epochs in which the same rows fail and others take their place."""
+def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):
+    """Two epochs, in which the same rows fail and are replaced."""
     images = tmp_path / "images"
     shutil.copytree(tiny_data / "images", images)
     for damaged in ("1.png", "4.png", "14.png", "20.png"):
@@ -109,11 +109,11 @@ def test_failing_images_are_replaced_alike_after_a_restart(straight, stage_argum
 
 
 @pytest.mark.slow
-def test_sigkill_at_any_moment_then_the_same_command(straight, stage_arguments, tmp_path):
+def test_sigkill_at_any_moment_does_not_change_the_result(straight, stage_arguments, tmp_path):
     arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1")
     command = [sys.executable, "-m", "train.sft", *arguments]
     folder = tmp_path / "norm-gwc" / "stage2"
-    # the straight run has one thread (conftest); the order of a sum, and so its last bit, depends on their number
+    # one thread, as in the uninterrupted run: the order of a sum, and so its last bit, depends on their number
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     for sign in ("checkpoint-2/optimizer.pt", "checkpoint-6", ".final"):
         process = subprocess.Popen(command, env=env)  # noqa: S603
@@ -139,8 +139,8 @@ def finish(launch, arguments):
     assert start(launch, arguments).wait(timeout=600) == 0
 
 
-def kill_behind(folder, step, launch, arguments):
-    """SIGKILL to the run and all its processes once it has logged `step` steps."""
+def kill_after(folder, step, launch, arguments):
+    """Send SIGKILL to the run and all its processes once it has logged `step` steps."""
     process = start(launch, arguments)
     log = folder / "log.jsonl"
     while process.poll() is None and (not log.exists() or log.read_text().count("\n") < step):
@@ -151,7 +151,9 @@ def kill_behind(folder, step, launch, arguments):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launch", [[], TORCHRUN], ids=["one process", "torchrun x2"])
-def test_killed_after_twenty_steps_and_started_again(stage_arguments, tiny_checkpoint, tmp_path, launch):
+def test_sigkill_after_twenty_of_forty_steps_does_not_change_the_result(
+    stage_arguments, tiny_checkpoint, tmp_path, launch
+):
     settings = {"max_steps": 40, "save_steps": 20, "model_name_or_path": tiny_checkpoint("norm-gwc")}
 
     def arguments(name, workers):
@@ -161,7 +163,7 @@ def test_killed_after_twenty_steps_and_started_again(stage_arguments, tiny_check
     straight = load_file(tmp_path / "straight" / "norm-gwc" / "stage2" / "model.safetensors")
     for workers in (0, 2):
         folder = tmp_path / str(workers) / "norm-gwc" / "stage2"
-        kill_behind(folder, 23, launch, arguments(str(workers), workers))
+        kill_after(folder, 23, launch, arguments(str(workers), workers))
         assert (folder / "checkpoint-20" / "checkpoint_complete.json").exists()
         assert not (folder / "training_complete.json").exists()
         finish(launch, arguments(str(workers), workers))

@@ -23,16 +23,16 @@ def logged(folder):
     return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
-def test_stage_one_trains_projector_and_norm_alone(straight):
+def test_stage_one_trains_only_projector_and_norm(straight):
     before, after = weights(straight / "stage1" / "assembled"), weights(straight / "stage1")
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if "multi_modal_projector" in name} and len(changed) == 6
 
 
-def test_stage_two_trains_everything_that_is_used(straight):
+def test_stage_two_trains_everything_that_llava_reads(straight):
     before, after = weights(straight / "stage1"), weights(straight / "stage2")
     kept = {name for name in before if torch.equal(before[name], after[name])}
-    # a key bias shifts every attention logit of a query alike: its gradient is zero up to rounding
+    # a key bias shifts all attention logits of a query alike: its gradient is zero up to rounding
     assert {name for name in kept if "k_proj.bias" not in name} == {
         "model.vision_tower.post_layernorm.weight",
         "model.vision_tower.post_layernorm.bias",
@@ -70,7 +70,7 @@ def test_final_folder_is_a_model_and_nothing_else(straight):
         assert "{% generation" in AutoProcessor.from_pretrained(folder).chat_template.replace("{%-", "{%")
 
 
-def test_log_and_norm_parameters(straight):
+def test_every_step_is_logged_and_the_final_norm_is_recorded(straight):
     for stage in ("stage1", "stage2"):
         lines = logged(straight / stage)
         assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
@@ -97,7 +97,7 @@ def test_accumulation_does_not_change_the_step(stage_arguments, tmp_path):
 
 
 def test_the_loss_is_the_mean_over_labelled_tokens(straight, stage_arguments, tiny_data, tmp_path):
-    """TRL's fused head, told to score labelled positions only, against plain cross entropy."""
+    """TRL's fused head at labelled positions only, compared with plain cross entropy."""
     seen = []
     original = AlignedSFTTrainer.compute_loss
 
@@ -147,7 +147,7 @@ def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_pa
         ("projector-rescaled", [], True),
     ],
 )
-def test_other_arms_are_measured_and_train(stage_arguments, tmp_path, method, sizes, measured):
+def test_other_methods_are_measured_and_train(stage_arguments, tmp_path, method, sizes, measured):
     run_stage(stage_arguments(1, method, tmp_path, max_steps=1, save_steps=1))
     folder = tmp_path / method / "stage1"
     config = json.loads((folder / "config.json").read_text())

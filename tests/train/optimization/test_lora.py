@@ -1,4 +1,4 @@
-"""Adapters: what they train, that they resume to the bit, and the merged model."""
+"""LoRA adapters: what they train, resuming bit by bit, and the merged model."""
 
 import json
 
@@ -21,7 +21,7 @@ def weights(folder):
 
 
 def lora_arguments(stage_arguments, root, checkpoint, **settings):
-    """The recipe of Llama-3.2-3B on tiny shapes."""
+    """Command line of the LoRA recipe of Llama-3.2-3B on tiny shapes."""
     return stage_arguments(
         2,
         "norm-gwc",
@@ -47,7 +47,7 @@ def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
     assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
 
 
-def test_adapters_resume_to_the_bit(straight, stage_arguments, tmp_path):
+def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):
     run_stage(lora_arguments(stage_arguments, tmp_path / "straight", straight / "stage1"))
 
     def stop(self, args, state, control, **kwargs):
