@@ -15,7 +15,7 @@ from modeling_aligned_llava.errors import UserError
 
 
 class Entry(NamedTuple):
-    """One quarantined row. If `used`, it is trained on all the same: `reason` names the conversion, `detail` the image."""
+    """One quarantined row. If `used`, it is trained on after a conversion (`reason`) of an image (`detail`)."""
 
     file: str
     row: int

@@ -61,8 +61,6 @@ class LengthGroupedSampler(Sampler[int]):
             by_length = rows[torch.argsort(self.lengths[rows], stable=True)]
             steps.extend(by_length.split(self.step_size))
         whole = [step for step in steps if len(step) == self.step_size]
-        rest = [
-            step for step in steps if len(step) < self.step_size
-        ]  # comes last, or it would shift the steps after it
+        rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift the steps after it
         shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator)]
         return (int(i) for step in [*shuffled, *([] if self.drop_last else rest)] for i in step)
