@@ -57,10 +57,10 @@ def open_rows(run: RunArguments, training: SFTConfig, tokenization: Tokenization
     if not len(data.dataset):
         raise UserError(f"{run.data.data_path}: there is no row to train on; see {path}")
     evaluation = None
-    if held_out := run.monitoring.eval_rows:
-        if held_out >= len(data.dataset):
-            raise UserError(f"eval_rows {held_out} leaves none of the {len(data.dataset)} rows to train on")
-        parts = data.dataset.train_test_split(test_size=held_out, seed=training.seed)
+    if eval_rows := run.monitoring.eval_rows:
+        if eval_rows >= len(data.dataset):
+            raise UserError(f"eval_rows {eval_rows} leaves none of the {len(data.dataset)} rows to train on")
+        parts = data.dataset.train_test_split(test_size=eval_rows, seed=training.seed)
         data, evaluation = replace(data, dataset=parts["train"]), parts["test"]
     row_images = RowImages(data, quarantine, training.seed)
     return StageRows(data.dataset, row_images, evaluation, [SetEpoch(row_images)])

@@ -58,7 +58,7 @@ class AlignedSFTTrainer(SFTTrainer):
             return self.feature_cache.complete(inputs, self.vision_tower)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss; on a CPU with `labelled_logits_only`, its fused head sees the labelled positions alone."""
+        """TRL's loss; on a CPU with `labelled_logits_only`, its fused head sees only the labelled positions."""
         if return_outputs or not self.labelled_logits_only or inputs["labels"].device.type != "cpu":
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         decoder = cast(PreTrainedModel, self.accelerator.unwrap_model(model)).base_model

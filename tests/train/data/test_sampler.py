@@ -19,7 +19,7 @@ def test_steps_hold_rows_of_similar_length_in_random_order():
     assert abs(torch.corrcoef(torch.stack([position, means]))[0, 1]) < 0.2  # neither long nor short rows come first
 
 
-def test_order_depends_on_seed_and_epoch_alone():
+def test_order_depends_only_on_seed_and_epoch():
     def order(seed, epoch):
         sampler = LengthGroupedSampler(list(range(50)), step_size=4, seed=seed)
         sampler.set_epoch(epoch)
