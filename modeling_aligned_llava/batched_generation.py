@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor,
 
 from modeling_aligned_llava.connectors import NORM, load_aligned
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.remote_code import copy_remote_code
 from modeling_aligned_llava.shared_prefix import Segment
 from modeling_aligned_llava.token_tree import TokenTree, can_read_trees
 
@@ -164,6 +165,8 @@ def load_complete(
 def _configuration(folder: str, trust_remote_code: bool) -> Any:
     """The checkpoint's configuration; a LLaVA's vision tower ends at the layer that its projector reads."""
     try:
+        if trust_remote_code:
+            copy_remote_code(folder)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration
 
 from .chat_templates import chat_template as shipped_template
-from .checkpoint_folder import check_source, load_part, write_checkpoint
+from .checkpoint_folder import build_checkpoint, check_source, load_part
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration
@@ -44,9 +44,15 @@ def convert(
     Raises:
         UserError: `source` is missing, another architecture or incomplete, or `out` exists.
     """
-    out = Path(out)
-    if out.exists():
-        raise UserError(f"{out} already exists: remove it or choose another --out")
+    return build_checkpoint(Path(out), lambda: _converted(source, fields, chat_template, images))
+
+
+def _converted(
+    source: str | Path,
+    fields: dict[str, Any],
+    chat_template: str | None,
+    images: Iterable[str | Path] | None,
+) -> tuple[AlignedLlavaForConditionalGeneration, Any]:
     check_source(source, "LLaVA checkpoint")
     config = load_part(AutoConfig, source, "LLaVA checkpoint")
     if not isinstance(config, LlavaConfig) or config.model_type != "llava":
@@ -65,8 +71,7 @@ def convert(
     aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
     model = _take_over(theirs, aligned)
     start_norm(model, processor.image_processor, images)
-    write_checkpoint(model, processor, out)
-    return out
+    return model, processor
 
 
 def _take_over(

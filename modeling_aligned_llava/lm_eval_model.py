@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from modeling_aligned_llava.answer_log import AnswerKey, AnswerLog, hash_checkpoint, hash_text
 from modeling_aligned_llava.batched_generation import load_complete, local_folder
 from modeling_aligned_llava.processes import launched, own_log
+from modeling_aligned_llava.remote_code import copy_remote_code
 from modeling_aligned_llava.saved_tokenizer import SavedTokenizer
 from modeling_aligned_llava.shared_prefix import Segment, pack, plan
 from modeling_aligned_llava.token_tree import CAPACITY, TokenTree, can_read_trees
@@ -65,6 +66,8 @@ class AlignedText(HFLM):
             device = str(accelerator.device)
         elif (device or "").startswith("cuda") and not torch.cuda.is_available():
             device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
+        if trust_remote_code:
+            copy_remote_code(folder)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
         auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM

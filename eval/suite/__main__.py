@@ -189,7 +189,7 @@ def main() -> None:
     if baseline not in methods:
         raise UserError(f"--baseline {baseline}: not among the models ({', '.join(methods)})")
     console = Console(stderr=True)
-    with only_writer(args.run / "logs"):
+    with only_writer(args.run):
         write_json(args.run / "run.json", describe_run(args, models, jobs))
         ok = Runner(args.run / "logs", places(args.jobs, args.device), console).run(jobs)
         arms = [arm for arm, _, _ in models.values()]

@@ -4,14 +4,13 @@ A worker that dies (out of memory, killed) is started again at the task it died 
 task failed and the next worker goes on behind it. Finished tasks are skipped while their inputs stay the same.
 """
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -22,7 +21,7 @@ from rich.console import Console
 from eval.suite.files import read_json, write_json
 from eval.suite.job import Job, Task
 from eval.suite.status import Status
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.build_once import exclusive_lock
 
 
 # Variables of the user's shell that would make a harness read other data or ask the network.
@@ -54,20 +53,13 @@ def is_finished(job: Job, task: Task) -> bool:
     return result is not None and result["status"] == "ok" and result["inputs"] == job.inputs(task)
 
 
-@contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process; the system lets go of it however the process ends.
+def only_writer(run: Path) -> AbstractContextManager[None]:
+    """Hold the logs of a run for this process.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another evaluation holds them.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another evaluation works in {folder.parent}; wait for it or end it") from None
-        yield
+    return exclusive_lock(run / "logs", f"another evaluation works in {run}; wait for it or end it")
 
 
 def places(jobs: int | None, device: str) -> list[str | None]:
@@ -99,6 +91,7 @@ class Runner:
 
     def __init__(self, logs: Path, places: list[str | None], console: Console) -> None:
         self.logs = logs
+        logs.mkdir(parents=True, exist_ok=True)
         self.places = places
         self.free: SimpleQueue[str | None] = SimpleQueue()
         for place in places:

@@ -91,7 +91,7 @@ def test_no_connection_was_tried(whole_run, guarded):
 
 def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
     run, models = whole_run
-    with only_writer(run / "logs"):
+    with only_writer(run):
         code, errors = finish(suite(run, mirror_root, models))
     assert code == 1 and errors.startswith(f"error: another evaluation works in {run}")
 
