@@ -26,6 +26,7 @@ from train.conversations import NO_FILE, BadRow, InsideImage, image_files, messa
 from train.quarantine import Entry
 from train.sources import Source, parsed_rows, raw_table
 from train.tokenization import Tokenization, expand
+from train.worker_processes import workers_end_with_us
 
 
 _BATCH = 500
@@ -192,7 +193,7 @@ def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Da
             desc=f"checking {source.path}",
         )
 
-    with lock_for(file):
+    with lock_for(file), workers_end_with_us():
         rows = prepare()
         if any(entry.reason == NO_FILE and os.path.isfile(entry.detail) for entry in _bad_rows(rows)):
             for made in rows.cache_files:  # a file that was missing has come

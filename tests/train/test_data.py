@@ -295,3 +295,15 @@ def test_prepared_rows_are_used_again(processor, write, monkeypatch):
     assert len(open_data(path, processor, max_length=20).dataset) == 0
     write(row("A?", "changed"))
     assert "changed" in texts(open_data(path, processor), processor)[0]
+
+
+def test_several_processes_prepare_the_same_rows(processor, write, monkeypatch):
+    path = write(*[row(f"{i}?", "a" * (i % 5), id=i) for i in range(1300)])  # every fifth answer is empty
+    sources = read_sources(str(path), None)
+    alone = open_training_data(sources, tokenization(processor), path.parent / "alone")
+    monkeypatch.setattr("train.training_data._ROWS_A_PROCESS", 600)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
+    shared = open_training_data(sources, tokenization(processor), path.parent / "shared")
+    assert len(list((path.parent / "shared").glob("*_of_00002.arrow"))) == 2
+    assert list(shared.dataset) == list(alone.dataset) and shared.bad_rows == alone.bad_rows
+    assert [entry.row for entry in alone.bad_rows] == list(range(0, 1300, 5))
