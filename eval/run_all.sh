@@ -105,6 +105,8 @@ except BlockingIOError:
 LOCK
 
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+# glibc asks for huge pages: the same numbers in 5 % less time, where the kernel gives them out on demand.
+export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 
 # Ctrl-C and SIGTERM go to what works here; the shell waits until that has ended its own children.
 child=
