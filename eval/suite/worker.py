@@ -52,7 +52,7 @@ def enter_workspace(root: str, folder: Path) -> None:
 
 
 def read_cards_fast() -> None:
-    """`datasets` parses a folder's card for each configuration, 57 times for MMLU; libyaml does it ten times faster."""
+    """`datasets` parses a folder's card once a configuration, 57 times for MMLU; libyaml is ten times faster."""
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
