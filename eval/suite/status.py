@@ -64,10 +64,10 @@ class Status:
             self.live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         if self.console.is_terminal:
             self.live.stop()
-        else:
+        elif failure is None:
             self.console.print(self.bar)
 
     def __rich__(self) -> RenderableType:

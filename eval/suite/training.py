@@ -81,4 +81,4 @@ def failure(lines: list[str], code: int) -> str:
     if signal > 0:
         return f"killed by signal {signal}"
     errors = [line for line in lines if re.match(r"(error: |[\w.]*(Error|Exception): )", line)]
-    return next(reversed(errors or [line for line in lines if line]), f"exit status {code}")
+    return next(reversed(errors or [line for line in lines if line]), f"exit status {code}").removeprefix("error: ")

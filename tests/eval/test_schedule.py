@@ -72,7 +72,7 @@ def test_a_failed_training_ends_the_groups_of_all_others(tmp_path, monkeypatch):
 
     later = Step("later", lambda place: pytest.fail("begun after the failure"), 0)
     start = time.monotonic()
-    with pytest.raises(UserError, match=r"training bad stage1 failed: error: no such thing; see .*bad\.log"):
+    with pytest.raises(UserError, match=r"training bad stage1 failed: no such thing; see .*bad\.log"):
         run_steps([step("good", sleeper), step("bad", broken), later], [None, None], children)
     assert time.monotonic() - start < 5
     assert not any(alive(pid) for pid in map(int, pids.read_text().split()))
@@ -88,7 +88,7 @@ def test_a_training_moves_the_table_by_what_it_prints(tmp_path):
 
 
 def test_why_a_training_failed():
-    assert failure(["error: a", "Traceback", "  more"], 1) == "error: a"
+    assert failure(["error: a", "Traceback", "  more"], 1) == "a"
     assert failure(["x", "torch.OutOfMemoryError: CUDA", "", "shutting down"], 1) == "torch.OutOfMemoryError: CUDA"
     assert failure(["x", "last words", ""], 1) == "last words"
     assert failure([], 2) == "exit status 2"
