@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from datasets import Dataset, IterableDataset
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
-from transformers.utils import logging
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
@@ -42,7 +41,6 @@ def run_stage(argv: list[str]) -> None:
         UserError: settings, data or the checkpoint to go on from are not usable.
     """
     run, training = parse_arguments(argv)
-    logging.disable_progress_bar()  # a bar for each of a dozen small files
     settings = peek_settings(argv) or {}
     folder = StageFolder(str(training.output_dir))
     if changes := folder.changed_settings(settings):

@@ -17,6 +17,7 @@ from eval.diagnostics.loading import inputs_of, load, special_ids
 from eval.diagnostics.pictures import SAMPLE, Picture, in_benchmarks
 from eval.diagnostics.profile import profile_loaded
 from eval.report.finished_run import FinishedRun, without_paths
+from eval.suite.benchmarks import BENCHMARKS
 from eval.suite.files import read_json, write_json
 from modeling_aligned_llava.anatomy import anatomy
 from modeling_aligned_llava.answer_log import hash_checkpoint
@@ -27,6 +28,7 @@ PROFILED = 48  # pictures of the profile
 ATTENDED = 24  # of them, those with a box first, whose attention is measured
 SHOWN = 6  # of those, as many of each benchmark as can be, whose attention is drawn
 SCHEMA = 1
+MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
@@ -38,7 +40,8 @@ def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
         except Exception as error:  # whatever a foreign checkpoint raises: the report says it
             words = " ".join(str(error).split())
             reason = without_paths(words if isinstance(error, UserError) else f"{type(error).__name__}: {words}")
-            print(f"{arm.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
+            if any(cell["status"] != "not run" for key, cell in run.cells[arm.name].items() if key in MULTIMODAL):
+                print(f"{arm.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
             found[arm.name] = {"error": reason}
     return found
 

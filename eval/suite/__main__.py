@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import re
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +57,11 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def read_models(
-    arguments: list[str], backbone: str | None, seed: int | None
-) -> dict[str, tuple[scores.Arm, Path, bool]]:
-    """NAME -> (arm, checkpoint folder, whether it is multimodal).
+Models = dict[str, tuple[scores.Arm, Path, bool]]  # NAME -> (arm, checkpoint folder, whether it is multimodal)
+
+
+def read_models(arguments: list[str], backbone: str | None, seed: int | None) -> Models:
+    """The models of the command line.
 
     Raises:
         UserError: no NAME=PATH, a name twice, or a folder that is no checkpoint.
@@ -82,13 +84,27 @@ def read_models(
     return models
 
 
-def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False) -> tuple[dict, list[Job]]:
+def plan(
+    args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False
+) -> tuple[Models, list[Job]]:
     """Everything that can be wrong is found here, before any work starts.
 
     Returns:
-        The models as `read_models` gives them, and one job a (checkpoint, harness), the long multimodal ones first.
+        The models as `read_models` gives them, and their jobs.
     """
     models = read_models(args.models, args.backbone, args.seed)
+    return models, plan_jobs(args, models, output, answers, blank_images)
+
+
+def plan_jobs(
+    args: argparse.Namespace,
+    models: Models,
+    output: Path,
+    answers: Path,
+    blank_images: bool = False,
+    untrained: Collection[str] = (),
+) -> list[Job]:
+    """One job a (checkpoint, harness), the long multimodal ones first; those of `untrained` models lack the digest."""
     root = args.data.resolve()
     if not root.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
@@ -104,12 +120,13 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
     tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
     # The datasets cache knows a folder by its name, not its content: other data, other cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
+    weights = {name: hash_checkpoint(folder) for name, (_, folder, _) in models.items() if name not in untrained}
     jobs = [
         Job(
             name=name,
             multimodal=multimodal,
             checkpoint=str(folder),
-            weights=hash_checkpoint(folder),
+            weights=weights.get(name, ""),
             harness=harness,
             tasks=[tasks[benchmark.key] for benchmark in wanted if benchmark.harness == harness],
             root=str(root),
@@ -130,7 +147,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
         for name, (_, folder, multimodal) in models.items()
         if multimodal or harness == "lm-eval"
     ]
-    return models, [job for job in jobs if job.tasks]
+    return [job for job in jobs if job.tasks]
 
 
 def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
@@ -181,19 +198,33 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
     return run_record.record(settings | {"decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks})
 
 
+def baseline_of(models: Models, wanted: str | None) -> str:
+    """The method that others are compared with: the one asked for, or the first.
+
+    Raises:
+        UserError: there is no such method among the models.
+    """
+    methods = [arm.method for arm, _, _ in models.values()]
+    if wanted is not None and wanted not in methods:
+        raise UserError(f"--baseline {wanted}: not among the models ({', '.join(methods)})")
+    return wanted or methods[0]
+
+
+def write_scores(args: argparse.Namespace, models: Models, jobs: list[Job], baseline: str) -> None:
+    """`scores.json`, from the results that are there."""
+    arms = [arm for arm, _, _ in models.values()]
+    write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline, args.limit))
+
+
 def main() -> None:
     args = parser().parse_args()
     models, jobs = plan(args, args.run / "harness", args.run / "answers")
-    methods = [arm.method for arm, _, _ in models.values()]
-    baseline = args.baseline or methods[0]
-    if baseline not in methods:
-        raise UserError(f"--baseline {baseline}: not among the models ({', '.join(methods)})")
+    baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
     with only_writer(args.run):
         write_json(args.run / "run.json", describe_run(args, models, jobs))
         ok = Runner(args.run / "logs", places(args.jobs, args.device), console).run(jobs)
-        arms = [arm for arm, _, _ in models.values()]
-        write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline, args.limit))
+        write_scores(args, models, jobs, baseline)
     console.print(f"scores: {args.run / 'scores.json'}")
     if args.limit is not None:
         console.print(f"--limit {args.limit}: a trial, no result; tables refuse these scores")
