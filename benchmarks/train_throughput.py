@@ -36,7 +36,7 @@ from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
 from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
-from train.data.sources import read_sources
+from train.data.sources import raw_table, read_sources
 from train.data.tokenization import Tokenization
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -85,7 +85,11 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
     groups = group_parameters(model, RATES[stage], FROZEN[stage])
     freeze(model, groups)
     sources = read_sources(str(folder / f"stage{stage}.json"), str(folder))
-    rows = [row for row in checked_rows(sources[0], None) if isinstance(row, dict)]
+    rows = [
+        row
+        for row in checked_rows(sources[0], raw_table(sources[0], str(folder / "prepared")))
+        if isinstance(row, dict)
+    ]
     arguments = SFTConfig(
         output_dir=str(folder / "out"),
         num_train_epochs=shape.epochs,
@@ -124,7 +128,8 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         cache = None
         if flags.get("cache"):
             tower, layer = model.model.vision_tower, model.config.vision_feature_layer
-            cache = FeatureCache(folder / "cache", 5e10, tower, layer, processor.image_processor, str(arguments.bf16))
+            images = processor.image_processor
+            cache = FeatureCache(folder / "cache", 5e10, 1, tower, layer, images, str(arguments.bf16))
         pad = processor.tokenizer.pad_token_id
         collator = ImageTextCollator(processor.image_processor, pad, row_images, flags.get("packed", False), cache)
         trainer: SFTTrainer = AlignedSFTTrainer(

@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 from datasets import Dataset, IterableDataset
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
-from transformers.utils import logging
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
@@ -42,7 +41,6 @@ def run_stage(argv: list[str]) -> None:
         UserError: settings, data or the checkpoint to go on from are not usable.
     """
     run, training = parse_arguments(argv)
-    logging.disable_progress_bar()  # a bar for each of a dozen small files
     settings = peek_settings(argv) or {}
     folder = StageFolder(str(training.output_dir))
     if changes := folder.changed_settings(settings):
@@ -51,8 +49,7 @@ def run_stage(argv: list[str]) -> None:
             "remove it or choose another --output_dir"
         )
     sources = read_sources(run.data_path, run.image_folder)
-    with training.main_process_first(desc="assembly"):
-        source = _source_checkpoint(run, folder, training.seed, sources)
+    source = _source_checkpoint(run, folder, training.seed, sources)
     model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
     if run.lora:
         assert isinstance(run.lora, dict)
@@ -75,20 +72,17 @@ def run_stage(argv: list[str]) -> None:
 def _source_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sources: list[Source]) -> Path:
     """The checkpoint that the stage starts from: assembled from backbones, or an earlier stage's of the same arm."""
     if run.model_name_or_path is None:
-        assembled = folder.path / "assembled"
-        if not assembled.exists():
-            folder.path.mkdir(parents=True, exist_ok=True)
-            assert run.vision_tower is not None and run.language_model is not None
-            assemble(
-                run.vision_tower,
-                run.language_model,
-                assembled,
-                fields=method_fields(run.method),
-                seed=seed,
-                chat_template=run.chat_template,
-                images=first_streamed(sources) if run.streaming else first_images(sources, run.data_cache),
-            )
-        return assembled
+        assert run.vision_tower is not None and run.language_model is not None
+        return assemble(
+            run.vision_tower,
+            run.language_model,
+            folder.path / "assembled",
+            fields=method_fields(run.method),
+            seed=seed,
+            chat_template=run.chat_template,
+            images=first_streamed(sources) if run.streaming else first_images(sources, run.data_cache),
+            exist_ok=True,
+        )
     source = Path(run.model_name_or_path)
     if not (source / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
@@ -173,8 +167,7 @@ def _training_rows(
         if training.process_index == 0:
             quarantine.begin([])
         return open_stream(sources, tokenization, quarantine, training.seed), None, images_of_stream, []
-    with training.main_process_first(desc="data"):
-        data = open_training_data(sources, tokenization, run.data_cache, training.seed)
+    data = open_training_data(sources, tokenization, run.data_cache, training.seed)
     quarantine = Quarantine(path, data.opened, run.bad_rows_limit)
     if training.process_index == 0:
         quarantine.begin(data.bad_rows)
@@ -208,9 +201,9 @@ def _feature_cache(
         raise UserError("feature_cache: the vision tower is trained here, its features change at every step")
     if training.deepspeed or training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
         raise UserError("feature_cache works on one process or with DDP, not where the tower is sharded")
-    share = run.feature_cache_gb * 1e9 / training.world_size
     precision = "bfloat16" if training.bf16 else "float32"
-    return FeatureCache(run.feature_cache, share, tower, layer, processor.image_processor, precision)
+    limit, processes = run.feature_cache_gb * 1e9, training.world_size
+    return FeatureCache(run.feature_cache, limit, processes, tower, layer, processor.image_processor, precision)
 
 
 def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, training: SFTConfig) -> None:

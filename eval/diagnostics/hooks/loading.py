@@ -20,6 +20,7 @@ import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with t
 from eval.data.image_sample import Picture
 from modeling_aligned_llava.connectors import NORM, load_aligned
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
 def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -30,6 +31,8 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """
     flag = {"trust_remote_code": trust_remote_code}
     try:
+        if trust_remote_code:
+            copy_remote_code(path)
         config = AutoConfig.from_pretrained(path, **flag)
         if getattr(config, NORM, None) is not None:
             model, missing = load_aligned(path), set()
@@ -61,6 +64,8 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     """
     flag = {"trust_remote_code": trust_remote_code}
     try:
+        if trust_remote_code:
+            copy_remote_code(path)
         config = AutoConfig.from_pretrained(path, **flag)
         visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         auto = AutoModelForImageTextToText if visual else AutoModelForCausalLM
@@ -77,6 +82,8 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """
     flag = {"trust_remote_code": trust_remote_code}
     try:
+        if trust_remote_code:
+            copy_remote_code(path)
         model = AutoModel.from_pretrained(path, **flag).eval()
         encoder = model.get_encoder(modality="image")
         if encoder.main_input_name != "pixel_values":

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
+from eval.data.benchmarks import BENCHMARKS
 from eval.data.image_sample import SAMPLE, Picture, in_benchmarks
 from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
 from eval.diagnostics.measure.attention import AttentionReader, box_shares
@@ -27,6 +28,7 @@ PROFILED = 48  # pictures of the profile
 ATTENDED = 24  # of them, those with a box first, whose attention is measured
 SHOWN = 6  # of those, as many of each benchmark as can be, whose attention is drawn
 SCHEMA = 1
+MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
@@ -38,7 +40,8 @@ def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
         except Exception as error:  # whatever a foreign checkpoint raises: the report says it
             words = " ".join(str(error).split())
             reason = without_paths(words if isinstance(error, UserError) else f"{type(error).__name__}: {words}")
-            print(f"{arm.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
+            if any(cell["status"] != "not run" for key, cell in run.cells[arm.name].items() if key in MULTIMODAL):
+                print(f"{arm.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
             found[arm.name] = {"error": reason}
     return found
 
