@@ -132,7 +132,7 @@ def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
     assert "expected NAME=PATH" in message("--models", tiny_llava)
     assert "--examples" not in message("--models", "a=/nowhere") and "/nowhere" in message("--models", "a=/nowhere")
     assert "--max-new-tokens 0" in message("--models", good[0], "--max-new-tokens", 0)
-    assert "no picture in" in message("--models", good[0], "--examples", tiny_llava)
+    assert "no image in" in message("--models", good[0], "--examples", tiny_llava)
 
 
 def test_two_models_are_two_answers(tiny_llava, tmp_path):
