@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= tinyworld
 
-.PHONY: install test test-slow quality tables docs clean
+.PHONY: install test test-slow test-all quality tables docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -15,10 +15,13 @@ install: .venv/installed
 	@touch $@
 
 test: .venv/installed  ## fast tier: offline, no GPU, under 3 minutes
-	$(BIN)/python -m pytest -m "not slow" -n 2 tests
+	$(BIN)/python -m pytest -m "not slow" -n 2 --durations=10 tests
 
 test-slow: .venv/installed  ## README commands, kills, whole runs
-	$(BIN)/python -m pytest -m slow tests
+	$(BIN)/python -m pytest -m "slow and not campaign" --durations=10 tests
+
+test-all: .venv/installed  ## every test, campaigns of minutes each included
+	$(BIN)/python -m pytest --durations=10 tests
 
 quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff check .

@@ -1,10 +1,10 @@
-"""Do answers depend on how rows are batched? Batch 1, 4 and 16, plain and behind shared prefixes, on all nine tasks.
+"""Do answers depend on batching? Batch sizes 1, 4 and 16, with and without shared prefixes, on all nine tasks.
 
 python -m benchmarks.answer_agreement CHECKPOINT --data ROOT --out benchmarks/results/answer_agreement.json
 
-Against one row at a time: answers that differ (generation) and the largest change of a log-likelihood (text tasks), in
-float32 and in bfloat16. In float32 none should; in bfloat16 padding flips near ties, which is why batch size and dtype
-are part of every recorded answer.
+Compared with one row at a time: the number of answers that differ (generation) and the largest change of a
+log-likelihood (text tasks), in float32 and in bfloat16. In float32 no answer should differ; in bfloat16 padding flips
+near ties, which is why every recorded answer has its batch size and dtype.
 """
 
 import argparse
@@ -20,9 +20,9 @@ from typing import Any
 from benchmarks.record import environment, write
 
 
-# (dtype, rows a batch, shared prefixes); the first of each dtype is what the others are compared with
-WAYS = [(dtype, size, True) for dtype in ("float32", "bfloat16") for size in (1, 4, 16)]
-WAYS += [("float32", 16, False)]
+# (dtype, rows per batch, shared prefixes); the first of each dtype is the reference
+SETTINGS = [(dtype, size, True) for dtype in ("float32", "bfloat16") for size in (1, 4, 16)]
+SETTINGS += [("float32", 16, False)]
 
 
 def evaluate(checkpoint: Path, data: Path, run: Path, dtype: str, size: int, shared: bool, tasks: list[str]) -> None:
@@ -42,7 +42,7 @@ def read_answers(run: Path) -> dict[str, dict[tuple, str]]:
     return answers
 
 
-def difference(found: dict[tuple, str], reference: dict[tuple, str]) -> dict[str, Any]:
+def compare(found: dict[tuple, str], reference: dict[tuple, str]) -> dict[str, Any]:
     if found.keys() != reference.keys():
         raise ValueError("the two runs did not answer the same questions")
     differing = sum(found[key] != reference[key] for key in reference)
@@ -65,13 +65,13 @@ def main() -> None:
     results: dict[str, Any] = {}
     references: dict[str, dict[str, dict[tuple, str]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for dtype, size, shared in WAYS:
+        for dtype, size, shared in SETTINGS:
             name = f"{dtype}, batch {size}, {'shared' if shared else 'plain'}"
             run = Path(folder) / name.replace(", ", "-").replace(" ", "")
             evaluate(args.checkpoint, args.data, run, dtype, size, shared, args.tasks or [b.key for b in BENCHMARKS])
             answers = read_answers(run)
             reference = references.setdefault(dtype, answers)
-            results[name] = {task: difference(answers[task], reference[task]) for task in answers}
+            results[name] = {task: compare(answers[task], reference[task]) for task in answers}
     write(
         {
             "benchmark": "answer_agreement",

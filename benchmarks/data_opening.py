@@ -1,10 +1,11 @@
-"""How fast training data opens, and how flat memory stays: rows in LLaVA's JSON are checked, tokenized and filtered.
+"""Time and memory to open training data: rows in LLaVA's JSON are checked, tokenized and filtered.
 
 python -m benchmarks.data_opening --rows 100000 --out benchmarks/results/data_opening.json
 
-The rows are made here, as long as LLaVA-558K's (a short question, a caption of lognormal length, one image file each;
-one row in 2,000 is bad); all name one of 100 image files. Opened once anew and once from the cache, each in a process
-of its own; growth of resident memory is the peak over that before opening. `extrapolated` is to LLaVA-558K.
+The rows are synthetic and as long as those of LLaVA-558K: a short question, a caption of lognormal length and one of
+100 image files; one row in 2,000 is bad. They are opened once without a cache and once from it, each time in its own
+process. The growth of memory is the peak of resident memory minus its value before opening. `extrapolated` is to
+LLaVA-558K.
 """
 
 import argparse
@@ -28,7 +29,7 @@ WORDS = [f"{a}{b}" for a in ("ta", "re", "mi", "so", "lu", "no", "pe") for b in 
 
 
 def make_data(folder: Path, rows: int) -> None:
-    """Writes FOLDER/data.json and FOLDER/images."""
+    """Write FOLDER/data.json and FOLDER/images."""
     (folder / "images").mkdir()
     for i in range(100):
         Image.new("RGB", (32, 32), (i, i, i)).save(folder / "images" / f"{i}.jpg")
@@ -47,7 +48,7 @@ def make_data(folder: Path, rows: int) -> None:
 
 
 def open_once(folder: Path, checkpoint: Path) -> None:
-    """Opens the data and prints what it took; a process of its own, as memory is never given back."""
+    """Open the data and print time and memory; needs its own process, because memory is never returned."""
     from modeling_aligned_llava.chat_templates import chat_template
     from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
     from train.data.prepared import open_training_data, row_lengths

@@ -1,9 +1,9 @@
-"""What profiling costs: the time of a measured forward pass over that of a plain one, paired.
+"""The cost of profiling: time of a measured forward pass over that of a plain one, paired.
 
 python -m benchmarks.diagnostics_overhead --out benchmarks/results/diagnostics_overhead.json
 
-A LLaVA of 40 million parameters (8 decoder layers of 512) on one image of 729 visual tokens and 32 of text: the
-smaller the model, the larger the share of the measurement, so that larger ones cost less.
+The model is a LLaVA with 40 million parameters (8 decoder layers of width 512), its input one image of 729 visual
+tokens and 32 text tokens. The smaller the model, the larger the overhead: larger models have less.
 """
 
 import argparse
@@ -59,7 +59,7 @@ def build(width: int, layers: int, side: int, device: str) -> tuple[Any, dict[st
 
 
 def seconds(model: Any, inputs: dict[str, torch.Tensor], measurement: Measurement | None) -> float:
-    """Time of one forward pass; with a measurement, of pass and statistics. Hooks are set before, once a profile."""
+    """Seconds of one forward pass, with statistics if there is a measurement; hooks are set outside the timing."""
     with nullcontext() if measurement is None else measuring(model, anatomy(model), into=measurement):
         start = time.perf_counter()
         model(**inputs, use_cache=False)
@@ -73,9 +73,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnostics_overhead", description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--pairs", type=int, default=15, help="timed pairs of a plain and a measured pass")
-    parser.add_argument("--width", type=int, default=512, help="of the decoder, a multiple of 64")
-    parser.add_argument("--layers", type=int, default=8, help="of the decoder")
-    parser.add_argument("--side", type=int, default=27, help="visual tokens in a row and in a column")
+    parser.add_argument("--width", type=int, default=512, help="width of the decoder, a multiple of 64")
+    parser.add_argument("--layers", type=int, default=8, help="layers of the decoder")
+    parser.add_argument("--side", type=int, default=27, help="visual tokens per row and per column")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, inputs = build(args.width, args.layers, args.side, device)

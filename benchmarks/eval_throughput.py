@@ -1,18 +1,18 @@
-"""Documents a second of this package's evaluation against the stock path, on one random LLaVA and the same documents.
+"""Documents per second of this package's evaluation and of the stock path, on one random LLaVA and the same documents.
 
 python -m benchmarks.eval_throughput --out benchmarks/results/eval_throughput.json
 
-Stock: lmms-eval's `llava_hf` (batch 1, the only one it has; needs decord) and lm-eval's `hf-multimodal` at its best of
-batch 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`; the time is that of the model's own call
-(`generate_until`, `loglikelihood`), since reading the tasks costs both the same. A random network never ends an
-answer: each has `--max-new-tokens` tokens, by default the cap of tinyworld's own evaluation.
+Stock is lmms-eval's `llava_hf` (batch size 1, the only one it supports; needs decord) and lm-eval's `hf-multimodal` at
+its best batch size of 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`. Timed is the model's own
+call (`generate_until`, `loglikelihood`), because reading the tasks costs both sides the same. A random network never
+ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation.
 """
 
 import os
 import tempfile
 
 
-# Read when datasets is imported. Its cache knows a mirror by its name, not its content: a new one for each run.
+# Read when datasets is imported. Its cache identifies a mirror by name, not by content, so every run gets a new one.
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HOME=tempfile.mkdtemp())
 
 import argparse
@@ -57,7 +57,7 @@ TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of the network and number of documents."""
+    """Sizes of the network, and number of documents."""
 
     vision: dict[str, int]
     text: dict[str, Any]
@@ -108,10 +108,10 @@ SHAPES = {
 
 
 def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
-    """A plain LLaVA of random weights with 729 visual tokens an image; returns its number of parameters."""
+    """Write a plain LLaVA with random weights and 729 visual tokens per image; return its number of parameters."""
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    # Stock llava_hf and this package each render with this template, so that both ask the same.
+    # Both stock llava_hf and this package render with this template, so both ask the same questions.
     tokenizer.chat_template = (
         "{% for m in messages %}USER: {% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
         "{{ '<image>\n' if part.type == 'image' else part.text }}{% endfor %}{% endif %}"
@@ -141,7 +141,7 @@ def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
 
 
 def write_documents(root: Path, images: int) -> None:
-    """Mirrors of tinyworld's benchmarks, cut to `images`; two MMLU subjects of 50 questions with five examples."""
+    """Write tinyworld's benchmarks, cut to `images`, and two MMLU subjects of 50 questions with five examples."""
     stories = tinyworld.hellaswag()
     stories = replace(
         stories,
@@ -168,7 +168,7 @@ def write_documents(root: Path, images: int) -> None:
 
 
 def timed(model: Any, method: str, spent: list[float]) -> None:
-    """Let the instance's `method` add its seconds to `spent`."""
+    """Wrap the instance's `method` so that it appends its seconds to `spent`."""
     call = getattr(model, method)
 
     def clocked(*arguments: Any, **options: Any) -> Any:
@@ -239,7 +239,7 @@ def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
 
 
 def compare(stock: Callable[[], tuple], ours: Callable[[], tuple], rounds: int) -> dict[str, Any]:
-    """Stock and ours one after the other, `rounds` times; the ratio is the median over rounds."""
+    """Run stock and ours in turn, `rounds` times; the ratio is the median over rounds."""
     pairs = [(stock(), ours()) for _ in range(rounds)]
     (_, documents, stock_answers), (_, _, our_answers) = pairs[0]
     same = sum(

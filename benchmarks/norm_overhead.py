@@ -1,9 +1,9 @@
-"""What the norm costs: its time, forward and backward, over that of a training step without it.
+"""The cost of the norm: time of its forward and backward pass over that of a training step without it.
 
 python -m benchmarks.norm_overhead --out benchmarks/results/norm_overhead.json
 
-The step is that of `baseline` with the paper's larger backbone cut to two decoder layers: projector 1152 -> 3584 and
-two frozen Qwen2.5-7B layers over one image of 729 tokens. The whole decoder has 28: the share here is an upper bound.
+The step is one of `baseline` with the paper's larger backbone, cut to two decoder layers: a projector 1152 -> 3584 and
+two frozen Qwen2.5-7B layers, on one image of 729 tokens. The whole decoder has 28 layers, so this is an upper bound.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def pass_of_norm(method: str, device: str) -> Callable[[], None]:
 
 
 def seconds(run: Callable[[], None], repeats: int, warm_up: int, device: str) -> float:
-    """Median time of `run`."""
+    """Median seconds of `run`, after `warm_up` untimed runs."""
     times = []
     for _ in range(warm_up + repeats):
         start = time.perf_counter()

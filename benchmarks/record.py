@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import transformers
 
+from modeling_aligned_llava.loading.build_once import replacing
+
 
 def environment(*packages: str) -> dict[str, Any]:
     """Date, hardware and versions of this run, those of further `packages` among them."""
@@ -35,10 +37,8 @@ def environment(*packages: str) -> dict[str, Any]:
 def write(result: dict[str, Any], out: Path | None) -> None:
     """Print `result` as one line, and write it to `out` if given (whole or not at all)."""
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = out.with_suffix(".tmp")
-        unfinished.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        os.replace(unfinished, out)
+        with replacing(out) as unfinished:
+            unfinished.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))  # noqa: T201
 
 

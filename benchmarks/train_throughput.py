@@ -1,12 +1,12 @@
-"""Samples per second of both training stages, ours against stock TRL's `SFTTrainer`: same model, rows, global batch.
+"""Samples per second of both training stages, ours against TRL's stock `SFTTrainer`: same model, rows, global batch.
 
     python -m benchmarks.train_throughput --out benchmarks/results/train_throughput.json
 
-Every measurement is a process of its own, so that its peak memory is its own; stock and ours take turns, and a ratio
-is that of one pair. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. Ours is then
-run with one flag changed at a time. `--device cuda --shape llama-3.2-3b` measures the paper's shapes with random
-weights, best one stage a call (`--stages 2`; qwen2.5-7b: stage 1, its optimizer fits no GPU in stage 2); without
-a GPU it runs the toy shape and says so.
+Every measurement runs in its own process, so that peak memory is its own. Stock and ours take turns, and each pair
+gives a ratio. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. Ours then runs again
+with one flag changed at a time. `--device cuda --shape llama-3.2-3b` measures the paper's shapes with random weights,
+best one stage per call (`--stages 2`; for qwen2.5-7b only stage 1, because its optimizer fits no GPU in stage 2).
+Without a GPU it runs the toy shape and reports that.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
 from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
-from train.data.sources import read_sources
+from train.data.sources import raw_table, read_sources
 from train.data.tokenization import Tokenization
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -45,7 +45,7 @@ from train.optimization.trainer import AlignedSFTTrainer
 TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape
 RATES = {1: {"multi_modal_projector": 1e-3}, 2: {"^model|^lm_head": 1e-5}}
 FROZEN = {1: ["vision_tower", "language_model", "lm_head"], 2: [r"vision_tower\.(head|post_layernorm)\."]}
-# What is changed against ours in the ablation; `packed_rows` and the cache are not on by default.
+# Changes to ours in the ablation; `packed_rows` and the cache are off by default.
 FLAGS: dict[str, dict[str, Any]] = {
     "without labelled_logits_only": {"labelled_logits_only": False},
     "without dropped vision layers": {"drop_unused": False},
@@ -78,14 +78,18 @@ def _now() -> float:
 
 
 def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags: dict[str, Any]) -> dict[str, Any]:
-    """One run of `epochs` epochs in this process; the last one is timed."""
+    """Train `epochs` epochs in this process and time the last one."""
     ours = who == "ours"
     processor = make_processor(shape, stage)
     model = make_model(shape, "norm-gwc", drop_unused=ours and flags.get("drop_unused", True), device=device)
     groups = group_parameters(model, RATES[stage], FROZEN[stage])
     freeze(model, groups)
     sources = read_sources(str(folder / f"stage{stage}.json"), str(folder))
-    rows = [row for row in checked_rows(sources[0], None) if isinstance(row, dict)]
+    rows = [
+        row
+        for row in checked_rows(sources[0], raw_table(sources[0], str(folder / "prepared")))
+        if isinstance(row, dict)
+    ]
     arguments = SFTConfig(
         output_dir=str(folder / "out"),
         num_train_epochs=shape.epochs,
@@ -124,7 +128,8 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         cache = None
         if flags.get("cache"):
             tower, layer = model.model.vision_tower, model.config.vision_feature_layer
-            cache = FeatureCache(folder / "cache", 5e10, tower, layer, processor.image_processor, str(arguments.bf16))
+            images = processor.image_processor
+            cache = FeatureCache(folder / "cache", 5e10, 1, tower, layer, images, str(arguments.bf16))
         pad = processor.tokenizer.pad_token_id
         collator = ImageTextCollator(processor.image_processor, pad, row_images, flags.get("packed", False), cache)
         trainer: SFTTrainer = AlignedSFTTrainer(
@@ -151,7 +156,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         "samples_per_second": len(rows) / seconds,
         "tokens_per_second": tokens / seconds,
         "seconds": seconds,
-        "tokenization_seconds": prepared,  # before training, once; stock tokenizes in its collator at every step
+        "tokenization_seconds": prepared,  # once before training; stock tokenizes in its collator at every step
         "tokens": tokens,
         "labels": _labels(trainer),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -168,7 +173,7 @@ def _images():
 
 
 def _labels(trainer: SFTTrainer) -> int:
-    """Labelled tokens of an epoch, to see that both learn from the same."""
+    """Number of supervised tokens in an epoch, to check that both learn from the same tokens."""
     rows = trainer.train_dataset
     assert isinstance(rows, Dataset)
     collate = trainer.data_collator
@@ -182,11 +187,11 @@ def _peak_memory(device: str) -> int:
 
 
 def model_flops(model: Any, stage: int, tokens: int, images: int) -> float:
-    """Floating-point operations an epoch needs, recomputation not counted (2 per weight and token and pass).
+    """Floating-point operations of an epoch without recomputation: 2 per weight, token and pass.
 
-    Stage 1 passes the frozen decoder forward and backward to the activations (4), the frozen tower forward (2); stage
-    2 passes everything three times (6). Attention scores are left out, and the head counts at every token, the usual
-    convention; a compact head needs less.
+    Stage 1 runs the frozen decoder forward and backward to its activations (4) and the frozen tower forward (2); stage
+    2 makes three passes through everything (6). By the usual convention attention scores do not count, and the head
+    counts at every token; a compact head needs less.
     """
     patches = images * model.config.image_seq_length
     tower = sum(p.numel() for p in model.model.vision_tower.encoder.parameters())
@@ -197,7 +202,7 @@ def model_flops(model: Any, stage: int, tokens: int, images: int) -> float:
 
 
 def child(who: str, stage: int, args: argparse.Namespace, folder: Path, flags: dict[str, Any]) -> dict[str, Any]:
-    """`measure` in a process of its own."""
+    """Run `measure` in its own process."""
     command = [sys.executable, "-m", "benchmarks.train_throughput", "--child", who, "--stages", str(stage)]
     command += ["--shape", args.shape, "--device", args.device, "--folder", str(folder), "--flags", json.dumps(flags)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **_quiet()})  # noqa: S603
@@ -212,7 +217,7 @@ def _quiet() -> dict[str, str]:
 
 
 def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """`rounds` pairs of stock and ours, then the ablation."""
+    """Run `rounds` pairs of stock and ours, then the ablation."""
     pairs = []
     for turn in range(args.rounds):
         order = ("stock", "ours") if turn % 2 == 0 else ("ours", "stock")
@@ -250,7 +255,7 @@ def _progress(what: str, run: dict[str, Any]) -> None:
 
 
 def utilisation(stage: dict[str, Any]) -> float | None:
-    """Share of the GPU's peak that our runs used; None where the peak is not known."""
+    """Share of the GPU's peak performance that our runs reached; None if the peak is not known."""
     peak = next((flops for name, flops in PEAK_FLOPS.items() if name in torch.cuda.get_device_name()), None)
     runs = [pair["ours"] for pair in stage["pairs"]]
     return peak and statistics.median(run["model_flops"] / run["seconds"] for run in runs) / peak

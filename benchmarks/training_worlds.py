@@ -1,4 +1,4 @@
-"""Random models and made-up rows for `train_throughput`: shapes, a tokenizer of any size, lognormal text lengths."""
+"""Random models and synthetic rows for `train_throughput`: shapes, a tokenizer of any size, lognormal text lengths."""
 
 import json
 import random
@@ -24,7 +24,7 @@ from modeling_aligned_llava.chat_templates import chat_template
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model, of the rows and of a step."""
+    """Sizes of a model, of its rows and of a step."""
 
     decoder: type[LlamaConfig] | type[Qwen2Config]
     text: dict[str, Any]
@@ -133,7 +133,7 @@ SHAPES = {
         checkpointing={1: True, 2: True},
     ),
 }
-# Words of a turn: exp(normal(mu, sigma)). Stage 1 has one short caption; stage 2 one to four questions and answers.
+# Words per turn: exp(normal(mu, sigma)). Stage 1 has one short caption, stage 2 one to four questions and answers.
 LENGTHS = {
     1: {"answer": {"mu": 2.9, "sigma": 0.5}},
     2: {"question": {"mu": 2.5, "sigma": 0.6}, "answer": {"mu": 3.9, "sigma": 0.9}, "rounds": [1, 4]},
@@ -166,7 +166,7 @@ def make_processor(shape: Shape, stage: int) -> LlavaProcessor:
 
 
 def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> AlignedLlavaForConditionalGeneration:
-    """A random model, float32; its tower is LLaVA's whole one (layer -2 is read), or without what is never used."""
+    """A random model in float32, with LLaVA's whole vision tower (layer -2 is read) or without its unused layers."""
     vision = SiglipVisionConfig(**shape.vision)
     text = shape.decoder(**shape.text, max_position_embeddings=8192, bos_token_id=None, eos_token_id=2, pad_token_id=0)
     config = AlignedLlavaConfig(
@@ -193,7 +193,7 @@ def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> 
 
 
 def make_rows(shape: Shape, stage: int, folder: Path, seed: int = 0) -> Path:
-    """Write rows in LLaVA's format with photographs of noise beside them; returns the JSON file."""
+    """Write rows in LLaVA's format and their images of noise; return the JSON file."""
     rng = random.Random(seed)
     folder.mkdir(parents=True, exist_ok=True)
     lengths = LENGTHS[stage]

@@ -59,7 +59,7 @@ def main() -> None:
     models, true_jobs = plan(args, own.run / "harness", own.run / "answers")
     _, blank_jobs = plan(args, blank / "harness", blank / "answers", blank_images=True)
     console = Console()
-    with only_writer(blank / "logs"):
+    with only_writer(blank):
         Runner(blank / "logs", places(1, args.device), console).run(blank_jobs)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 

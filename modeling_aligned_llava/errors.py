@@ -3,6 +3,8 @@
 import sys
 from collections.abc import Callable
 
+from modeling_aligned_llava.quiet import quiet
+
 
 class UserError(Exception):
     """Something the user can put right; its message is one line that says what, where and what to do."""
@@ -10,6 +12,7 @@ class UserError(Exception):
 
 def run_main(main: Callable[[], None]) -> None:
     """Run the `main` of a command-line program; a `UserError` ends it with `error: ...` and exit status 1."""
+    quiet()
     try:
         main()
     except UserError as error:

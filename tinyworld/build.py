@@ -4,27 +4,23 @@ OUT gets stage1.json, stage2.json, images/ and mirrors/. It appears whole or not
 """
 
 import argparse
-import os
-import shutil
 from pathlib import Path
 
 import datasets
 
+from modeling_aligned_llava.loading.build_once import build_once
 from tinyworld.benchmarks import write_benchmarks
 from tinyworld.conversations import write_conversations
 
 
 def build(out: Path, images: int) -> None:
-    if out.exists():
+    def write(folder: Path) -> None:
+        datasets.disable_progress_bars()
+        write_conversations(folder, images)
+        write_benchmarks(folder / "mirrors")
+
+    if not build_once(out, write):
         print(f"{out} is there already")  # noqa: T201
-        return
-    unfinished = out.with_name(f"{out.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    datasets.disable_progress_bars()
-    write_conversations(unfinished, images)
-    write_benchmarks(unfinished / "mirrors")
-    os.replace(unfinished, out)
 
 
 def main() -> None:

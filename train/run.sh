@@ -6,7 +6,7 @@ set -euo pipefail
 usage() {
   cat <<'HELP'
 usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root results/tinyworld]
-                    [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
+                    [--stage NAME] [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
 
   --backbone     folder under configuration/train: tinyworld, llama-3.2-3b, qwen2.5-7b
   --method       arm named in configuration/methods.yaml: baseline, norm, norm-gwc, ...
@@ -14,22 +14,27 @@ usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root res
   --output-root  run folder (default results/<backbone>); data is read from ROOT/data (stage1.json, stage2.json,
                  images/), checkpoints go to ROOT/checkpoints/METHOD/stage{1,2} for seed 42, and to
                  ROOT/checkpoints/METHOD-seedN/stage{1,2} for another
+  --stage        stage1 or stage2 alone (default: one after the other)
   --vision-tower, --language-model
                  other backbones than the recipe's, as folders or Hub ids
-  -- SETTING ... further settings for both stages, e.g. `-- --max_steps 10`
+  -- SETTING ... further settings for every stage, e.g. `-- --max_steps 10`
 Relative paths start at the root of the repository.
 Several processes: LAUNCH="accelerate launch" train/run.sh ...   (default: one python process)
 HELP
 }
 
 backbone= method= seed=42 root=
-towers=()
+towers=() stages=(stage1 stage2)
 while [ $# -gt 0 ]; do
   case "$1" in
     --backbone) backbone="${2:?--backbone needs a name}"; shift 2 ;;
     --method) method="${2:?--method needs a name}"; shift 2 ;;
     --seed) seed="${2:?--seed needs a number}"; shift 2 ;;
     --output-root) root="${2:?--output-root needs a folder}"; shift 2 ;;
+    --stage)
+      stages=("${2:?--stage needs stage1 or stage2}"); shift 2
+      [[ ${stages[0]} == stage[12] ]] || { echo "error: --stage ${stages[0]}: stage1 or stage2" >&2; exit 1; }
+      ;;
     --vision-tower) towers+=(--vision_tower "${2:?--vision-tower needs a path}"); shift 2 ;;
     --language-model) towers+=(--language_model "${2:?--language-model needs a path}"); shift 2 ;;
     --help | -h) usage; exit 0 ;;
@@ -52,14 +57,14 @@ fi
 root="${root:-results/$backbone}"
 arm="$method"
 [ "$seed" = 42 ] || arm="$method-seed$seed"
-python=.venv/bin/python
-[ -x "$python" ] || python=python3
-launch="${LAUNCH:-$python}"
+launch=(.venv/bin/python)
+[ -x "${launch[0]}" ] || launch=(python3)
+[ -z "${LAUNCH:-}" ] || read -ra launch <<<"$LAUNCH"
 
-for stage in stage1 stage2; do
+for stage in "${stages[@]}"; do
   from=("${towers[@]}")
   [ "$stage" = stage1 ] || from=(--model_name_or_path "$root/checkpoints/$arm/stage1")
-  $launch -m train.sft --config "$recipes/$stage.yaml" --method "$method" --seed "$seed" \
+  "${launch[@]}" -m train.sft --config "$recipes/$stage.yaml" --method "$method" --seed "$seed" \
     --data_path "$root/data/$stage.json" --image_folder "$root/data/images" \
     --output_dir "$root/checkpoints/$arm/$stage" "${from[@]}" "$@"
 done

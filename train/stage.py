@@ -7,7 +7,6 @@ from pathlib import Path
 
 import torch
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
-from transformers.utils import logging
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
@@ -40,13 +39,11 @@ def run_stage(argv: list[str]) -> None:
         UserError: settings, data or the starting checkpoint are not usable.
     """
     run, training = parse_arguments(argv)
-    logging.disable_progress_bar()  # transformers shows one for each of a dozen small files
     folder, settings = StageFolder(str(training.output_dir)), peek_settings(argv) or {}
     _check_settings(folder, settings)
 
     sources = read_sources(run.data.data_path, run.data.image_folder)
-    with training.main_process_first(desc="assembly"):
-        source = _starting_checkpoint(run, folder, training.seed, sources)
+    source = _starting_checkpoint(run, folder, training.seed, sources)
     model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
     processor = AutoProcessor.from_pretrained(source)
     adapters = None
@@ -87,20 +84,17 @@ def _check_settings(folder: StageFolder, settings: dict) -> None:
 def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sources: list[Source]) -> Path:
     """The checkpoint that the stage starts from: assembled from backbones, or stage 1 of the same method."""
     if run.model.model_name_or_path is None:
-        assembled = folder.path / "assembled"
-        if not assembled.exists():
-            folder.path.mkdir(parents=True, exist_ok=True)
-            assert run.model.vision_tower is not None and run.model.language_model is not None
-            assemble(
-                run.model.vision_tower,
-                run.model.language_model,
-                assembled,
-                fields=method_fields(run.model.method),
-                seed=seed,
-                chat_template=run.model.chat_template,
-                images=first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache),
-            )
-        return assembled
+        assert run.model.vision_tower is not None and run.model.language_model is not None
+        return assemble(
+            run.model.vision_tower,
+            run.model.language_model,
+            folder.path / "assembled",
+            fields=method_fields(run.model.method),
+            seed=seed,
+            chat_template=run.model.chat_template,
+            images=first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache),
+            exist_ok=True,
+        )
     source = Path(run.model.model_name_or_path)
     if not (source / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
@@ -187,9 +181,9 @@ def _feature_cache(
         raise UserError("feature_cache: the vision tower is trained here, so its features change at every step")
     if training.deepspeed or training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
         raise UserError("feature_cache works with one process or DDP, not with a sharded vision tower")
-    share = run.speed.feature_cache_gb * 1e9 / training.world_size
+    limit, processes = run.speed.feature_cache_gb * 1e9, training.world_size
     precision = "bfloat16" if training.bf16 else "float32"
-    return FeatureCache(run.speed.feature_cache, share, tower, layer, processor.image_processor, precision)
+    return FeatureCache(run.speed.feature_cache, limit, processes, tower, layer, processor.image_processor, precision)
 
 
 def _describe(trainer: AlignedSFTTrainer, run: RunArguments, groups: list[ParameterGroup]) -> None:

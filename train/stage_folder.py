@@ -4,7 +4,6 @@ Light on purpose: a finished stage must be recognised without importing torch.
 """
 
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -76,9 +75,10 @@ def checkpoint_marker(folder: str | Path) -> Path:
 
 def write_json(path: Path, content: Any) -> None:
     """Write a JSON file atomically."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    from modeling_aligned_llava.loading.build_once import replacing  # here: the package imports torch
+
+    with replacing(path) as unfinished:
+        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:

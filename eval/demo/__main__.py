@@ -8,7 +8,7 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from eval.data.image_sample import Picture, in_benchmarks, in_folder
+from eval.data.image_sample import ImageQuestion, in_benchmarks, in_folder
 from eval.demo.arms import MOST, finished_arms, load_arms
 from eval.run.named_models import named_models
 from eval.suite.harnesses import resolve_device
@@ -52,7 +52,7 @@ def read_models(arguments: list[str] | None) -> dict[str, str]:
     return models
 
 
-def read_examples(folder: Path | None, own_models: bool) -> list[Picture]:
+def read_examples(folder: Path | None, own_models: bool) -> list[ImageQuestion]:
     """Pictures to pick: of a folder, or tinyworld's benchmarks with their questions for tinyworld's own models."""
     if folder is not None:
         return in_folder(folder, EXAMPLES)

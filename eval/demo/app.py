@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import gradio as gr
 
-from eval.data.image_sample import QUESTION, SUFFIXES, Picture
+from eval.data.image_sample import QUESTION, SUFFIXES, ImageQuestion
 from eval.demo import markup
 from eval.demo.arms import Answer, Arm
 from eval.demo.looking import look, norm_figure, norms, overlay, preview
@@ -36,7 +36,7 @@ QUESTION_LENGTH = 1000
 LARGEST_UPLOAD = "50mb"
 
 
-def build(arms: list[Arm], examples: list[Picture], most: int) -> gr.Blocks:
+def build(arms: list[Arm], examples: list[ImageQuestion], most: int) -> gr.Blocks:
     """The page for these models.
 
     Args:
@@ -80,7 +80,7 @@ def build(arms: list[Arm], examples: list[Picture], most: int) -> gr.Blocks:
         )
         if examples:
 
-            def pick(chosen: gr.SelectData) -> tuple[Picture, str, str, None]:  # gradio goes by the annotation
+            def pick(chosen: gr.SelectData) -> tuple[ImageQuestion, str, str, None]:  # gradio goes by the annotation
                 found = examples[chosen.index]
                 return found, _shown(found), found.question, None
 
@@ -123,19 +123,19 @@ def _arm_column(arm: Arm, number: int, started: Any, asked: gr.State, most: int)
         event(partial(_look, arm), [answer, words], looked)
 
 
-def _shown(picture: Picture) -> str:
+def _shown(picture: ImageQuestion) -> str:
     return markup.picture(preview(picture), "The picture that is asked about", height="260px")
 
 
-def _open_upload(path: str) -> tuple[Picture, str]:
-    found = Picture("upload", partial(open_image, path, "The picture"))
+def _open_upload(path: str) -> tuple[ImageQuestion, str]:
+    found = ImageQuestion("upload", partial(open_image, path, "The picture"))
     try:
         return found, _shown(found)
     except UserError as error:
         _refuse(str(error))
 
 
-def _begin(picture: Picture | None, question: str) -> Picture:
+def _begin(picture: ImageQuestion | None, question: str) -> ImageQuestion:
     """What is asked, for all models alike."""
     if picture is None:
         _refuse("Upload a picture, or pick one, before you ask.")
@@ -144,7 +144,7 @@ def _begin(picture: Picture | None, question: str) -> Picture:
     return replace(picture, question=question)
 
 
-def _answer(arm: Arm, most: int, asked: Picture) -> Iterator[tuple[str, Answer | None, Any, Any]]:
+def _answer(arm: Arm, most: int, asked: ImageQuestion) -> Iterator[tuple[str, Answer | None, Any, Any]]:
     """The answer word by word, then its words to choose from; what is left of the last answer goes."""
     yield "", None, gr.update(visible=False), ""
     try:
@@ -177,7 +177,7 @@ def _look(arm: Arm, answer: Answer, chosen: int) -> str:
     return markup.picture(drawn, f"The picture as {arm.name} attends to it for “{word}”", said)
 
 
-def _norms(arms: list[Arm], asked: Picture) -> str:
+def _norms(arms: list[Arm], asked: ImageQuestion) -> str:
     """The norms of all models that can be measured; the others are named."""
     profiles = {}
     for arm in arms:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.run.finished_models import finished_models
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
@@ -30,7 +31,7 @@ MOST = 3  # arms that fit beside each other
 class Answer:
     """What an arm has said so far about a picture: the text, and the ids of its tokens once it is whole."""
 
-    picture: Picture
+    picture: ImageQuestion
     text: str
     ids: tuple[int, ...] = ()
 
@@ -45,7 +46,7 @@ class Arm:
     embedding: dict[str, Any]  # statistics of the norms of its text embeddings
     lock: Lock = field(default_factory=Lock)
 
-    def inputs(self, picture: Picture) -> dict[str, Any]:
+    def inputs(self, picture: ImageQuestion) -> dict[str, Any]:
         """The model's inputs for a picture and its question, one row.
 
         Raises:
@@ -54,7 +55,7 @@ class Arm:
         image = picture.open()
         return dict(self.generator.inputs([self.generator.render(picture.question, images=1)], [[image]]))
 
-    def stream(self, picture: Picture, most: int) -> Iterator[Answer]:
+    def stream(self, picture: ImageQuestion, most: int) -> Iterator[Answer]:
         """The answer as it grows, of at most `most` tokens; the last one has its ids.
 
         A reader that goes away ends the generation. What goes wrong in it is raised here.
@@ -132,6 +133,4 @@ def load_arms(models: dict[str, str], device: str, trust_remote_code: bool = Fal
 
 def finished_arms(run: Path) -> dict[str, str]:
     """The finished arms of a run by name, `baseline` first, as many as fit beside each other."""
-    folders = [path.parent for path in run.glob("checkpoints/*/stage2/config.json")]
-    names = sorted((folder.parent.name for folder in folders), key=lambda name: (name != "baseline", name))
-    return {name: str(run / "checkpoints" / name / "stage2") for name in names[:MOST]}
+    return {name: str(checkpoint) for name, checkpoint in list(finished_models(run).items())[:MOST]}

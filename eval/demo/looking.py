@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from eval.demo.arms import Answer, Arm
 from eval.diagnostics.hooks.loading import special_ids
 from eval.diagnostics.measure.attention import AttentionReader
@@ -54,7 +54,7 @@ def look(arm: Arm, answer: Answer, first_token: int) -> Look:
     return Look(share, torch.stack(list(reader.maps.values())).mean(0) if reader.maps else None)
 
 
-def preview(picture: Picture) -> Image.Image:
+def preview(picture: ImageQuestion) -> Image.Image:
     """The picture at the size it has on the page.
 
     Raises:
@@ -65,7 +65,7 @@ def preview(picture: Picture) -> Image.Image:
     return image
 
 
-def overlay(picture: Picture, attention: Tensor) -> Image.Image:
+def overlay(picture: ImageQuestion, attention: Tensor) -> Image.Image:
     """The picture lit by its attention map: the more attention a cell has, the brighter it is.
 
     The grid is laid over the whole picture; of one whose edges the image processor cuts off it is shifted by as much.
@@ -79,7 +79,7 @@ def overlay(picture: Picture, attention: Tensor) -> Image.Image:
 
 
 @torch.inference_mode()
-def norms(arm: Arm, picture: Picture) -> dict[str, Any]:
+def norms(arm: Arm, picture: ImageQuestion) -> dict[str, Any]:
     """The profile of one picture with its question, as `eval.diagnostics profile` writes it."""
     inputs = arm.inputs(picture)
     model = arm.generator.model

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import gradio as gr
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from eval.demo.app import build
 from eval.demo.arms import load_arms
 from eval.run.files import read_json, write_json, write_text
@@ -52,7 +52,7 @@ norms of its visual and text tokens by layer.
 
 
 def write_space(
-    out: Path, models: dict[str, str], examples: list[Picture], most: int, trust_remote_code: bool = False
+    out: Path, models: dict[str, str], examples: list[ImageQuestion], most: int, trust_remote_code: bool = False
 ) -> None:
     """Write the folder of a Space.
 
@@ -110,7 +110,7 @@ def space_page(folder: Path) -> gr.Blocks:
         name: str(inside[name]) if inside[name].is_dir() else source for name, source in settings["models"].items()
     }
     examples = [
-        Picture(name, partial(open_image, folder / "examples" / name), question)
+        ImageQuestion(name, partial(open_image, folder / "examples" / name), question)
         for name, question in settings["examples"].items()
     ]
     arms = load_arms(models, resolve_device("auto"), settings["trust_remote_code"])

@@ -1,9 +1,10 @@
 """Writing results so that a kill never leaves half a file, and an unchanged result is left alone."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from modeling_aligned_llava.loading.build_once import replacing
 
 
 def write_text(path: Path, text: str) -> None:
@@ -11,10 +12,8 @@ def write_text(path: Path, text: str) -> None:
     content = text.encode()  # bytes, for read_text would turn a carriage return into a newline
     if path.is_file() and path.read_bytes() == content:
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    with replacing(path) as unfinished:
+        unfinished.write_bytes(content)
 
 
 def write_json(path: Path, content: Any, indent: int | None = 1) -> None:

@@ -24,8 +24,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Paths are absolute: a worker runs in a folder of its own. `weights` is the digest of the checkpoint,
-    `multimodal` tells a vision-language model from a bare decoder."""
+    """Paths are absolute: a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before it
+    is trained; `multimodal` tells a vision-language model from a bare decoder."""
 
     name: str
     multimodal: bool

@@ -3,15 +3,16 @@
 import argparse
 import hashlib
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 from eval.data import mirror
-from eval.data.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
+from eval.data.benchmarks import BENCHMARKS, BY_KEY, FURTHER, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
-from eval.run.files import read_json
+from eval.run.files import read_json, write_json
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
@@ -19,10 +20,44 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
-def read_models(
-    arguments: list[str], backbone: str | None, seed: int | None
-) -> dict[str, tuple[scores.Arm, Path, bool]]:
-    """NAME -> (arm, checkpoint folder, whether it is multimodal).
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m eval.suite", description=__doc__.split("\n\n")[0])
+    p.add_argument("--run", required=True, type=Path, help="folder of the run, e.g. results/tinyworld")
+    p.add_argument("--data", required=True, type=Path, help="data root with one folder a dataset, ROOT/org/name/")
+    p.add_argument(
+        "--models", required=True, nargs="+", metavar="NAME=PATH", help="checkpoints; NAME-seedN names a seed"
+    )
+    p.add_argument("--baseline", metavar="NAME", help="the arm others are compared with (default: the first)")
+    p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
+    p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
+    p.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=list(BY_KEY),
+        default=[benchmark.key for benchmark in BENCHMARKS],
+        metavar="TASK",
+        help=f"default: the nine of Table 4; besides them {', '.join(benchmark.key for benchmark in FURTHER)}",
+    )
+    p.add_argument(
+        "--limit", type=int, metavar="N", help="a trial: the first N rows of each task; tables refuse such scores"
+    )
+    p.add_argument("--jobs", type=int, help="worker processes side by side (default: one a GPU, or 2 without)")
+    p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
+    p.add_argument("--max-new-tokens", type=int, help="upper limit on the length of answers (default: the tasks' own)")
+    p.add_argument("--dtype", default="auto", help="auto (the checkpoint's), float32, bfloat16")
+    p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
+    p.add_argument(
+        "--no-shared-prefix", action="store_true", help="compute every row alone, as the stock harnesses do"
+    )
+    p.add_argument("--trust-remote-code", action="store_true", help="run model code found in a checkpoint")
+    return p
+
+
+Models = dict[str, tuple[scores.Arm, Path, bool]]  # NAME -> (arm, checkpoint folder, whether it is multimodal)
+
+
+def read_models(arguments: list[str], backbone: str | None, seed: int | None) -> Models:
+    """The models of the command line.
 
     Raises:
         UserError: no NAME=PATH, a name twice, or a folder that is no checkpoint.
@@ -45,13 +80,27 @@ def read_models(
     return models
 
 
-def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False) -> tuple[dict, list[Job]]:
+def plan(
+    args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False
+) -> tuple[Models, list[Job]]:
     """Everything that can be wrong is found here, before any work starts.
 
     Returns:
-        The models as `read_models` gives them, and one job a (checkpoint, harness), the long multimodal ones first.
+        The models as `read_models` gives them, and their jobs.
     """
     models = read_models(args.models, args.backbone, args.seed)
+    return models, plan_jobs(args, models, output, answers, blank_images)
+
+
+def plan_jobs(
+    args: argparse.Namespace,
+    models: Models,
+    output: Path,
+    answers: Path,
+    blank_images: bool = False,
+    untrained: Collection[str] = (),
+) -> list[Job]:
+    """One job a (checkpoint, harness), the long multimodal ones first; those of `untrained` models lack the digest."""
     root = args.data.resolve()
     if not root.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
@@ -67,12 +116,13 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
     tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
     # The datasets cache knows a folder by its name, not its content: other data, other cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
+    weights = {name: hash_checkpoint(folder) for name, (_, folder, _) in models.items() if name not in untrained}
     jobs = [
         Job(
             name=name,
             multimodal=multimodal,
             checkpoint=str(folder),
-            weights=hash_checkpoint(folder),
+            weights=weights.get(name, ""),
             harness=harness,
             tasks=[tasks[benchmark.key] for benchmark in wanted if benchmark.harness == harness],
             root=str(root),
@@ -93,7 +143,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
         for name, (_, folder, multimodal) in models.items()
         if multimodal or harness == "lm-eval"
     ]
-    return models, [job for job in jobs if job.tasks]
+    return [job for job in jobs if job.tasks]
 
 
 def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
@@ -142,3 +192,21 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
     }
     tasks = {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
     return run_record.record(settings | {"decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks})
+
+
+def baseline_of(models: Models, wanted: str | None) -> str:
+    """The method that others are compared with: the one asked for, or the first.
+
+    Raises:
+        UserError: there is no such method among the models.
+    """
+    methods = [arm.method for arm, _, _ in models.values()]
+    if wanted is not None and wanted not in methods:
+        raise UserError(f"--baseline {wanted}: not among the models ({', '.join(methods)})")
+    return wanted or methods[0]
+
+
+def write_scores(args: argparse.Namespace, models: Models, jobs: list[Job], baseline: str) -> None:
+    """`scores.json`, from the results that are there."""
+    arms = [arm for arm, _, _ in models.values()]
+    write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline, args.limit))

@@ -1,28 +1,30 @@
 """Runs every (checkpoint, harness) as a worker process, two at a time, until each task has a result.
 
-A worker that dies (out of memory, killed) is started again at the task it died in; a second death there marks that
-task failed and the next worker goes on behind it. Finished tasks are skipped while their inputs stay the same.
+A checkpoint that is still to be trained is evaluated as soon as that is done, while others are trained. A worker that
+dies (out of memory, killed) is started again at the task it died in; a second death there marks that task failed and
+the next worker goes on behind it. Finished tasks are skipped while their inputs stay the same.
 """
 
-import fcntl
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 
 import torch
 from rich.console import Console
 
 from eval.run.files import read_json, write_json
 from eval.suite.job import Job, Task
-from eval.suite.status import Status
-from modeling_aligned_llava.errors import UserError
+from eval.suite.schedule import Children, Place, Step, run_steps
+from eval.suite.status import TRAINING_ROWS, Status
+from eval.suite.training import Training
+from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
 # Variables of the user's shell that would make a harness read other data or ask the network.
@@ -54,23 +56,16 @@ def is_finished(job: Job, task: Task) -> bool:
     return result is not None and result["status"] == "ok" and result["inputs"] == job.inputs(task)
 
 
-@contextmanager
-def only_writer(folder: Path) -> Iterator[None]:
-    """Hold `folder` for this process; the system lets go of it however the process ends.
+def only_writer(run: Path) -> AbstractContextManager[None]:
+    """Hold the logs of a run for this process.
 
     Raises:
-        UserError: another process holds it.
+        UserError: another evaluation holds them.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"another evaluation works in {folder.parent}; wait for it or end it") from None
-        yield
+    return exclusive_lock(run / "logs", f"another evaluation works in {run}; wait for it or end it")
 
 
-def places(jobs: int | None, device: str) -> list[str | None]:
+def places(jobs: int | None, device: str) -> list[Place]:
     """Where workers run side by side: GPUs by index, each given out in turn, or None for the CPU."""
     if device == "cpu" or not torch.cuda.is_available():
         return [None] * (jobs or 2)
@@ -78,7 +73,7 @@ def places(jobs: int | None, device: str) -> list[str | None]:
     return [str(index % gpus) for index in range(jobs or gpus)]
 
 
-def spread(jobs: list[Job], places: list[str | None]) -> list[Job]:
+def spread(jobs: list[Job], places: Sequence[Place]) -> list[Job]:
     """On GPUs, jobs of one stock task each, the longest first, where there are fewer jobs than GPUs.
 
     Not on a CPU: every worker spends ten seconds of it on reading its harness. What shares an answer log stays
@@ -95,30 +90,61 @@ def spread(jobs: list[Job], places: list[str | None]) -> list[Job]:
 
 
 class Runner:
-    """Runs jobs on `places`, each given to one worker at a time. `run` returns whether every task ended well."""
+    """Runs jobs on `places`, each given to one process at a time. `run` returns whether every task ended well."""
 
-    def __init__(self, logs: Path, places: list[str | None], console: Console) -> None:
+    def __init__(self, logs: Path, places: Sequence[Place], console: Console) -> None:
         self.logs = logs
+        logs.mkdir(parents=True, exist_ok=True)
         self.places = places
-        self.free: SimpleQueue[str | None] = SimpleQueue()
-        for place in places:
-            self.free.put(place)
         self.console = console
+        self.children = Children()
         self.failures: list[str] = []
 
-    def run(self, jobs: list[Job]) -> bool:
-        finished = {(job.name, task.key) for job in jobs for task in job.tasks if is_finished(job, task)}
+    def run(self, jobs: list[Job], trainings: Sequence[Training] = ()) -> bool:
+        """Train what is to be trained, evaluate each checkpoint as soon as it is there.
+
+        Raises:
+            UserError: a training failed; all other processes have been ended.
+        """
+        trained = list(dict.fromkeys(training.name for training in trainings))
+        known = [job for job in jobs if job.name not in trained]
+        finished = {(job.name, task.key) for job in known for task in job.tasks if is_finished(job, task)}
         left = [
             replace(job, tasks=[task for task in job.tasks if (job.name, task.key) not in finished]) for job in jobs
         ]
-        with Status(jobs, finished, self.console) as self.status, ThreadPoolExecutor(len(self.places)) as pool:
-            list(pool.map(self.run_job, spread([job for job in left if job.tasks], self.places)))
+        left = spread([job for job in left if job.tasks], self.places)
+        steps: list[Step] = []
+        last: dict[str, str] = {}  # checkpoint -> the step that its next one waits for
+
+        def add(name: str, arm: str, work: Callable[[Place], None], cost: float) -> None:
+            steps.append(Step(name, work, cost, (last[arm],) if arm in last else ()))
+
+        for training in trainings:
+            rows = sum(task.rows for job in left if job.name == training.name for task in job.tasks)
+            cost = TRAINING_ROWS * rows * training.share
+            add(training.step, training.name, partial(self.train, training), cost)
+            last[training.name] = training.step
+        for number, job in enumerate(left):
+            cost = sum(task.rows for task in job.tasks)
+            add(f"{job.name} job {number}", job.name, partial(self.evaluate, job), cost)
+        with Status(jobs, finished, self.console, trained) as self.status:
+            run_steps(steps, self.places, self.children)
         return not self.failures
 
-    def run_job(self, job: Job) -> None:
-        """All tasks of a job, over as many workers as it takes."""
-        place = self.free.get()
-        tasks = list(job.tasks)
+    def train(self, training: Training, place: Place) -> None:
+        training.run(self.children, _environment_of(place), partial(self.status.train, training.name))
+        self.status.trained(training.name, training.stage)
+
+    def evaluate(self, job: Job, place: Place) -> None:
+        """All tasks of a job that have no result yet, over as many workers as it takes."""
+        if not job.weights:
+            job = replace(job, weights=hash_checkpoint(job.checkpoint))
+        tasks = []
+        for task in job.tasks:
+            if is_finished(job, task):
+                self.status.found(job, task)
+            else:
+                tasks.append(task)
         deaths = 0
 
         def close(task: Task, reason: str | None) -> None:
@@ -139,7 +165,7 @@ class Runner:
                     self.status.advance(job, task, event["rows"])
                 else:
                     close(task, None if event["status"] == "ok" else event["reason"])
-            code = process.wait()
+            code = self.children.wait(process)
             if not tasks:
                 break
             deaths += 1
@@ -151,21 +177,19 @@ class Runner:
                 result = {"inputs": job.inputs(task), "status": "failed", "reason": reason}
                 write_json(job.result(task.key), result, indent=None)
                 close(task, reason)
-        self.free.put(place)
 
     def log(self, job: Job) -> Path:
         return self.logs / f"{job.name}.{job.harness}.log"
 
-    def start(self, job: Job, place: str | None) -> subprocess.Popen[str]:
+    def start(self, job: Job, place: Place) -> subprocess.Popen[str]:
         """A worker that lives no longer than this process: it watches its standard input, held open here."""
         with self.log(job).open("a", encoding="utf-8") as log:
-            return subprocess.Popen(  # noqa: S603
+            return self.children.start(
                 [sys.executable, "-m", "eval.suite.worker", job.to_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                text=True,
-                env=worker_environment(job) | ({} if place is None else {"CUDA_VISIBLE_DEVICES": place}),
+                env=worker_environment(job) | _environment_of(place),
             )
 
     @staticmethod
@@ -174,6 +198,10 @@ class Runner:
         for line in process.stdout:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def _environment_of(place: Place) -> dict[str, str]:
+    return {} if place is None else {"CUDA_VISIBLE_DEVICES": place}
 
 
 def describe_exit(code: int) -> str:

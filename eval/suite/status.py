@@ -1,4 +1,6 @@
-"""What the runner shows while it works: a live table of (checkpoint, benchmark) over a bar with rate and ETA."""
+"""What the runner shows while it works: a live table of checkpoints and their steps over a bar with rate and ETA."""
+
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -7,6 +9,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TaskID,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -16,6 +19,11 @@ from rich.text import Text
 
 from eval.data.benchmarks import BY_KEY
 from eval.suite.job import Job, Task
+from eval.suite.training import STAGES
+
+
+TRAINING = "training"  # the column before the benchmarks
+TRAINING_ROWS = 3  # training an arm takes as long as evaluating it this many times (tinyworld on a CPU)
 
 
 class Status:
@@ -24,24 +32,31 @@ class Status:
     Args:
         jobs: all jobs of the run.
         finished: (checkpoint, benchmark) that an earlier run finished.
+        trained: checkpoints that are trained first.
     """
 
-    def __init__(self, jobs: list[Job], finished: set[tuple[str, str]], console: Console) -> None:
+    def __init__(
+        self, jobs: list[Job], finished: set[tuple[str, str]], console: Console, trained: Sequence[str] = ()
+    ) -> None:
         self.console = console
+        self.rows: dict[tuple[str, str], float]
         self.rows = {(job.name, task.key): task.rows for job in jobs for task in job.tasks}
+        self.has_training = bool(trained)
+        of_arm = {name: sum(rows for (other, _), rows in self.rows.items() if other == name) for name in trained}
+        self.rows = {(name, TRAINING): TRAINING_ROWS * rows for name, rows in of_arm.items()} | self.rows
         self.done = {pair: self.rows[pair] if pair in finished else 0.0 for pair in self.rows}
         self.words = dict.fromkeys(finished, "[green]done[/green]")
         self.bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            TaskProgressColumn() if trained else MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        total = sum(self.rows.values())
-        self.all: TaskID = self.bar.add_task("all rows", total=total, completed=sum(self.done.values()), rate="")
+        total, title = sum(self.rows.values()), "everything" if trained else "all rows"
+        self.all: TaskID = self.bar.add_task(title, total=total, completed=sum(self.done.values()), rate="")
         self.live = Live(self, console=console, refresh_per_second=2, transient=False)
 
     def __enter__(self) -> "Status":
@@ -49,15 +64,16 @@ class Status:
             self.live.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
         if self.console.is_terminal:
             self.live.stop()
-        else:
+        elif failure is None:
             self.console.print(self.bar)
 
     def __rich__(self) -> RenderableType:
-        keys = [key for key in BY_KEY if any(pair[1] == key for pair in self.rows)]
-        table = Table("", *(BY_KEY[key].title for key in keys))
+        titles = {TRAINING: TRAINING} | {key: benchmark.title for key, benchmark in BY_KEY.items()}
+        keys = [key for key in titles if any(pair[1] == key for pair in self.rows)]
+        table = Table("", *(titles[key] for key in keys))
         for name in dict.fromkeys(pair[0] for pair in self.rows):
             table.add_row(name, *(self._cell(name, key) for key in keys))
         return Group(table, self.bar)
@@ -70,21 +86,47 @@ class Status:
 
     def begin(self, job: Job, task: Task) -> None:
         """A worker starts the task, for the first time or again."""
-        self._set(job, task, 0.0)
+        self._set(job.name, task.key, 0.0)
 
     def advance(self, job: Job, task: Task, rows: float) -> None:
-        self._set(job, task, min(task.rows, self.done[job.name, task.key] + rows))
+        self._set(job.name, task.key, min(task.rows, self.done[job.name, task.key] + rows))
+
+    def found(self, job: Job, task: Task) -> None:
+        """An earlier run finished the task."""
+        self._close(job.name, task.key)
 
     def end(self, job: Job, task: Task, reason: str | None) -> None:
         """The task is done, or failed for `reason`."""
-        self.words[job.name, task.key] = "[green]done[/green]" if reason is None else "[red]failed[/red]"
-        self._set(job, task, task.rows)
         if reason is not None:
+            self.words[job.name, task.key] = "[red]failed[/red]"
+            self._set(job.name, task.key, task.rows)
             self.console.print(f"[red]{job.name} {task.key} failed:[/red]", Text(reason))
-        elif not self.console.is_terminal:
-            self.console.print(f"{job.name} {task.key}: done")
+            return
+        self._close(job.name, task.key)
+        self._line(f"{job.name} {task.key}: done")
 
-    def _set(self, job: Job, task: Task, rows: float) -> None:
-        self.done[job.name, task.key] = rows
-        speed = self.bar.tasks[0].speed
+    def train(self, name: str, share: float, stage: str, left: str) -> None:
+        """`share` of the training of a checkpoint is over; `stage`, which has the time `left`, is at work."""
+        self.words[name, TRAINING] = f"{share:.0%}[dim] {stage} {left}[/dim]"
+        self._set(name, TRAINING, share * self.rows[name, TRAINING])
+
+    def trained(self, name: str, stage: str) -> None:
+        """A stage of the training is over."""
+        begin, length = STAGES[stage]
+        self.train(name, begin + length, stage, "")
+        if begin + length == 1:
+            self._close(name, TRAINING)
+        self._line(f"{name} {stage}: done")
+
+    def _close(self, name: str, key: str) -> None:
+        self.words[name, key] = "[green]done[/green]"
+        self._set(name, key, self.rows[name, key])
+
+    def _line(self, text: str) -> None:
+        if not self.console.is_terminal:
+            self.console.print(text, highlight=False)
+
+    def _set(self, name: str, key: str, rows: float) -> None:
+        self.done[name, key] = rows
+        speed = None if self.has_training else self.bar.tasks[0].speed
         self.bar.update(self.all, completed=sum(self.done.values()), rate=f"{speed:.1f} rows/s" if speed else "")

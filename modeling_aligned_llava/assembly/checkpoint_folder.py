@@ -1,13 +1,13 @@
 """Reads the parts a checkpoint is made from and writes it whole or not at all, for assembly and conversion."""
 
-import os
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers import LlavaProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 
 
@@ -25,12 +25,25 @@ def choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source
     return own
 
 
-def write_checkpoint(model: AlignedLlavaForConditionalGeneration, processor: LlavaProcessor, out: Path) -> None:
-    """Write weights, code, processor and generation config; `out` appears complete or not at all."""
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        model.save_pretrained(unfinished)
-        processor.save_pretrained(unfinished)
-        os.replace(unfinished, out)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+def build_checkpoint(
+    out: Path, make: Callable[[], tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]], exist_ok: bool = False
+) -> Path:
+    """Write weights, code, processor and generation config of what `make` returns; `out` appears whole or not at all.
+
+    Args:
+        out: folder to write.
+        make: called only if there is no `out`, by one process at a time.
+        exist_ok: leave `out` as it is if it is there, or if another process makes it at this moment.
+
+    Raises:
+        UserError: `out` exists, and `exist_ok` is not set.
+    """
+
+    def build(folder: Path) -> None:
+        model, processor = make()
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+
+    if not build_once(out, build) and not exist_ok:
+        raise UserError(f"{out} already exists: remove it or choose another --out")
+    return out

@@ -29,7 +29,7 @@ from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
-from .checkpoint_folder import choose_template, write_checkpoint
+from .checkpoint_folder import build_checkpoint, choose_template
 from .initial_norm import start_norm
 
 
@@ -57,6 +57,7 @@ def assemble(
     seed: int = 42,
     chat_template: str | None = None,
     images: Iterable[str | Path | bytes] | None = None,
+    exist_ok: bool = False,
 ) -> Path:
     """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
 
@@ -70,12 +71,26 @@ def assemble(
         chat_template: name of a shipped template; None: the tokenizer's own, which must mark what is learned.
         images: files of training images in their order, for arms that are measured on the first 64 of them.
 
+        exist_ok: leave `out` as it is if it is there; of several processes that ask at the same moment, one assembles.
+
     Raises:
-        UserError: a folder is missing or not what it should be, or `out` exists.
+        UserError: a folder is missing or not what it should be, or `out` exists and `exist_ok` is not set.
     """
-    out = Path(out)
-    if out.exists():
-        raise UserError(f"{out} already exists: remove it or choose another --out")
+
+    def make() -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
+        return _assembled(vision_tower, language_model, fields, seed, chat_template, images)
+
+    return build_checkpoint(Path(out), make, exist_ok)
+
+
+def _assembled(
+    vision_tower: str | Path,
+    language_model: str | Path,
+    fields: dict[str, Any],
+    seed: int,
+    chat_template: str | None,
+    images: Iterable[str | Path | bytes] | None,
+) -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
     check_source(vision_tower, "vision tower")
     check_source(language_model, "language model")
     tower, kind = _load_tower(vision_tower)
@@ -124,8 +139,7 @@ def assemble(
     )
     # Hub ids for the model card; `save_pretrained` leaves paths on this machine out.
     config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
-    write_checkpoint(model, processor, out)
-    return out
+    return model, processor
 
 
 def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:

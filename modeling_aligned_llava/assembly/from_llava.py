@@ -17,7 +17,7 @@ from modeling_aligned_llava.loading.checkpoint import check_source, load_part
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
-from .checkpoint_folder import write_checkpoint
+from .checkpoint_folder import build_checkpoint
 from .initial_norm import start_norm
 
 
@@ -46,9 +46,15 @@ def convert(
     Raises:
         UserError: `source` is missing, another architecture or incomplete, or `out` exists.
     """
-    out = Path(out)
-    if out.exists():
-        raise UserError(f"{out} already exists: remove it or choose another --out")
+    return build_checkpoint(Path(out), lambda: _converted(source, fields, chat_template, images))
+
+
+def _converted(
+    source: str | Path,
+    fields: dict[str, Any],
+    chat_template: str | None,
+    images: Iterable[str | Path] | None,
+) -> tuple[AlignedLlavaForConditionalGeneration, Any]:
     check_source(source, "LLaVA checkpoint")
     config = load_part(AutoConfig, source, "LLaVA checkpoint")
     if not isinstance(config, LlavaConfig) or config.model_type != "llava":
@@ -67,8 +73,7 @@ def convert(
     aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
     model = _take_over(theirs, aligned)
     start_norm(model, processor.image_processor, images)
-    write_checkpoint(model, processor, out)
-    return out
+    return model, processor
 
 
 def _take_over(

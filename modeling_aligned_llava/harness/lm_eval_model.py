@@ -25,6 +25,7 @@ from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import CAPACITY, TokenTree, can_read_trees
 from modeling_aligned_llava.loading.checkpoint import load_complete, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
+from modeling_aligned_llava.loading.remote_code import copy_remote_code
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
 
@@ -66,6 +67,8 @@ class AlignedText(HFLM):
             device = str(accelerator.device)
         elif (device or "").startswith("cuda") and not torch.cuda.is_available():
             device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
+        if trust_remote_code:
+            copy_remote_code(folder)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
         auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM

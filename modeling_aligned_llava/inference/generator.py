@@ -19,6 +19,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import TokenTree, can_read_trees
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_complete
+from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
 FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
@@ -119,6 +120,8 @@ class Generator:
 def _configuration(folder: str, trust_remote_code: bool) -> Any:
     """The checkpoint's configuration; a LLaVA's vision tower ends at the layer that its projector reads."""
     try:
+        if trust_remote_code:
+            copy_remote_code(folder)
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error

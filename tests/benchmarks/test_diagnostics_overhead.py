@@ -1,4 +1,4 @@
-"""The benchmark at a toy size: what it writes, not how fast it is."""
+"""The benchmark at toy size writes its result; the recorded result is within its limit."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks import diagnostics_overhead
 
 
-def test_it_writes_a_paired_ratio(tmp_path, monkeypatch, capsys):
+def test_the_result_is_written_and_printed(tmp_path, monkeypatch, capsys):
     out = tmp_path / "result.json"
     small = ["--width", "64", "--layers", "2", "--side", "4", "--pairs", "3"]
     monkeypatch.setattr(sys, "argv", ["diagnostics_overhead", "--out", str(out), *small])

@@ -1,4 +1,4 @@
-"""The cost of the norm: the program's result at toy size, and the recorded one within its limit."""
+"""The benchmark at toy size writes its result; the recorded result is within its limit."""
 
 import json
 import sys
@@ -9,7 +9,7 @@ import pytest
 from benchmarks import norm_overhead
 
 
-def test_writes_what_it_prints(monkeypatch, tmp_path, capsys):
+def test_the_result_is_written_and_printed(monkeypatch, tmp_path, capsys):
     for name, value in {"TOKENS": 8, "VISION_WIDTH": 32, "WIDTH": 112}.items():
         monkeypatch.setattr(norm_overhead, name, value)
     out = tmp_path / "new" / "result.json"

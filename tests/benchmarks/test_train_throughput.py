@@ -1,4 +1,4 @@
-"""The throughput program at toy shape: what it writes, and that stock and ours learn from the same tokens."""
+"""The benchmark at toy shape writes its result, and stock and ours learn from the same tokens."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from benchmarks.training_worlds import SHAPES, make_rows
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_stock_and_ours_learn_from_the_same(tmp_path, stage):
+def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, stage):
     shape = SHAPES["toy"]
     make_rows(shape, stage, tmp_path)
     stock, ours = (train_throughput.measure(who, stage, shape, tmp_path, "cpu", {}) for who in ("stock", "ours"))
@@ -23,7 +23,7 @@ def test_stock_and_ours_learn_from_the_same(tmp_path, stage):
 
 
 @pytest.mark.slow
-def test_without_a_gpu_it_says_so(monkeypatch, tmp_path, capsys):
+def test_without_a_gpu_the_result_has_a_note(monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
     monkeypatch.setattr(train_throughput.torch.cuda, "is_available", lambda: False)
     command = ["train_throughput", "--device", "cuda", "--rounds", "1", "--stages", "1", "--no-ablation"]

@@ -56,3 +56,16 @@ def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothin
     with (tmp_path / "third.log").open("w") as log:
         assert start(tiny_llava, mirror_root, log).wait(timeout=60) == 0, (tmp_path / "third.log").read_text()
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results} == before
+
+
+def test_sigterm_ends_what_the_shell_has_started(folder, tiny_llava, mirror_root, tmp_path):
+    with (tmp_path / "log").open("w") as log:
+        process = start(tiny_llava, mirror_root, log)
+        while not (folder / "answers").exists():
+            time.sleep(0.1)
+            assert process.poll() is None, (tmp_path / "log").read_text()
+        process.terminate()
+        assert process.wait(timeout=10) != 0
+    assert "error: stopped" in (tmp_path / "log").read_text()
+    alive = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True).stdout  # noqa: S607
+    assert not [line for line in alive.splitlines() if f"results/{RUN}" in line and not line.startswith("Z")]

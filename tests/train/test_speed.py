@@ -115,8 +115,8 @@ def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
     tower, processor = parts
     file_size = 600  # 4 tokens of 32 float32 and the header of safetensors
 
-    def cache(limit=1e9, layer=-1, precision="float32"):
-        return FeatureCache(tmp_path, limit, tower, layer, processor, precision)
+    def cache(limit=1e9, layer=-1, precision="float32", processes=1):
+        return FeatureCache(tmp_path, limit, processes, tower, layer, processor, precision)
 
     first = cache(limit=2.5 * file_size)
     keys = [first.key(open_image(image)) for image in tiny_images]
@@ -130,6 +130,10 @@ def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
     assert all(torch.equal(again.load(key), torch.ones(4, 32)) for key in kept)
     again.store("other", torch.ones(4, 32))
     assert again.load("other") is None  # files of earlier runs count
+    shared = cache(limit=held + 2.5 * file_size, processes=2)  # and are subtracted before processes share the rest
+    shared.store("other", torch.ones(4, 32))
+    shared.store("more", torch.ones(4, 32))
+    assert shared.load("other") is not None and shared.load("more") is None
     assert cache(layer=-2).folder != first.folder and cache(precision="bfloat16").folder != first.folder
     processor.image_mean = [0.1, 0.2, 0.3]
     assert cache().folder != first.folder

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +14,8 @@ from torch import Tensor
 from transformers import BaseImageProcessor, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
+from modeling_aligned_llava.loading.build_once import replacing
+
 
 class FeatureCache:
     """One file an image, in a folder named after tower, layer, image processor and precision.
@@ -25,6 +26,7 @@ class FeatureCache:
     Args:
         folder: root of the cache.
         limit: bytes that this cache may hold, those of earlier runs included.
+        processes: how many fill it; each gets an equal share of what is left.
         tower: the frozen vision tower; its weights are part of the key.
         layer: index of the hidden state that the projector reads.
         image_processor: its settings are part of the key.
@@ -35,6 +37,7 @@ class FeatureCache:
         self,
         folder: str | Path,
         limit: float,
+        processes: int,
         tower: PreTrainedModel,
         layer: int,
         image_processor: BaseImageProcessor,
@@ -46,9 +49,9 @@ class FeatureCache:
             digest.update(name.encode())
             digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
         self.folder = Path(folder) / digest.hexdigest()[:32]
-        self.folder.mkdir(parents=True, exist_ok=True)
         self.layer = layer
-        self.left = limit - sum(file.stat().st_size for file in self.folder.glob("*/*.safetensors"))
+        kept = sum(file.stat().st_size for file in self.folder.glob("*/*.safetensors"))
+        self.left = (limit - kept) / processes
 
     @staticmethod
     def key(image: Image) -> str:
@@ -66,11 +69,9 @@ class FeatureCache:
         size = features.numel() * features.element_size()
         if size > self.left or file.exists():
             return
-        file.parent.mkdir(exist_ok=True)
-        unfinished = file.with_suffix(f".{os.getpid()}.tmp")
-        save_file({"features": features.detach().cpu().contiguous()}, unfinished)
-        self.left -= unfinished.stat().st_size
-        os.replace(unfinished, file)
+        with replacing(file) as unfinished:
+            save_file({"features": features.detach().cpu().contiguous()}, unfinished)
+            self.left -= unfinished.stat().st_size
 
     def _file(self, key: str) -> Path:
         return self.folder / key[:2] / f"{key}.safetensors"

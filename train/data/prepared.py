@@ -5,38 +5,40 @@ and all arms share. Paths stay paths; images are opened by the workers.
 import hashlib
 import json
 import os
-import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import chain, islice
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
+import joblib
 import numpy as np
 import pyarrow as pa
-from datasets import Dataset, concatenate_datasets
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from datasets import Dataset, Features, List, Value, concatenate_datasets
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.images import open_image
 from train.data.conversations import NO_FILE, BadRow, InsideImage, image_files, messages_of
-from train.data.quarantine import Entry, read_entries
-from train.data.sources import Source, raw_rows, table
+from train.data.quarantine import Entry
+from train.data.sources import Source, parsed_rows, raw_table
 from train.data.tokenization import Tokenization, expand
+from train.data.worker_processes import workers_end_with_us
 
 
 _BATCH = 500
-_SCHEMA = pa.schema(
+_ROWS_A_PROCESS = 10_000  # fewer are checked sooner than another process has started
+_PREPARED = Features(
     {
-        "input_ids": pa.list_(pa.int32()),
-        "learned": pa.list_(pa.int8()),
-        "length": pa.int32(),
-        "images": pa.list_(pa.string()),
-        "row": pa.int32(),
+        "input_ids": List(Value("int32")),
+        "learned": List(Value("int8")),
+        "length": Value("int32"),
+        "images": List(Value("string")),
+        "row": Value("int32"),
+        "fault": Value("string"),  # an `Entry` as JSON; null where the row can be used
     }
 )
 
@@ -49,14 +51,14 @@ class TrainingData:
         dataset: rows of `input_ids`, `labels`, `length`, `images` (paths, or names of images inside the data), and
             `source` and `row`, which say where a row is from.
         sources: what `source` numbers.
-        inside: for each source the table that its images lie in, or None.
+        raw: for each source its rows as they were read, with the images that lie inside.
         bad_rows: the rows that opening left out.
         opened: rows there were, used or not.
     """
 
     dataset: Dataset
     sources: list[Source]
-    inside: list[Dataset | None]
+    raw: list[Dataset]
     bad_rows: list[Entry]
     opened: int
 
@@ -73,25 +75,26 @@ def open_training_data(
         seed: picks the rows of a source whose weight is not whole.
 
     Raises:
-        UserError: a source cannot be read, or none of its rows can be used.
+        UserError: a source cannot be read, or has no rows.
     """
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     root = _root(cache)
-    parts, inside, bad_rows, opened = [], [], [], 0
+    parts, raws, bad_rows, opened = [], [], [], 0
     for number, source in enumerate(sources):
-        data = _inside_table(source, root)
-        prepared = _Prepared(root, source, data, tokenization)
-        prepared.make()
-        bad_rows += prepared.bad_rows
-        opened += prepared.opened
-        inside.append(data)
-        rows = Dataset.from_file(str(prepared.rows_file))
-        rows = rows.add_column("source", np.full(len(rows), number, dtype=np.int16))  # type: ignore[call-arg]
-        parts.append(_weighted(rows, source.weight, seed + number))
+        raw = raw_table(source, str(root))
+        rows = _prepared(source, raw, tokenization, root)
+        bad_rows += _bad_rows(rows)
+        opened += len(raw)
+        raws.append(raw)
+        usable = np.flatnonzero(rows.data["fault"].is_null())
+        rows = rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16))  # type: ignore[call-arg]
+        parts.append(rows.select(_weighted(usable, source.weight, seed + number)))
     dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
     to_training = partial(
         _expanded, image_token_id=tokenization.image_token_id, image_tokens=tokenization.image_tokens
     )
-    return TrainingData(dataset.with_transform(to_training), sources, inside, bad_rows, opened)
+    return TrainingData(dataset.with_transform(to_training), sources, raws, bad_rows, opened)
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
@@ -99,10 +102,27 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
     return dataset.with_format("numpy", columns=["length"])["length"][:]
 
 
-def checked_rows(source: Source, data: Dataset | None) -> Iterator[dict[str, Any] | Entry]:
-    """Every row of a source as `{"id", "row", "messages", "images"}`, or as what is wrong with it."""
-    for number, raw in enumerate(raw_rows(source, data)):
-        yield check_row(source, number, raw)
+def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entry]:
+    """Every row of a source as `check_row` returns it."""
+    number = 0
+    for batch in raw.with_format("arrow").iter(_BATCH):
+        for row in parsed_rows(batch, number):
+            yield check_row(source, number, row)
+            number += 1
+
+
+def usable_rows(source: Source, how: Tokenization, raw: list[Any], numbers: list[int]) -> list[dict[str, Any] | Entry]:
+    """Each raw row as `{"id", "row", "images", "input_ids", "learned", "length"}`, or as what is wrong with it."""
+    rows = [check_row(source, number, row) for number, row in zip(numbers, raw, strict=True)]
+    good = [row for row in rows if isinstance(row, dict)]
+    tokens = iter(how(good) if good else [])
+    return [row if isinstance(row, Entry) else _with_tokens(source, row, next(tokens)) for row in rows]
+
+
+def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
+    if isinstance(tokens, BadRow):
+        return bad_entry(source, row["row"], row["id"], tokens)
+    return {"id": row["id"], "row": row["row"], "images": row["images"], **tokens}
 
 
 def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
@@ -124,10 +144,10 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
 def first_images(sources: list[Source], cache: str | None = None) -> Iterator[str | bytes]:
     """The images of the data in their order, as paths or bytes, without those that cannot be opened."""
     for source in sources:
-        data = _inside_table(source, _root(cache))
-        for row in checked_rows(source, data):
+        raw = raw_table(source, str(_root(cache)))
+        for row in checked_rows(source, raw):
             for name in row["images"] if isinstance(row, dict) else ():
-                image = inside_bytes(data, name) if data is not None and isinstance(name, InsideImage) else name
+                image = inside_bytes(raw, name) if isinstance(name, InsideImage) else name
                 with suppress(UserError):
                     open_image(image)
                     yield image
@@ -144,127 +164,73 @@ def _root(cache: str | Path | None) -> Path:
     return Path(cache) if cache else Path(datasets.config.HF_DATASETS_CACHE) / "aligned_llava"
 
 
-def _inside_table(source: Source, root: Path) -> Dataset | None:
-    """The table that the images of a source lie in, if any."""
-    if source.is_text:
-        return None
-    data = table(source, cache=str(root))
-    assert isinstance(data, Dataset)
-    return data
-
-
 def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
     """What the quarantine file says of a bad row."""
     return Entry(source.path, row, name, fault.reason, str(fault).removeprefix(fault.reason).removeprefix(": "))
 
 
-class _Prepared:
-    """The folder of one source prepared in one way: `rows.arrow`, `bad_rows.jsonl`, `summary.json`."""
+def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Dataset:
+    """A row of tokens, or of what is wrong with it, for each raw row; prepared by one process, the others wait.
 
-    def __init__(self, root: Path, source: Source, data: Dataset | None, tokenization: Tokenization):
-        self.source, self.data, self.tokenization = source, data, tokenization
-        self.folder = root / _fingerprint(source, data, tokenization)
-        self.rows_file = self.folder / "rows.arrow"
+    Raises:
+        UserError: the chat template is of no use.
+    """
+    file = root / f"{_fingerprint(source, raw, how)}.arrow"
+    processes = min(joblib.cpu_count(), len(raw) // _ROWS_A_PROCESS)
 
-    @cached_property
-    def bad_rows(self) -> list[Entry]:
-        return read_entries(self.folder / "bad_rows.jsonl")
+    def prepare() -> Dataset:
+        return raw.with_format("arrow").map(
+            _prepare,
+            fn_kwargs={"source": source, "how": how},
+            batched=True,
+            batch_size=_BATCH,
+            with_indices=True,
+            remove_columns=raw.column_names,
+            features=_PREPARED,
+            num_proc=processes if processes > 1 else None,
+            cache_file_name=str(file),
+            new_fingerprint=file.stem,
+            desc=f"checking {source.path}",
+        )
 
-    @property
-    def opened(self) -> int:
-        return json.loads((self.folder / "summary.json").read_text(encoding="utf-8"))["rows"]
-
-    def make(self) -> None:
-        """Prepare the rows unless they are there."""
-        if self.folder.exists():
-            if not any(entry.reason == NO_FILE and os.path.isfile(entry.detail) for entry in self.bad_rows):
-                return
-            shutil.rmtree(self.folder)
-            del self.bad_rows
-        unfinished = self.folder.with_name(f".{self.folder.name}.{os.getpid()}")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        unfinished.mkdir(parents=True)
-        try:
-            self._write(unfinished)
-            if not self.folder.exists():  # another process may have been faster
-                os.replace(unfinished, self.folder)
-        finally:
-            shutil.rmtree(unfinished, ignore_errors=True)
-
-    def _write(self, folder: Path) -> None:
-        rows = used = 0
-        with (
-            pa.OSFile(str(folder / "rows.arrow"), "wb") as file,
-            pa.ipc.new_stream(file, _SCHEMA) as writer,
-            (folder / "bad_rows.jsonl").open("w", encoding="utf-8") as bad,
-            _progress() as progress,
-        ):
-            task = progress.add_task(f"checking {self.source.path}", total=None, rate="")
-            stream = checked_rows(self.source, self.data)
-            while block := list(islice(stream, _BATCH)):
-                rows += len(block)
-                good = [row for row in block if isinstance(row, dict)]
-                tokenized = self.tokenization(good) if good else []
-                entries = [row for row in block if isinstance(row, Entry)]
-                kept = []
-                for row, tokens in zip(good, tokenized, strict=True):
-                    if isinstance(tokens, BadRow):
-                        entries.append(bad_entry(self.source, row["row"], row["id"], tokens))
-                    else:
-                        kept.append({**tokens, "images": row["images"], "row": row["row"]})
-                bad.writelines(entry.line() for entry in entries)
-                used += len(kept)
-                writer.write_batch(pa.RecordBatch.from_pylist(kept, schema=_SCHEMA))
-                seconds = progress.tasks[0].elapsed or 0
-                progress.update(task, completed=rows, rate=f"{rows / seconds:,.0f} rows/s" if seconds else "")
-        if not rows:
-            raise UserError(f"{self.source.path} has no rows")
-        summary = {"source": self.source.path, "rows": rows, "used": used}
-        (folder / "summary.json").write_text(json.dumps(summary) + "\n", encoding="utf-8")
+    with lock_for(file), workers_end_with_us():
+        rows = prepare()
+        if any(entry.reason == NO_FILE and os.path.isfile(entry.detail) for entry in _bad_rows(rows)):
+            for made in rows.cache_files:  # a file that was missing has come
+                os.unlink(made["filename"])
+            rows = prepare()
+    return rows.with_format(None)
 
 
-def _progress() -> Progress:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    console = Console()
-    return Progress(*columns, console=console, disable=not console.is_terminal)
+def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: Tokenization) -> pa.Table:
+    rows = usable_rows(source, how, parsed_rows(batch, numbers[0]), numbers)
+    cells = [{"fault": row.line()} if isinstance(row, Entry) else row for row in rows]
+    return pa.Table.from_pylist(cells, schema=_PREPARED.arrow_schema)
 
 
-def _fingerprint(source: Source, data: Dataset | None, how: Tokenization) -> str:
+def _bad_rows(rows: Dataset) -> list[Entry]:
+    return [Entry(**json.loads(line)) for line in rows.data["fault"].drop_null().to_pylist()]
+
+
+def _fingerprint(source: Source, raw: Dataset, how: Tokenization) -> str:
     """Names everything that the prepared rows depend on, this code included."""
-    code = [Path(__file__).with_name(f"{name}.py") for name in ("prepared", "sources", "conversations")]
-    code.append(Path(__file__).with_name("tokenization.py"))
     digest = hashlib.sha256()
-    for file in code:
-        digest.update(file.read_bytes())
+    for name in ("prepared", "sources", "conversations", "tokenization"):
+        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     digest.update(how.tokenizer.backend_tokenizer.to_str().encode())  # type: ignore[attr-defined]
-    if data is None:
-        stat = os.stat(source.path)
-        content = f"{os.path.abspath(source.path)} {stat.st_size} {stat.st_mtime_ns}"
-    else:
-        content = data._fingerprint
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
     special = sorted(how.tokenizer.special_tokens_map.items())
-    settings = (content, folder, how.template, special, how.image_token_id, how.image_tokens, how.max_length)
+    settings = (raw._fingerprint, folder, how.template, special, how.image_token_id, how.image_tokens, how.max_length)
     digest.update(repr(settings).encode())
     return digest.hexdigest()[:32]
 
 
-def _weighted(rows: Dataset, weight: float, seed: int) -> Dataset:
+def _weighted(usable: np.ndarray, weight: float, seed: int) -> np.ndarray:
     """Whole rows as often as the weight says, and a random share of them once more for its fraction."""
     whole, fraction = divmod(weight, 1)
-    if weight == 1:
-        return rows
-    order = np.random.default_rng(seed).permutation(len(rows))
-    some = np.sort(order[: round(fraction * len(rows))])
-    return rows.select(chain(*[range(len(rows))] * int(whole), some.tolist()))
+    order = np.random.default_rng(seed).permutation(len(usable))
+    some = np.sort(order[: round(fraction * len(usable))])
+    return np.concatenate([*[usable] * int(whole), usable[some]])
 
 
 def _expanded(batch: dict[str, list[Any]], image_token_id: int, image_tokens: int) -> dict[str, list[Any]]:

@@ -5,13 +5,13 @@ write, so that workers and ranks can share the file, and rows counted before an 
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.build_once import replacing
 
 
 class Entry(NamedTuple):
@@ -52,11 +52,8 @@ class Quarantine:
             UserError: more rows are unusable than the limit allows.
         """
         kept = [entry for entry in read_entries(self.path) if entry.found == "training"]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path.with_name(f".{self.path.name}.tmp")
-        with unfinished.open("w", encoding="utf-8") as file:
+        with replacing(self.path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
             file.writelines(entry.line() for entry in (*found, *kept))
-        os.replace(unfinished, self.path)
         self.check()
 
     def add(self, entry: Entry) -> None:

@@ -91,12 +91,12 @@ def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list
     """
     images, changes = [], []
     for name in row["images"]:
-        table = data.inside[row["source"]] if name.startswith(InsideImage.PREFIX) else None
-        if table is None:
-            image, change = decode_image(name)
+        source = data.sources[row["source"]]
+        if name.startswith(InsideImage.PREFIX) and not source.is_text:
+            content = inside_bytes(data.raw[row["source"]], name)
+            image, change = decode_image(content, f"{source.path}, row {row['row']}: image")
         else:
-            said = f"{data.sources[row['source']].path}, row {row['row']}: image"
-            image, change = decode_image(inside_bytes(table, name), said)
+            image, change = decode_image(name)
         images.append(image)
         if change:
             changes.append((name, change))

@@ -1,7 +1,9 @@
 """Where conversations come from: LLaVA's JSON or JSON lines beside an image folder, parquet or a Hub dataset with the
-images inside, and weighted mixtures of these. Rows are read one by one, so that memory stays flat."""
+images inside, and weighted mixtures of these. Each becomes a memory-mapped table of raw rows: memory stays flat."""
 
+import hashlib
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,14 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
-from datasets import Dataset, Image, IterableDataset, Sequence, load_dataset
+from datasets import Dataset, Features, Image, IterableDataset, Sequence, Value, load_dataset
+from datasets.exceptions import DatasetGenerationError
 
 from modeling_aligned_llava.errors import UserError
 from train.data.conversations import InsideImage
 
 
 _CHUNK = 1 << 22
-_BATCH = 500
+_JSON = Features({"json": Value("binary")})
 
 
 @dataclass(frozen=True)
@@ -111,32 +114,86 @@ def table(source: Source, *, streaming: bool = False, cache: str | None = None) 
     return data
 
 
-def raw_rows(source: Source, data: Dataset | None) -> Iterator[Any]:
-    """Every row of a source, as parsed JSON; of images inside only an `InsideImage`, or the ValueError of a line.
+def raw_table(source: Source, cache: str) -> Dataset:
+    """The rows of a source as they are: the columns that count; for JSON a column `json` with the text of each row.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if not source.is_text:
+        data = table(source, cache=cache)
+        assert isinstance(data, Dataset)
+        images = next((name for name in ("image", "images") if name in data.column_names), None)
+        return data.select_columns([name for name in data.column_names if name in ("id", "conversations", images)])
+    try:
+        return Dataset.from_generator(
+            _json_texts,
+            gen_kwargs={"path": Path(source.path)},
+            features=_JSON,
+            cache_dir=cache,
+            fingerprint=_file_fingerprint(Path(source.path)),
+        )
+    except DatasetGenerationError as error:
+        if isinstance(error.__cause__, UserError):
+            raise error.__cause__ from None
+        raise
+
+
+def _file_fingerprint(path: Path) -> str:
+    """Names the content of a file, and this code, which splits it into rows."""
+    stat = path.stat()
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest.update(f"{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}".encode())
+    return digest.hexdigest()[:32]
+
+
+def parsed_rows(batch: pa.Table, first_row: int) -> list[Any]:
+    """Rows of a `raw_table` as parsed JSON, or the ValueError of a damaged line; of images inside only `InsideImage`s.
 
     Args:
-        source: what to read.
-        data: its `table`, unless it is JSON.
+        batch: consecutive rows.
+        first_row: number of the first of them.
     """
-    if data is not None:
-        return _table_rows(data)
-    path = Path(source.path)
-    return _json_lines(path) if path.suffix == ".jsonl" else _json_array(path)
+    if batch.column_names == ["json"]:
+        return [_parsed(text) for text in batch["json"].to_pylist()]
+    columns = {
+        "image" if name == "images" else name: _image_names(batch[name].combine_chunks(), first_row)
+        if name in ("image", "images")
+        else batch[name].to_pylist()
+        for name in batch.column_names
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
-def _json_lines(path: Path) -> Iterator[Any]:
+def _parsed(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return ValueError(str(error))
+
+
+def _json_texts(path: Path) -> Iterator[dict[str, bytes]]:
+    empty = True
+    for text in _json_lines(path) if path.suffix == ".jsonl" else _json_array(path):
+        empty = False
+        yield {"json": text}
+    if empty:
+        raise UserError(f"{path} has no rows")
+
+
+def _json_lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         for line in file:
-            if not line.strip():
-                continue
-            try:
-                yield json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield ValueError(str(error))
+            if line.strip():
+                yield line
 
 
-def _json_array(path: Path) -> Iterator[Any]:
-    """The elements of a JSON list, without holding the whole file."""
+def _json_array(path: Path) -> Iterator[bytes]:
+    """The elements of a JSON list as they are written, without holding the whole file.
+
+    Not with ijson: it turns half a surrogate pair into a question mark, which would then be trained on, cannot read
+    integers above 64 bits, and takes quadratic memory on nested lists.
+    """
     decoder = json.JSONDecoder()
     try:
         with path.open(encoding="utf-8-sig") as file:
@@ -155,19 +212,19 @@ def _json_array(path: Path) -> Iterator[Any]:
                 first = False
                 while True:
                     try:
-                        row, end = decoder.raw_decode(text, at)
+                        _, end = decoder.raw_decode(text, at)
                         if end < len(text):
                             break
                     except json.JSONDecodeError:
-                        row = None
+                        pass
                     # at the end of what was read, or broken: only more text can tell
                     more = file.read(max(_CHUNK, len(text) - at))
                     if not more:
                         decoder.raw_decode(text, at)
                         raise ValueError("the file ends inside the list")
                     text, at = text[at:] + more, 0
+                yield text[at:end].encode()
                 at = end
-                yield row
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
@@ -182,18 +239,6 @@ def _skip_space(file: Any, text: str, at: int) -> tuple[str, int]:
         text, at = file.read(_CHUNK), 0
         if not text:
             raise ValueError("the file ends inside the list")
-
-
-def _table_rows(data: Dataset) -> Iterator[dict[str, Any]]:
-    images = next((name for name in ("image", "images") if name in data.column_names), None)
-    kept = [name for name in data.column_names if name in ("id", "conversations", images)]
-    row = 0
-    for batch in data.select_columns(kept).with_format("arrow").iter(_BATCH):
-        columns = {name: batch[name].to_pylist() for name in kept if name != images}
-        names = _image_names(batch[images].combine_chunks(), row) if images else [None] * batch.num_rows
-        for i, image in enumerate(names):
-            yield {**{name: column[i] for name, column in columns.items()}, "image": image}
-        row += batch.num_rows
 
 
 def _image_names(column: pa.Array, first_row: int) -> list[Any]:

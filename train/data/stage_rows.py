@@ -48,8 +48,7 @@ def open_rows(run: RunArguments, training: SFTConfig, tokenization: Tokenization
         if training.process_index == 0:
             quarantine.begin([])
         return StageRows(open_stream(sources, tokenization, quarantine, training.seed), images_of_stream)
-    with training.main_process_first(desc="data"):
-        data = open_training_data(sources, tokenization, run.data.data_cache, training.seed)
+    data = open_training_data(sources, tokenization, run.data.data_cache, training.seed)
     quarantine = Quarantine(path, data.opened, run.data.bad_rows_limit)
     if training.process_index == 0:
         quarantine.begin(data.bad_rows)

@@ -15,7 +15,7 @@ from PIL.Image import Image
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image, open_image
 from train.data.conversations import BadRow, InsideImage
-from train.data.prepared import bad_entry, check_row
+from train.data.prepared import bad_entry, usable_rows
 from train.data.quarantine import Entry, Quarantine
 from train.data.sources import Source, table
 from train.data.tokenization import Tokenization, expand
@@ -89,34 +89,29 @@ class _Prepare:
         self.seen = self.bad = 0
 
     def __call__(self, batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[Any]]:
+        raw = [dict(zip(batch, cells, strict=True)) for cells in zip(*batch.values(), strict=True)]
+        named = [{**row, "image": [*_contents(row), *_file_names(row)]} for row in raw]
         columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "length": [], "images": []}
-        for position, number in enumerate(numbers):
-            row = self._row({name: column[position] for name, column in batch.items()}, number)
+        for row, cells in zip(usable_rows(self.source, self.tokenization, named, numbers), raw, strict=True):
             self.seen += 1
-            if isinstance(row, Entry):
-                self._refuse(row)
+            opened = row if isinstance(row, Entry) else self._opened(row, _contents(cells))
+            if isinstance(opened, Entry):
+                self._refuse(opened)
                 continue
-            for name, value in row.items():
+            for name, value in opened.items():
                 columns[name].append(value)
         return columns
 
-    def _row(self, raw: dict[str, Any], number: int) -> dict[str, Any] | Entry:
-        contents = _contents(raw)
-        row = check_row(self.source, number, {**raw, "image": [*contents, *_file_names(raw)]})
-        if isinstance(row, Entry):
-            return row
+    def _opened(self, row: dict[str, Any], contents: dict[str, bytes]) -> dict[str, Any] | Entry:
         images = [contents[name] if name in contents else Path(name).read_bytes() for name in row["images"]]
         try:
             for content in images:
                 self._check_image(content, row)
         except UserError as error:
-            return bad_entry(self.source, number, row["id"], BadRow("the image cannot be used", str(error)))
-        (tokens,) = self.tokenization([row])
-        if isinstance(tokens, BadRow):
-            return bad_entry(self.source, number, row["id"], tokens)
+            return bad_entry(self.source, row["row"], row["id"], BadRow("the image cannot be used", str(error)))
         how = self.tokenization
-        ids, labels = expand(tokens["input_ids"], tokens["learned"], how.image_token_id, how.image_tokens)
-        return {"input_ids": ids, "labels": labels, "length": tokens["length"], "images": images}
+        ids, labels = expand(row["input_ids"], row["learned"], how.image_token_id, how.image_tokens)
+        return {"input_ids": ids, "labels": labels, "length": row["length"], "images": images}
 
     def _check_image(self, content: bytes, row: dict[str, Any]) -> None:
         _, change = decode_image(content, f"{self.source.path}, row {row['row']}: image")

@@ -4,6 +4,7 @@ What is learned comes from the template's {% generation %} markers; `<image>` be
 """
 
 import re
+import threading
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from train.data.conversations import BadRow
 
 
 IGNORED = -100
+_TEMPLATE = threading.Lock()  # a compiled template, shared by its users, notes there what it is generating
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,16 @@ class Tokenization:
         Raises:
             UserError: the template marks nothing to learn, or drops images.
         """
-        encoded = cast(
-            BatchEncoding,
-            self.tokenizer.apply_chat_template(
-                [row["messages"] for row in rows],
-                chat_template=self.template,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-            ),
-        )
+        with _TEMPLATE:
+            encoded = cast(
+                BatchEncoding,
+                self.tokenizer.apply_chat_template(
+                    [row["messages"] for row in rows],
+                    chat_template=self.template,
+                    return_dict=True,
+                    return_assistant_tokens_mask=True,
+                ),
+            )
         control = self._control_tokens()
         return [
             self._checked(row, ids, mask, control)

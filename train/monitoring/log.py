@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import TrainerCallback, TrainerState
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.build_once import replacing
 from train.stage_folder import say
 
 
@@ -46,9 +46,8 @@ def drop_lines_after(path: Path, step: int) -> None:
     """Keep only the lines up to `step`."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     kept = [line for line in lines if _step(line) <= step]
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
-    os.replace(unfinished, path)
+    with replacing(path) as unfinished:
+        unfinished.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
 
 def _step(line: str) -> float:

@@ -1,9 +1,8 @@
-"""Loads any vision-language model with its processor, and makes the inputs of one question about one image."""
+"""Loads any vision-language model with its processor, and prepares the inputs of one question about one image."""
 
 from typing import Any
 
 import torch
-from PIL import Image
 from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -17,9 +16,10 @@ from transformers import (
 )
 
 import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from modeling_aligned_llava.connectors import NORM, load_aligned
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
 def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -30,6 +30,8 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """
     flag = {"trust_remote_code": trust_remote_code}
     try:
+        if trust_remote_code:
+            copy_remote_code(path)
         config = AutoConfig.from_pretrained(path, **flag)
         if getattr(config, NORM, None) is not None:
             model, missing = load_aligned(path), set()
@@ -61,6 +63,8 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     """
     flag = {"trust_remote_code": trust_remote_code}
     try:
+        if trust_remote_code:
+            copy_remote_code(path)
         config = AutoConfig.from_pretrained(path, **flag)
         visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
         auto = AutoModelForImageTextToText if visual else AutoModelForCausalLM
@@ -77,6 +81,8 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     """
     flag = {"trust_remote_code": trust_remote_code}
     try:
+        if trust_remote_code:
+            copy_remote_code(path)
         model = AutoModel.from_pretrained(path, **flag).eval()
         encoder = model.get_encoder(modality="image")
         if encoder.main_input_name != "pixel_values":
@@ -97,18 +103,18 @@ def special_ids(processor: Any) -> frozenset[int]:
 
 
 def prompt(processor: Any, question: str) -> str:
-    """One user turn with an image and a question, in the processor's chat template; without one, image token first."""
+    """One user turn with an image and a question, in the chat template; without one, image token and question."""
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
     if getattr(processor, "chat_template", None):
         return processor.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     return f"{getattr(processor, 'image_token', '')}{question}"
 
 
-def inputs_of(processor: Any, picture: Picture, device: Any) -> dict[str, Any]:
-    """The model's inputs for one picture and its question.
+def inputs_of(processor: Any, image: ImageQuestion, device: Any) -> dict[str, Any]:
+    """The model's inputs for one image and its question.
 
     Raises:
-        UserError: the picture cannot be read.
+        UserError: the image cannot be read.
     """
-    image: Image.Image = picture.open()
-    return processor(text=[prompt(processor, picture.question)], images=[image], return_tensors="pt").to(device)
+    text = [prompt(processor, image.question)]
+    return processor(text=text, images=[image.open()], return_tensors="pt").to(device)

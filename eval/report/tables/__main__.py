@@ -3,29 +3,14 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
-from eval.report.tables import subtasks
-from eval.report.tables.differences import draw_differences
-from eval.report.tables.table4 import WRITERS, arms, read_scores, show
-from eval.run.files import write_text
+from eval.report.tables.table4 import write
 from modeling_aligned_llava.errors import run_main
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.tables", description=__doc__.split("\n\n")[0])
     parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
-    run = parser.parse_args().run
-    rows = read_scores(run)
-    for suffix, writer in WRITERS.items():
-        write_text(run / "tables" / f"table4.{suffix}", writer(rows))
-    parts = subtasks.breakdown(arms(rows))
-    for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
-        write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
-    draw_differences(rows, run / "figures" / "table4.svg")
-    console = Console()
-    show(rows, console if console.width >= 120 else Console(width=150))
-    console.print(f"tables: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")
+    write(parser.parse_args().run)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS, FURTHER
-from eval.run.files import read_json
+from eval.report.tables import subtasks
+from eval.report.tables.differences import draw_differences
+from eval.run.files import read_json, write_text
 from modeling_aligned_llava.errors import UserError
 
 
@@ -186,3 +188,21 @@ def read_scores(run: Path) -> list[Row]:
     if limits:
         raise UserError(f"{run} holds a trial with --limit {limits.pop()}, no scores; evaluate it without --limit")
     return rows
+
+
+def write(run: Path) -> None:
+    """Write the tables and the figure of a finished run, and show the table.
+
+    Raises:
+        UserError: the run has no scores.
+    """
+    rows = read_scores(run)
+    for suffix, writer in WRITERS.items():
+        write_text(run / "tables" / f"table4.{suffix}", writer(rows))
+    parts = subtasks.breakdown(arms(rows))
+    for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
+        write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
+    draw_differences(rows, run / "figures" / "table4.svg")
+    console = Console()
+    show(rows, console if console.width >= 120 else Console(width=150))
+    console.print(f"tables: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")

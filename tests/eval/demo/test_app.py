@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from eval.demo import __main__ as command
 from eval.demo import markup
 from eval.demo.arms import Answer, finished_arms, load_arms
@@ -18,7 +18,7 @@ from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
 from tests.benchmark_stand_in import picture, write_llava
 
 
-ASKED = Picture("box", lambda: picture(3), "What colour is the box?")
+ASKED = ImageQuestion("box", lambda: picture(3), "What colour is the box?")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_word_looks_where_attention_points_before_it_is_said(arm):
 
 
 def test_the_brightest_cell_of_the_overlay_is_the_one_looked_at_most():
-    white = Picture("white", lambda: Image.new("RGB", (30, 20), "white"))
+    white = ImageQuestion("white", lambda: Image.new("RGB", (30, 20), "white"))
     drawn = overlay(white, torch.tensor([[0.1, 0.1], [0.7, 0.1]]))
     assert drawn.size == (SIDE, round(SIDE * 20 / 30))
     assert drawn.getpixel((0, drawn.height - 1)) == (255, 255, 255)
@@ -132,7 +132,7 @@ def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
     assert "expected NAME=PATH" in message("--models", tiny_llava)
     assert "--examples" not in message("--models", "a=/nowhere") and "/nowhere" in message("--models", "a=/nowhere")
     assert "--max-new-tokens 0" in message("--models", good[0], "--max-new-tokens", 0)
-    assert "no picture in" in message("--models", good[0], "--examples", tiny_llava)
+    assert "no image in" in message("--models", good[0], "--examples", tiny_llava)
 
 
 def test_two_models_are_two_answers(tiny_llava, tmp_path):

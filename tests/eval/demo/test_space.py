@@ -9,7 +9,7 @@ import pytest
 import yaml
 from PIL import Image
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from modeling_aligned_llava.errors import UserError
 
 
@@ -22,7 +22,9 @@ def test_a_written_space_builds_its_page(tiny_checkpoint, tmp_path):
 
     models = {"plain": str(tiny_checkpoint("baseline")), "aligned": str(tiny_checkpoint("norm"))}
     space = tmp_path / "space"
-    write_space(space, models, [Picture("red", lambda: Image.new("RGB", (40, 30), "red"), "Which colour?")], most=8)
+    write_space(
+        space, models, [ImageQuestion("red", lambda: Image.new("RGB", (40, 30), "red"), "Which colour?")], most=8
+    )
     header = yaml.safe_load((space / "README.md").read_text().split("---")[1])
     assert header["sdk"] == "gradio" and header["sdk_version"] == gradio.__version__
     assert (space / header["app_file"]).is_file()

@@ -281,8 +281,8 @@ class OriginalLlava(PreTrainedModel):
     def forward(self, input_ids, pixel_values, attention_mask=None, **kwargs):
         visual = self.mm_projector(self.vision_tower(pixel_values).transpose(1, 2))
         place = int((input_ids[0] == -200).nonzero())
-        before, behind = (self.model.embed_tokens(part) for part in (input_ids[:, :place], input_ids[:, place + 1 :]))
-        states = self.model(inputs_embeds=torch.cat([before, visual, behind], 1), use_cache=False)
+        before, after = (self.model.embed_tokens(part) for part in (input_ids[:, :place], input_ids[:, place + 1 :]))
+        states = self.model(inputs_embeds=torch.cat([before, visual, after], 1), use_cache=False)
         return self.lm_head(states.last_hidden_state)
 
 
@@ -311,7 +311,7 @@ class ContextTokenModel(PreTrainedModel):
 
 
 def original_llava() -> tuple[PreTrainedModel, dict, int, int]:
-    """Model, inputs, and where its visual tokens stand: first position and the one behind the last."""
+    """Model, inputs, and the range of its visual tokens: the first position and the one after the last."""
     torch.manual_seed(0)
     ids = torch.tensor([[5, 6, 7, -200, 8, 9, 10, 11]])
     inputs = {"input_ids": ids, "pixel_values": pixels(1, 3, 28, 28)}

@@ -92,7 +92,7 @@ def test_no_connection_was_tried(whole_run, guarded):
 
 def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
     run, models = whole_run
-    with only_writer(run / "logs"):
+    with only_writer(run):
         code, errors = finish(suite(run, mirror_root, models))
     assert code == 1 and errors.startswith(f"error: another evaluation works in {run}")
 
@@ -111,7 +111,8 @@ def test_nothing_is_written_into_the_data(whole_run, mirror_root):
     assert not list(mirror_root.rglob("*submission*"))
 
 
-def test_killed_at_ten_points_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror_root, tmp_path):
+@pytest.mark.parametrize("wanted", [2, pytest.param(10, marks=pytest.mark.campaign)])
+def test_killed_again_and_again_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror_root, tmp_path, wanted):
     """Killed the hard way, the runner alone: its workers must not live on; at most the batch in flight is lost."""
     run, _ = whole_run
     tasks = ("ocrbench", "pope", "hellaswag", "mmlu")
@@ -124,7 +125,7 @@ def test_killed_at_ten_points_it_ends_with_the_same_scores(whole_run, tiny_llava
     clock = random.Random(0)
     kills = 0
     for _ in range(40):
-        if kills == 10:
+        if kills == wanted:
             break
         process = suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options)
         before, deadline = logged(), time.monotonic() + 60
@@ -139,7 +140,7 @@ def test_killed_at_ten_points_it_ends_with_the_same_scores(whole_run, tiny_llava
         time.sleep(1)
         alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
         assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
-    assert kills >= 5
+    assert kills >= wanted // 2
     code, errors = finish(suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options))
     assert code == 0, errors
     for key in tasks:

@@ -180,7 +180,7 @@ def test_a_template_without_markers_is_refused(processor, write):
     path = write(row("A?", "one"))
     with pytest.raises(UserError, match="the chat template marks no answer to learn from"):
         open_training_data(read_sources(str(path), None), how, path.parent / "cache")
-    assert list((path.parent / "cache").iterdir()) == []
+    assert [file.name for file in (path.parent / "cache").iterdir() if file.is_file() and file.suffix != ".lock"] == []
 
 
 @pytest.mark.parametrize(
@@ -287,11 +287,23 @@ def test_prepared_rows_are_used_again(processor, write, monkeypatch):
     path = write(row("A?", "one"), row("<image>", "two", image="late.png"))
     first = open_data(path, processor)
     with monkeypatch.context() as patch:
-        patch.setattr("train.data.prepared.checked_rows", lambda *_: pytest.fail("read again"))
+        patch.setattr("train.data.prepared.check_row", lambda *_: pytest.fail("read again"))
         cached = open_data(path, processor)
     assert list(cached.dataset) == list(first.dataset) and cached.bad_rows == first.bad_rows
-    Pictures.new("RGB", (9, 9)).save(path.parent / "late.png")  # the missing image came: looked at anew
+    Pictures.new("RGB", (9, 9)).save(path.parent / "late.png")  # the missing image came: looked at again
     assert len(open_data(path, processor).dataset) == 2
     assert len(open_data(path, processor, max_length=20).dataset) == 0
     write(row("A?", "changed"))
     assert "changed" in texts(open_data(path, processor), processor)[0]
+
+
+def test_several_processes_prepare_the_same_rows(processor, write, monkeypatch):
+    path = write(*[row(f"{i}?", "a" * (i % 5), id=i) for i in range(1300)])  # every fifth answer is empty
+    sources = read_sources(str(path), None)
+    alone = open_training_data(sources, tokenization(processor), path.parent / "alone")
+    monkeypatch.setattr("train.data.prepared._ROWS_A_PROCESS", 600)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 2)
+    shared = open_training_data(sources, tokenization(processor), path.parent / "shared")
+    assert len(list((path.parent / "shared").glob("*_of_00002.arrow"))) == 2
+    assert list(shared.dataset) == list(alone.dataset) and shared.bad_rows == alone.bad_rows
+    assert [entry.row for entry in alone.bad_rows] == list(range(0, 1300, 5))

@@ -1,0 +1,129 @@
+"""The whole comparison after the set-up, called by `eval/run_all.sh`, which explains and checks the options.
+
+Data, then training and benchmarks side by side, a checkpoint's evaluation as soon as it is trained; tables; report.
+"""
+
+import argparse
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rich.console import Console
+
+from eval.report.page import __main__ as page
+from eval.report.tables import table4 as tables
+from eval.run.files import write_json
+from eval.scoring.scores import Arm
+from eval.suite import plan as suite
+from eval.suite.runner import Runner, only_writer, places
+from eval.suite.schedule import Children, Place, Step, run_steps
+from eval.suite.training import STAGES, Training
+from modeling_aligned_llava.errors import UserError, run_main
+
+
+TOY = "tinyworld"
+DECODER = f"language-model={TOY}/backbones/language"  # it shows what multimodal training does to the text columns
+SEED = 42
+
+
+def parser() -> argparse.ArgumentParser:
+    p = argparse.ArgumentParser(prog="python -m eval.run_all", description=__doc__.split("\n\n")[0])
+    p.add_argument("--run", required=True, type=Path)
+    p.add_argument("--methods", nargs="+")
+    p.add_argument("--seeds", nargs="+", type=int, default=[SEED])
+    p.add_argument("--baseline")
+    p.add_argument("--models", nargs="+", metavar="NAME=PATH", help="checkpoints that exist; nothing is trained")
+    p.add_argument("--data", type=Path)
+    return p
+
+
+def end_on_signals() -> None:
+    """Ctrl-C and SIGTERM become an error like others: whoever started processes ends them."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise UserError("stopped; the same command goes on from here")
+
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, end)
+
+
+def build_data(out: Path, log: Path, children: Children) -> None:
+    """Build tinyworld unless it is there.
+
+    Raises:
+        UserError: that failed; what it said is in the log.
+    """
+
+    def build(place: Place) -> None:
+        with log.open("a", encoding="utf-8") as file:
+            command = [sys.executable, "-m", "tinyworld.build", str(out)]
+            code = children.wait(children.start(command, stdout=file, stderr=subprocess.STDOUT, close_fds=False))
+        if code:
+            raise UserError(f"building the data failed: see {log}")
+
+    if not out.exists():
+        run_steps([Step("data", build, 1)], [None], children)
+
+
+def trained_arms(run: Path, methods: list[str], seeds: list[int]) -> tuple[suite.Models, list[Training]]:
+    """The arms of a training run, whether they are trained already or not, and what trains them."""
+    models: suite.Models = {}
+    trainings = []
+    for seed in seeds:
+        for method in methods:
+            name = method if seed == SEED else f"{method}-seed{seed}"
+            folder = run / "checkpoints" / name / "stage2"
+            models[name] = (Arm(name, TOY, method, seed), folder.resolve(), True)
+            options = ["--backbone", TOY, "--method", method, "--seed", str(seed), "--output-root", str(run)]
+            log = run / "logs" / f"train.{method}.{seed}.log"
+            for stage in STAGES:
+                trainings.append(Training(name, stage, ("bash", "train/run.sh", *options, "--stage", stage), log))
+    return models, trainings
+
+
+def main() -> None:
+    own = parser().parse_args()
+    end_on_signals()
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(f"\n== {text}", highlight=False, soft_wrap=True)
+
+    run, logs = own.run, own.run / "logs"
+    trainings: list[Training] = []
+    if own.models:
+        args = suite.parser().parse_args(["--run", str(run), "--data", str(own.data), "--models", *own.models])
+        models, jobs = suite.plan(args, run / "harness", run / "answers")
+        say("3 benchmarks")
+    else:
+        say(f"2 data: {run / 'data'}")
+        build_data(run / "data", logs / "data.log", Children())
+        models, trainings = trained_arms(run, own.methods, own.seeds)
+        named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), DECODER]
+        options = ["--run", str(run), "--data", str(run / "data" / "mirrors"), "--models", *named]
+        options += ["--backbone", TOY, "--seed", str(SEED), "--max-new-tokens", "16"]
+        args = suite.parser().parse_args(options)
+        models |= suite.read_models([DECODER], TOY, SEED)
+        jobs = suite.plan_jobs(args, models, run / "harness", run / "answers", untrained=[t.name for t in trainings])
+        say(f"3 training and benchmarks: {', '.join(models)}")
+    baseline = suite.baseline_of(models, own.baseline)
+    with only_writer(run):
+        ok = Runner(logs, places(None, args.device), console).run(jobs, trainings)
+        if trainings:
+            models, jobs = suite.plan(args, run / "harness", run / "answers")
+        write_json(run / "run.json", suite.describe_run(args, models, jobs))
+        suite.write_scores(args, models, jobs, baseline)
+    say("4 tables")
+    tables.write(run)
+    say("5 report")
+    page.write(run)
+    sys.exit(0 if ok else 1)
+
+
+if __name__ == "__main__":
+    run_main(main)

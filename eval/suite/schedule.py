@@ -1,0 +1,141 @@
+"""Steps with dependencies on a few slots (cores, GPUs), the longest path first; one failure ends them all."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+
+Place = str | None  # a GPU by its index, or None for the CPU
+GRACE = 5.0  # seconds between asking processes to end and ending them
+
+
+@dataclass(frozen=True)
+class Step:
+    """Work for one slot.
+
+    Attributes:
+        name: unique; what `after` refers to.
+        work: called with the slot's place, in a thread of its own.
+        cost: how long it takes compared with other steps; it decides the order alone.
+        after: names of steps that must have ended.
+    """
+
+    name: str
+    work: Callable[[Place], None]
+    cost: float
+    after: tuple[str, ...] = ()
+
+
+class Children:
+    """The processes of a run, each the head of a process group. They end together, whatever they have started."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.alive: list[subprocess.Popen[str]] = []
+        self.ended = False
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        """`subprocess.Popen`, unless the run is ending.
+
+        Raises:
+            InterruptedError: `end` was called.
+        """
+        with self.lock:
+            if self.ended:
+                raise InterruptedError("the run is ending")
+            process = subprocess.Popen(command, text=True, process_group=0, **options)  # noqa: S603
+            self.alive.append(process)
+        return process
+
+    def wait(self, process: subprocess.Popen[str]) -> int:
+        """Exit status of `process`, negative for a signal.
+
+        Raises:
+            InterruptedError: `end` was called; the status says nothing about the process itself.
+        """
+        code = process.wait()
+        with self.lock:
+            if self.ended:
+                raise InterruptedError("the run is ending")
+            self.alive.remove(process)
+        if code:
+            _signal([process], signal.SIGKILL)  # the rest of its group
+        return code
+
+    def end(self) -> None:
+        """End every group: SIGTERM, and SIGKILL to what is left after `GRACE` seconds."""
+        with self.lock:
+            self.ended = True
+        deadline = time.monotonic() + GRACE
+        _signal(self.alive, signal.SIGTERM)
+        for process in self.alive:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                break
+        _signal(self.alive, signal.SIGKILL)  # also what outlived the head of its group
+
+
+def _signal(processes: list[subprocess.Popen[str]], number: signal.Signals) -> None:
+    for process in processes:
+        try:
+            os.killpg(process.pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def path_lengths(steps: Sequence[Step]) -> dict[str, float]:
+    """Cost of each step together with the longest chain of steps that wait for it.
+
+    Raises:
+        ValueError: a step waits for one that does not exist, or for itself.
+    """
+    by_name = {step.name: step for step in steps}
+    followers: dict[str, list[str]] = {name: [] for name in by_name}
+    for step in steps:
+        for name in step.after:
+            if name not in by_name:
+                raise ValueError(f"{step.name} waits for {name}, which is no step")
+            followers[name].append(step.name)
+    lengths: dict[str, float] = {}
+
+    def length(name: str, path: tuple[str, ...]) -> float:
+        if name in path:
+            raise ValueError(f"{name} waits for itself")
+        if name not in lengths:
+            ahead = [length(follower, (*path, name)) for follower in followers[name]]
+            lengths[name] = by_name[name].cost + max(ahead, default=0.0)
+        return lengths[name]
+
+    return {name: length(name, ()) for name in by_name}
+
+
+def run_steps(steps: Sequence[Step], places: Sequence[Place], children: Children) -> None:
+    """Run every step, one at a time on each of `places`.
+
+    An exception, in a step or out of a signal handler, ends `children` and is raised; steps that wait are not begun.
+    """
+    lengths = path_lengths(steps)
+    waiting = sorted(steps, key=lambda step: -lengths[step.name])  # stable: equal ones in the order given
+    free, running, done = list(places), dict[Future[None], tuple[Step, Place]](), set[str]()
+    with ThreadPoolExecutor(len(places)) as pool:
+        try:
+            while waiting or running:
+                for step in [step for step in waiting if done.issuperset(step.after)][: len(free)]:
+                    waiting.remove(step)
+                    place = free.pop(0)
+                    running[pool.submit(step.work, place)] = (step, place)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    step, place = running.pop(future)
+                    future.result()
+                    free.append(place)
+                    done.add(step.name)
+        except BaseException:
+            children.end()
+            raise

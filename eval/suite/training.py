@@ -1,0 +1,84 @@
+"""Training one checkpoint as steps of a run: commands whose output goes to a log and moves the live table."""
+
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.suite.schedule import Children
+from modeling_aligned_llava.errors import UserError
+
+
+PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
+STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # where each begins in the time of both, and its share of it
+Show = Callable[[float, str, str], None]
+
+
+@dataclass(frozen=True)
+class Training:
+    """One stage of the checkpoint `name`. Run again, `command` continues, or finds that the stage is done."""
+
+    name: str
+    stage: str
+    command: tuple[str, ...]
+    log: Path
+
+    @property
+    def step(self) -> str:
+        """Its name among the steps of a run."""
+        return f"{self.name} {self.stage}"
+
+    @property
+    def share(self) -> float:
+        """Its part of the time of both stages."""
+        return STAGES[self.stage][1]
+
+    def run(self, children: Children, environment: dict[str, str], show: Show) -> None:
+        """Wait for the command to end.
+
+        Args:
+            environment: added to this process's own.
+            show: told the share of both stages that is over, the stage, and the time that it has left.
+
+        Raises:
+            UserError: the command failed; the message is its own, or its last line.
+        """
+        process = children.start(
+            self.command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            errors="replace",
+            close_fds=False,  # it holds the run's lock too: what a killed run left working is waited for
+            env=os.environ | environment,
+        )
+        lines: list[str] = []
+        reader = threading.Thread(target=self._read, args=(process, lines, show))
+        reader.start()
+        code = children.wait(process)
+        reader.join()
+        if code:
+            raise UserError(f"training {self.step} failed: {failure(lines, code)}; see {self.log}")
+
+    def _read(self, process: "subprocess.Popen[str]", lines: list[str], show: Show) -> None:
+        assert process.stdout is not None
+        begin, length = STAGES[self.stage]
+        with self.log.open("a", encoding="utf-8") as log:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                lines.append(line.rstrip())
+                if (progress := PROGRESS.match(line)) is not None:
+                    done, steps, left = progress.groups()
+                    show(begin + length * int(done) / int(steps), self.stage, left or "")
+
+
+def failure(lines: list[str], code: int) -> str:
+    """Why a command failed, in one line: its error message if it has one, else its last words, else its status."""
+    signal = -code if code < 0 else code - 128  # a shell reports a child that a signal killed as 128 + signal
+    if signal > 0:
+        return f"killed by signal {signal}"
+    errors = [line for line in lines if re.match(r"(error: |[\w.]*(Error|Exception): )", line)]
+    return next(reversed(errors or [line for line in lines if line]), f"exit status {code}").removeprefix("error: ")

@@ -1,0 +1,47 @@
+"""Code that a checkpoint brings along, copied to where transformers imports it from by one process at a time."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from transformers.dynamic_module_utils import get_cached_module_file
+from transformers.utils import HF_MODULES_CACHE, cached_file
+
+from .build_once import lock_for
+
+
+_NAMING_CODE = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+
+
+_OPTIONAL: dict[str, Any] = {
+    "_raise_exceptions_for_missing_entries": False,
+    "_raise_exceptions_for_connection_errors": False,
+}
+
+
+def copy_remote_code(source: str) -> None:
+    """Copy the Python files of a checkpoint into transformers' cache of modules; call it before `trust_remote_code`.
+
+    `from_pretrained` copies them in place and without a lock, so that another process may import half a file. After
+    this call it finds all of them there and copies none.
+
+    Args:
+        source: folder or Hub id.
+
+    Raises:
+        OSError: a file that the checkpoint names is missing.
+        ImportError: the code needs a package that is not installed.
+    """
+    with lock_for(Path(HF_MODULES_CACHE) / "transformers_modules"):
+        for name in _NAMING_CODE:
+            file = cached_file(source, name, **_OPTIONAL)
+            for reference in _references(json.loads(Path(file).read_text(encoding="utf-8"))) if file else ():
+                repository, _, reference = reference.rpartition("--")
+                get_cached_module_file(repository or source, f"{reference.partition('.')[0]}.py")
+
+
+def _references(settings: dict[str, Any]) -> Iterator[str]:
+    """`module.Class` or `owner/name--module.Class` for each class that is code of a checkpoint."""
+    for named in (settings.get("auto_map") or {}).values():
+        yield from filter(None, named if isinstance(named, list) else [named])

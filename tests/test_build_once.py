@@ -1,0 +1,302 @@
+"""Wherever processes may make the same folder: eight start together, none fails, and one does the work."""
+
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import sys
+import threading
+from itertools import chain
+
+import datasets
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoProcessor, dynamic_module_utils
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.assembly import from_backbones as assembly
+from modeling_aligned_llava.assembly.from_backbones import assemble
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading import remote_code
+from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
+from modeling_aligned_llava.methods import method_fields
+from tests import benchmark_stand_in as stand_in
+from tests.together import PROCESSES, together
+from tinyworld import build as tinyworld
+from train.data import prepared as training_data
+from train.data import sources
+from train.data.feature_cache import FeatureCache
+from train.data.tokenization import Tokenization
+
+
+rounds = pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+
+
+@pytest.fixture
+def count(monkeypatch):
+    """`count(module, name)` -> a list that grows by one with every call of a function in this process."""
+
+    def install(module, name):
+        calls, function = [], getattr(module, name)
+
+        def counted(*args, **kwargs):
+            calls.append(None)
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+        return calls
+
+    return install
+
+
+def once_a_round(work, calls, rounds):
+    """`together`, where `calls` grows in one process of each round, and there by one."""
+
+    def counted(number):
+        before = len(calls)
+        result = work(number)
+        return len(calls) - before, result
+
+    results = together(counted, rounds)
+    assert [sorted(made for made, _ in of_round) for of_round in results] == [[0] * (PROCESSES - 1) + [1]] * rounds
+    return [[result for _, result in of_round] for of_round in results]
+
+
+@rounds
+def test_a_folder(rounds, tmp_path):
+    def work(number):
+        built = build_once(tmp_path / f"{number}/made", lambda folder: (folder / "file").write_text("whole"))
+        assert (tmp_path / f"{number}/made/file").read_text() == "whole"
+        return built
+
+    assert all(sum(built) == 1 for built in together(work, rounds))
+    assert {path.name for path in tmp_path.glob("*/*")} == {"made", ".made.lock"}
+
+
+def test_a_failed_build_leaves_nothing_and_is_done_again(tmp_path):
+    dead, foreign = (tmp_path / f".made.{host}-1-a.unfinished" for host in (socket.gethostname(), "other"))
+    for left in (dead, foreign):
+        left.mkdir()
+        (left / "file").touch()
+
+    def fail(folder):
+        (folder / "file").touch()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        build_once(tmp_path / "made", fail)
+    assert {path.name for path in tmp_path.iterdir()} == {".made.lock", foreign.name}  # that may be at work elsewhere
+    assert build_once(tmp_path / "made", lambda folder: (folder / "file").touch())
+    assert not build_once(tmp_path / "made", fail)
+
+
+def test_where_the_lock_does_not_reach_the_first_folder_counts(tmp_path):
+    def overtaken(folder):
+        (folder / "file").write_text("second")
+        (tmp_path / "made").mkdir()
+        (tmp_path / "made/file").write_text("first")
+
+    assert not build_once(tmp_path / "made", overtaken)
+    assert (tmp_path / "made/file").read_text() == "first" and not list(tmp_path.glob("*.unfinished"))
+
+
+def test_a_killed_builder_holds_up_nobody(tmp_path):
+    def die(folder):
+        (folder / "half").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    killed = multiprocessing.get_context("fork").Process(target=build_once, args=(tmp_path / "made", die))
+    killed.start()
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL and len(list(tmp_path.glob(".made.*.unfinished"))) == 1
+    assert build_once(tmp_path / "made", lambda folder: (folder / "whole").touch())
+    assert [path.name for path in (tmp_path / "made").iterdir()] == ["whole"]
+    assert not list(tmp_path.glob(".made.*.unfinished"))
+
+
+@rounds
+def test_one_file(rounds, tmp_path):
+    def work(number):
+        with replacing(tmp_path / "file") as unfinished:
+            unfinished.write_text(f"{os.getpid()}\n" * 1000)
+        assert len(set((tmp_path / "file").read_text().split())) == 1
+
+    together(work, rounds)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_exclusive_lock_is_refused_while_it_is_held(tmp_path):
+    def work(number):
+        with exclusive_lock(tmp_path / "run", "taken"):
+            pass
+
+    with (
+        exclusive_lock(tmp_path / "run", "taken"),
+        pytest.raises(AssertionError, match=r"8 failed(.|\n)*UserError: taken"),
+    ):
+        together(work, 1)
+    work(0)
+    with exclusive_lock(tmp_path / "run", "taken"), pytest.raises(UserError, match="taken"):
+        work(0)
+
+
+@rounds
+def test_assembly(rounds, tiny_backbones, tmp_path, count):
+    calls = count(assembly, "_assembled")
+
+    def work(number):
+        out = tmp_path / str(number)
+        assemble(tiny_backbones.vision, tiny_backbones.qwen2, out, fields=method_fields("norm"), exist_ok=True)
+        return sorted(file.name for file in out.iterdir())
+
+    results = once_a_round(work, calls, rounds)
+    assert all(names == results[0][0] and "model.safetensors" in names for names in chain(*results))
+
+
+@pytest.fixture
+def how(tiny_checkpoint):
+    processor = AutoProcessor.from_pretrained(tiny_checkpoint("norm"))
+    return Tokenization(processor.tokenizer, chat_template("tinyworld"), processor.image_token_id, 4, None)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A JSON file of three rows, each with an image beside it."""
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "red"}]
+    for name in "abc":
+        Image.new("RGB", (9, 9)).save(folder / f"{name}.png")
+    (folder / "rows.json").write_text(json.dumps([{"image": f"{name}.png", "conversations": turns} for name in "abc"]))
+    return folder / "rows.json"
+
+
+@rounds
+@pytest.mark.parametrize("read", [True, False], ids=["read", "prepare"])
+def test_prepared_rows(rounds, read, how, rows, tmp_path, count):
+    calls = count(sources, "_json_array") if read else count(training_data, "_prepare")
+    (source,) = sources.read_sources(str(rows), str(rows.parent))
+
+    def work(number):
+        data = training_data.open_training_data([source], how, tmp_path / str(number))
+        return list(data.dataset)
+
+    results = once_a_round(work, calls, rounds)
+    assert all(opened == results[0][0] and len(opened) == 3 for opened in chain(*results))
+
+
+@rounds
+def test_rows_whose_missing_image_has_come(rounds, how, rows, tmp_path, count):
+    calls = count(training_data, "_prepare")
+
+    def usable(number):
+        (source,) = sources.read_sources(str(rows), str(tmp_path / str(number)))
+        return len(training_data.open_training_data([source], how, tmp_path / "cache").dataset)
+
+    for number in range(rounds):
+        folder = tmp_path / str(number)
+        shutil.copytree(rows.parent, folder)
+        (folder / "b.png").unlink()
+        assert usable(number) == 2
+        shutil.copy(rows.parent / "b.png", folder)
+    assert once_a_round(usable, calls, rounds) == [[3] * PROCESSES] * rounds
+
+
+@rounds
+def test_code_of_a_checkpoint(rounds, tmp_path, monkeypatch, count):
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr(remote_code, "HF_MODULES_CACHE", str(tmp_path / "modules"))
+    calls = count(shutil, "copyfile")
+    for number in range(rounds):
+        folder = tmp_path / f"m{number}"
+        folder.mkdir()
+        padding = "# as long as a model\n" * 3000
+        (folder / "config.json").write_text('{"model_type": "theirs", "auto_map": {"AutoConfig": "theirs.Theirs"}}')
+        (folder / "theirs.py").write_text(
+            f"{padding}from transformers import PreTrainedConfig\nclass Theirs(PreTrainedConfig):\n"
+            f"    model_type = 'theirs'\n    number = {number}\n"
+        )
+
+    def work(number):
+        remote_code.copy_remote_code(str(tmp_path / f"m{number}"))
+        return AutoConfig.from_pretrained(tmp_path / f"m{number}", trust_remote_code=True).number
+
+    assert once_a_round(work, calls, rounds) == [[number] * PROCESSES for number in range(rounds)]
+
+
+@rounds
+def test_features(rounds, tiny_checkpoint, tmp_path):
+    """The one place where all work: each computes its own batch anyway, and a file is whole whoever was last."""
+    folder = tiny_checkpoint("baseline")
+    tower = AlignedLlavaForConditionalGeneration.from_pretrained(folder).model.vision_tower
+    images = AutoProcessor.from_pretrained(folder).image_processor
+
+    def work(number):
+        cache = FeatureCache(tmp_path / str(number), 1e9, PROCESSES, tower, -1, images, "float32")
+        key = cache.key(Image.new("RGB", (4, 4), (number, 0, 0)))
+        cache.store(key, torch.full((4, 32), float(number)))
+        return torch.equal(cache.load(key), torch.full((4, 32), float(number)))
+
+    assert together(work, rounds) == [[True] * PROCESSES] * rounds
+    kept = [path.name for path in tmp_path.glob("*/*/*/*")]
+    assert len(kept) == rounds and all(name.endswith(".safetensors") for name in kept)
+
+
+@rounds
+def test_tinyworld(rounds, tmp_path, count, monkeypatch):
+    monkeypatch.setattr(tinyworld, "write_benchmarks", lambda root: root.mkdir())  # a minute
+    calls = count(tinyworld, "write_conversations")
+
+    def work(number):
+        tinyworld.build(tmp_path / str(number), images=1)
+        return sorted(path.name for path in (tmp_path / str(number)).iterdir())
+
+    expected = ["images", "mirrors", "stage1.json", "stage2.json"]
+    assert once_a_round(work, calls, rounds) == [[expected] * PROCESSES] * rounds
+
+
+@rounds
+def test_the_cache_of_the_harnesses(rounds, tmp_path, count):
+    """What both harnesses call; the locks are those of `datasets`."""
+    rows, features = stand_in.mmstar(2)
+    stand_in.write_dataset(tmp_path / "data", {"default": {"val": (rows, features)}})
+    calls = count(datasets.builder.ArrowBasedBuilder, "_prepare_split")
+
+    def work(number):
+        return len(datasets.load_dataset(str(tmp_path / "data"), cache_dir=str(tmp_path / str(number)))["val"])
+
+    assert once_a_round(work, calls, rounds) == [[2] * PROCESSES] * rounds
+
+
+def test_threads_get_their_own_masks(how, request):
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "text", "text": "a" * (1 + number % 7)}]},
+                {"role": "assistant", "content": [{"type": "text", "text": "b" * (1 + number % 11)}]},
+            ]
+            * (1 + number % 3),
+            "images": [],
+        }
+        for number in range(80)
+    ]
+    alone = [how([row]) for row in rows]
+    start, found = threading.Barrier(PROCESSES), {}
+    interval = sys.getswitchinterval()
+    request.addfinalizer(lambda: sys.setswitchinterval(interval))
+    sys.setswitchinterval(1e-6)  # in the middle of a template too
+
+    def tokenize(thread):
+        start.wait()
+        found[thread] = [how([row]) for row in rows[thread:] + rows[:thread]]
+
+    threads = [threading.Thread(target=tokenize, args=(number,)) for number in range(PROCESSES)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(found[number] == alone[number:] + alone[:number] for number in range(PROCESSES))

@@ -1,0 +1,149 @@
+"""A clone in a folder with a space and an umlaut in its name, an empty home: training, evaluation, report, and what
+they print. Then a comparison in which one arm cannot be trained."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from tests import REPOSITORY
+
+
+RUN = "results/odd"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="the commands use .venv (make install)"),
+]
+
+KNOWN = re.compile(
+    r"""
+    \S+\.json:\ \d+\ rows;\ \d+\ rows\ cannot\ be\ used
+  | global\ batch\ \d+\ =\ .*
+  | \S+:\ (frozen|lr\ \S+),\ \d+\ tensors,\ [\d,]+\ parameters
+  | [\w-]+\ stage[12]:\ (step\ \d+/\d+,\ loss\ [\d.]+(,\ \d+\ s\ left)?|done)
+  | results/\S+:\ (done|already\ done|going\ on\ from\ .*)
+  | [\w-]+\ \w+:\ done
+  | (all\ rows|everything|pictures|attention|training\ pictures\ and\ conversations|benchmark\ folders)\ ━+.*
+  | (scores|report|tables):\ results/.*
+  | ==\ \d\ .*
+  | \s*Table\ 4\s*
+  | [┏┡├└│┃].*
+  | ±\ half\ a\ 95\ %\ interval.*
+    """,
+    re.VERBOSE,
+)
+
+
+def unknown(output):
+    return [line for line in output.splitlines() if line.strip() and not KNOWN.fullmatch(line)]
+
+
+def alive(words):
+    """Command lines of processes that hold `words`."""
+    found = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
+    return [line for line in found if words in line and not line.startswith("Z") and "pytest" not in line]
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("odd") / "Ein Ordner für Läufe"
+    subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(folder)], check=True)  # noqa: S603, S607
+    # what is not committed yet belongs to what is tested
+    changed = ["git", "ls-files", "--modified", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(changed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    for name in filter(None, names.split("\0")):
+        if (REPOSITORY / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(REPOSITORY / name, folder / name)
+    (folder / ".venv").symlink_to((REPOSITORY / ".venv").resolve())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def start(clone, tmp_path_factory):
+    home = tmp_path_factory.mktemp("home")
+    gone = ("HF_HOME", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in gone}
+    environment |= {"HOME": str(home), "OMP_NUM_THREADS": "1", "PATH": f"{clone}/.venv/bin:{os.environ['PATH']}"}
+
+    def start(*words):
+        return subprocess.Popen(  # noqa: S603
+            words, cwd=clone, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def output(start):
+    """What each command printed, by its name."""
+    said = {}
+
+    def run(name, *words):
+        process = start(*words)
+        said[name], _ = process.communicate(timeout=300)
+        assert process.returncode == 0, said[name]
+
+    run("data", "python", "-m", "tinyworld.build", f"{RUN}/data", "--images", "200")
+    steps = ["--", "--max_steps", "2", "--logging_steps", "1"]
+    run("training", "train/run.sh", "--backbone", "tinyworld", "--method", "norm", "--output-root", RUN, *steps)
+    model = ["--models", f"norm={RUN}/checkpoints/norm/stage2", "--max-new-tokens", "2", "--backbone", "tinyworld"]
+    data = ["--data", f"{RUN}/data/mirrors"]
+    run("evaluation", "python", "-m", "eval.suite", "--run", RUN, *data, *model, "--tasks", "pope")
+    run("tables", "python", "-m", "eval.report.tables", RUN)
+    run("report", "python", "-m", "eval.report.page", RUN)
+    return said
+
+
+@pytest.mark.parametrize("command", ["data", "training", "evaluation", "tables", "report"])
+def test_only_known_lines_are_printed(output, command):
+    assert output[command].strip() and unknown(output[command]) == []
+
+
+def test_the_report_is_there(output, clone):
+    page = (clone / RUN / "report.html").read_text(encoding="utf-8")
+    assert "POPE" in page and "The attention of no arm was measured" not in page
+
+
+@pytest.fixture
+def comparison(output, clone, start):
+    """Starts a comparison of these methods in the folder that has its data already."""
+
+    def begin(name, *methods):
+        run = clone / "results" / name
+        (run / "logs").mkdir(parents=True)
+        (run / "data").symlink_to(clone / RUN / "data")
+        return start("python", "-m", "eval.run_all", "--run", f"results/{name}", "--methods", *methods)
+
+    return begin
+
+
+def test_an_arm_that_fails_ends_the_comparison_with_one_line(comparison):
+    begun = time.monotonic()
+    process = comparison("broken", "norm", "upside-down")
+    said, _ = process.communicate(timeout=120)
+    last = said.splitlines()[-1]
+    assert process.returncode == 1 and unknown(said) == [last]
+    assert last.startswith("error: training upside-down stage1 failed: unknown method 'upside-down'")
+    assert last.endswith("see results/broken/logs/train.upside-down.42.log")
+    assert not alive("results/broken")
+    assert time.monotonic() - begun < 100
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_everything_within_ten_seconds(comparison, clone, number):
+    name = f"ended-{number.name}"
+    process = comparison(name, "baseline", "norm")
+    logs = clone / "results" / name / "logs"
+    while not any("step" in log.read_text() for log in logs.glob("train.*")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.2)
+    assert alive(f"results/{name}")
+    process.send_signal(number)
+    said, _ = process.communicate(timeout=10)
+    assert process.returncode == 1 and said.splitlines()[-1].startswith("error: stopped")
+    assert not alive(f"results/{name}")

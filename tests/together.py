@@ -1,0 +1,39 @@
+"""Eight processes that start the same work at the same moment, round after round."""
+
+import multiprocessing
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+
+PROCESSES = 8
+
+
+def together(work: Callable[[int], Any], rounds: int) -> list[list[Any]]:
+    """What `work(round)` returned in each process, for each round; processes are forked, and wait for each other.
+
+    Raises:
+        AssertionError: with the traceback of what any of them raised.
+    """
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(PROCESSES), context.Queue()
+
+    def run() -> None:
+        done = []
+        for number in range(rounds):
+            barrier.wait(timeout=120)
+            try:
+                done.append((None, work(number)))
+            except Exception:
+                done.append((traceback.format_exc(), None))
+        results.put(done)
+
+    processes = [context.Process(target=run) for _ in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    by_process = [results.get(timeout=600) for _ in processes]
+    for process in processes:
+        process.join()
+    errors = [error for done in by_process for error, _ in done if error]
+    assert not errors, f"{len(errors)} failed, the first: {errors[0]}"
+    return [[result for _, result in of_round] for of_round in zip(*by_process, strict=True)]
