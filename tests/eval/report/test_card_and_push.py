@@ -17,7 +17,7 @@ from eval.scoring.scores import Arm, score_rows
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
-from tests.eval.scoring.test_scores_and_tables import nine
+from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
 
 

@@ -21,7 +21,6 @@ from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
 from modeling_aligned_llava.errors import UserError
 from tests.eval.report.stand_in import write_data, write_run
-from tests.eval.scoring.test_scores_and_tables import rows  # noqa: F401  a fixture
 
 
 POPE = BY_KEY["pope"]
@@ -29,7 +28,7 @@ LIMITS = "What is missing, and limits"
 
 
 @pytest.fixture
-def nine(rows, tmp_path):  # noqa: F811
+def nine(rows, tmp_path):
     return FinishedRun(tmp_path, rows, {})
 
 
