@@ -25,7 +25,7 @@ from modeling_aligned_llava.errors import UserError, run_main
 
 def assumed_error(benchmark: Benchmark, disagree: float) -> float:
     """Standard error in points of a paired difference near zero on the paper's number of items: sqrt(share / n)."""
-    return 100 * math.sqrt(disagree / benchmark.paper_n)
+    return 100 * math.sqrt(disagree / benchmark.num_questions)
 
 
 def paper_claims(backbone: str, method: str) -> dict[str, float]:
@@ -78,7 +78,7 @@ def main() -> None:
     found: dict[str, tuple[float, int, list[float]]] = (
         measured(args.run, args.baseline, args.method)
         if args.run
-        else {b.key: (assumed_error(b, args.assume), b.paper_n, []) for b in BENCHMARKS}
+        else {b.key: (assumed_error(b, args.assume), b.num_questions, []) for b in BENCHMARKS}
     )
     table = Table(title=f"{args.method} against {args.baseline}: what can be seen at p < 0.05 with power 80 %")
     for column in (

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from eval.data.image_sample import Picture, in_benchmarks, in_folder
 from eval.demo.arms import MOST, finished_arms, load_arms
+from eval.run.device import resolve_device
 from eval.run.named_models import named_models
-from eval.suite.harnesses import resolve_device
 from modeling_aligned_llava.errors import UserError, run_main
 
 

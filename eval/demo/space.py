@@ -14,8 +14,8 @@ import gradio as gr
 from eval.data.image_sample import Picture
 from eval.demo.app import build
 from eval.demo.arms import load_arms
+from eval.run.device import resolve_device
 from eval.run.files import read_json, write_json, write_text
-from eval.suite.harnesses import resolve_device
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.checkpoint import check_source
 from modeling_aligned_llava.loading.images import open_image

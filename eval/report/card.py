@@ -133,7 +133,7 @@ def _same_arm(row: dict[str, Any], arm: dict[str, Any]) -> bool:
 def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
     """Whether the scores can be those of the official data: as many questions, and not a toy world's root."""
     measured = [cell for cell in cells if cell["status"] == "ok" and cell["benchmark"] in BY_KEY]
-    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].paper_n for cell in measured)
+    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].num_questions for cell in measured)
     return bool(measured) and complete and not (root / "boxes.json").exists()
 
 

@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.data.benchmarks import BY_KEY
+from eval.data.benchmarks import TITLES as BENCHMARK_TITLES
 from eval.report.tables.table4 import Row, is_significant, read_scores
 from eval.run.files import read_json
 from eval.scoring.scores import Arm
 
 
-TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()} | {"avg": "mean of the nine"}
+TITLES = BENCHMARK_TITLES | {"avg": "mean of the nine"}
 TOY = "tinyworld"  # the backbone whose results are toy results
 
 
@@ -96,7 +97,7 @@ class FinishedRun:
     def answered(self, name: str) -> list[str]:
         """Benchmarks for which the arm has a score, in the order of the table."""
         cells = self.cells[name]
-        return [b.key for b in BENCHMARKS if b.key in cells and cells[b.key]["status"] == "ok"]
+        return [key for key in BY_KEY if key in cells and cells[key]["status"] == "ok"]
 
 
 def _key(row: Row) -> tuple[str, str, int | None]:

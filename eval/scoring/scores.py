@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from eval.data.benchmarks import BENCHMARKS, FURTHER, Benchmark
+from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS, Benchmark
 from eval.scoring import statistics
 from eval.scoring.items import Items
 
@@ -80,7 +80,7 @@ def _compared(arm: Arm, results: Results, baseline: Results | None) -> list[Row]
     for row, adjusted in zip(tested, statistics.holm([row.p_value or 0.0 for row in tested]), strict=True):
         row.p_holm = adjusted
     average = _average(arm, rows, dict(scores), dict(deltas))
-    return [*rows, average, *(cell(benchmark) for benchmark in FURTHER if benchmark.key in results)]
+    return [*rows, average, *(cell(benchmark) for benchmark in EXTRA_BENCHMARKS if benchmark.key in results)]
 
 
 def _average(arm: Arm, rows: list[Row], scores: dict, deltas: dict) -> Row:
@@ -102,7 +102,7 @@ def _average(arm: Arm, rows: list[Row], scores: dict, deltas: dict) -> Row:
 def paper_rows() -> list[Row]:
     """The paper's Table 4 as rows with source "paper": numbers without items, so without intervals."""
     table = yaml.safe_load(PAPER.read_text(encoding="utf-8"))
-    sizes = {benchmark.key: benchmark.paper_n for benchmark in BENCHMARKS} | {"avg": len(BENCHMARKS)}
+    sizes = {benchmark.key: benchmark.num_questions for benchmark in BENCHMARKS} | {"avg": len(BENCHMARKS)}
     return [
         Row(line["backbone"], line["method"], None, key, score=value, n=sizes[key], source="paper")
         for line in table["rows"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eval.data.benchmarks import BENCHMARKS, BY_KEY, FURTHER
+from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS
 from eval.run.files import write_json
 from eval.scoring import scores
 from eval.suite.plan import collect, describe_run, plan
@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
         choices=list(BY_KEY),
         default=[benchmark.key for benchmark in BENCHMARKS],
         metavar="TASK",
-        help=f"default: the nine of Table 4; besides them {', '.join(benchmark.key for benchmark in FURTHER)}",
+        help=f"default: the nine of Table 4; besides them {', '.join(b.key for b in EXTRA_BENCHMARKS)}",
     )
     p.add_argument(
         "--limit", type=int, metavar="N", help="a trial: the first N rows of each task; tables refuse such scores"

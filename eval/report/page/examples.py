@@ -8,13 +8,12 @@ import hashlib
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from eval.data.benchmarks import BENCHMARKS, Benchmark
+from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.finished_run import FinishedRun
 from eval.report.page.thumbnails import document_image, thumbnail
 from eval.run.files import read_json
-from eval.scoring.items import sample_rows
+from eval.scoring.items import group_by_item, sample_lines
 from modeling_aligned_llava.errors import UserError
 
 
@@ -44,7 +43,7 @@ class Example:
 def examples(run: FinishedRun) -> tuple[list[Example], list[str]]:
     """The questions shown, by benchmark, and sentences: how many were disagreed on, and what is missing."""
     shown, notes = [], []
-    for benchmark in BENCHMARKS:
+    for benchmark in BY_KEY.values():
         asked: dict[str, Example] = {}
         for arm in run.arms:
             if benchmark.key not in run.answered(arm.name):
@@ -100,47 +99,13 @@ def _answers(folder: Path, benchmark: Benchmark) -> list[tuple[Example, tuple[st
     if result is None:
         return []
     right = dict(zip(result["items"]["id"], result["items"]["correct"], strict=True))
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for row in sample_rows(folder):
-        groups[_item(row, benchmark)].append(row)
     found = []
-    for item, rows in groups.items():
-        question, target, answer = _likelihoods(rows[0]) if "doc" in rows[0] else _generated(rows, benchmark)
+    for item, lines in group_by_item(benchmark, sample_lines(folder)).items():
+        question, target, answer = benchmark.example(lines)
         if len(question) > LONGEST:
             question = "…" + question[-LONGEST:]
         if len(answer) > LONGEST_ANSWER:
             answer = answer[:LONGEST_ANSWER] + "…"
-        example = Example(benchmark, f"{benchmark.key}/{item}", rows[0]["doc_id"], question, target)
+        example = Example(benchmark, f"{benchmark.key}/{item}", lines[0]["doc_id"], question, target)
         found.append((example, (answer, bool(right[item]))))
     return found
-
-
-def _item(row: dict[str, Any], benchmark: Benchmark) -> str:
-    """The id of a row's item in result.json: MMBench scores a question with all rotations of its options."""
-    if benchmark.key == "mmbench":
-        return str(row["gpt_eval_score"]["index"] % 1_000_000)
-    return f"{row['file']}/{row['doc_id']}"
-
-
-def _generated(rows: list[dict[str, Any]], benchmark: Benchmark) -> tuple[str, str, str]:
-    """Question, right answer and the model's; of several rotations, the first one's question and all answers."""
-    if benchmark.key == "mmbench":
-        rows.sort(key=lambda row: row["gpt_eval_score"]["index"])
-    if benchmark.key == "ocrbench":
-        return rows[0]["input"], " or ".join(rows[0]["ocrbench_accuracy"]["ground_truth"]), rows[0]["filtered_resps"]
-    target, answer = (" / ".join(str(row[name]) for row in rows) for name in ("target", "filtered_resps"))
-    return rows[0]["input"], target, answer
-
-
-def _likelihoods(row: dict[str, Any]) -> tuple[str, str, str]:
-    """Question, right choice and the likeliest one; HellaSwag's endings by their likelihood a character, as scored."""
-    document = row["doc"]
-    question = row["arguments"]["gen_args_0"]["arg_0"]
-    scores = [float(response[0]) for response in row["filtered_resps"]]
-    if "acc_norm" in row:
-        scores = [score / len(choice) for score, choice in zip(scores, document["choices"], strict=True)]
-        question += "".join(f"\n- {choice}" for choice in document["choices"])
-        names = document["choices"]
-    else:
-        names = [f"{letter}. {choice}" for letter, choice in zip("ABCDE", document["choices"], strict=False)]
-    return question, names[int(row["target"])], names[scores.index(max(scores))]

@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from eval.data.benchmarks import BENCHMARKS, FURTHER
+from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS
 from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
 
@@ -30,7 +30,7 @@ CAPTION = (
 def columns(rows: list[Row]) -> dict[str, str]:
     """Benchmark -> heading: the nine, their average, and further ones that the run was asked for."""
     asked = {row["benchmark"] for row in rows}
-    further = {benchmark.key: benchmark.title for benchmark in FURTHER if benchmark.key in asked}
+    further = {benchmark.key: benchmark.title for benchmark in EXTRA_BENCHMARKS if benchmark.key in asked}
     return {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"} | further
 
 

@@ -147,12 +147,12 @@ def test_the_licence_is_the_strictest_known_one(results):
 
 
 def test_only_official_sizes_are_official(tmp_path):
-    cells = [{"benchmark": b.key, "status": "ok", "n": b.paper_n} for b in BENCHMARKS]
+    cells = [{"benchmark": b.key, "status": "ok", "n": b.num_questions} for b in BENCHMARKS]
     assert is_official(cells, tmp_path)
     assert not is_official([cells[0] | {"n": 100}, *cells[1:]], tmp_path)
     assert not is_official([], tmp_path)
     (tmp_path / "boxes.json").write_text("{}")
-    ocrbench = [{"benchmark": "ocrbench", "status": "ok", "n": BY_KEY["ocrbench"].paper_n}]
+    ocrbench = [{"benchmark": "ocrbench", "status": "ok", "n": BY_KEY["ocrbench"].num_questions}]
     assert not is_official(ocrbench, tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_no_toy_is_passed_off_as_a_result(nine):
 
 
 def test_scores_of_the_official_questions_may_be_compared(nine):
-    sizes = {key: benchmark.paper_n for key, benchmark in BY_KEY.items()} | {"avg": 9}
+    sizes = {key: benchmark.num_questions for key, benchmark in BY_KEY.items()} | {"avg": 9}
     official = dataclasses.replace(nine, rows=[row | {"n": row["n"] and sizes[row["benchmark"]]} for row in nine.rows])
     assert not any("official" in sentence for sentence in summary(official, {})[0][1])
 
