@@ -128,6 +128,6 @@ def test_check_names_what_is_missing(tmp_path):
 
 def test_check_command_fails_by_name(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["data", "check", str(tmp_path)])
-    with pytest.raises(UserError, match=r"9 of 9 benchmarks cannot be scored: mmbench \(no folder"):
+    with pytest.raises(UserError, match=r"benchmarks cannot be scored: mmbench \(no folder"):
         command.main()
     assert "MMBench" in capsys.readouterr().out
