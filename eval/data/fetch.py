@@ -35,9 +35,7 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
                 commit = api.dataset_info(name).sha
                 assert commit is not None
                 revisions[name] = commit
-                write_json(
-                    root / REVISIONS, revisions
-                )  # first: an interrupted fetch keeps this commit
+                write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
             snapshot_download(
                 name,
                 repo_type="dataset",

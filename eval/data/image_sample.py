@@ -1,6 +1,6 @@
-"""The images that are looked at: a folder of pictures, or the paper's sample of MMBench, POPE and MM-Star.
+"""The images to measure models on: a folder of images, or the paper's sample of MMBench, POPE and MM-Star.
 
-The paper's population is 1,000 samples of the three benchmarks (section 4), seed 42; which rows is not said.
+The paper draws 1,000 samples from the three benchmarks with seed 42 (section 4), without naming the rows.
 """
 
 import random
@@ -29,10 +29,10 @@ Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image by its id and what is asked about it; where known, boxes (pixels) that show it and a one-word answer.
+class ImageQuestion:
+    """An image and a question about it; where known, boxes (pixels) that show the answer, and a one-word answer.
 
-    Only POPE's answers are words that the question alone asks for.
+    Only POPE has answers that are words which the question itself asks for.
     """
 
     id: str
@@ -42,8 +42,11 @@ class Picture:
     answer: str | None = None
 
 
-def in_folder(path: Path, limit: int) -> list[Picture]:
-    """The first `limit` pictures at `path`, in the order of their names.
+Picture = ImageQuestion  # its name in eval/diagnostics until that folder's branch is merged
+
+
+def in_folder(path: Path, limit: int) -> list[ImageQuestion]:
+    """The first `limit` images at `path`, in the order of their names.
 
     Raises:
         UserError: there is none.
@@ -52,25 +55,25 @@ def in_folder(path: Path, limit: int) -> list[Picture]:
         raise UserError(f"--images: there is no file or folder {path}")
     found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
     if not found:
-        raise UserError(f"--images: no picture in {path} (looked for {', '.join(sorted(SUFFIXES))})")
+        raise UserError(f"--images: no image in {path} (looked for {', '.join(sorted(SUFFIXES))})")
     root = path.parent if path.is_file() else path
-    return [Picture(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
+    return [ImageQuestion(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
 
 
-def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[Picture]:
-    """A sample of the rows with an image of MMBench, POPE and MM-Star (or some of them, `keys`) in a data root.
+def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[ImageQuestion]:
+    """A sample of the rows of MMBench, POPE and MM-Star (or those of them in `keys`) in a data root.
 
     Raises:
-        UserError: a benchmark's folder is absent or not readable.
+        UserError: a benchmark's folder is missing or not readable.
     """
     if not root.is_dir():
         raise UserError(f"--data: there is no folder {root}")
     boxes = read_json(root / "boxes.json") or {}
-    rows = [picture for key in keys for picture in _rows(root, BY_KEY[key], boxes.get(BY_KEY[key].folder, {}))]
+    rows = [image for key in keys for image in _rows(root, BY_KEY[key], boxes.get(BY_KEY[key].folder, {}))]
     return random.Random(seed).sample(rows, min(limit, len(rows)))
 
 
-def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list[Picture]:
+def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list[ImageQuestion]:
     folder = root / benchmark.folder / (benchmark.config or "")
     files = sorted(folder.rglob(f"*{benchmark.split}*.parquet"))
     if not files:
@@ -85,7 +88,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
         except (OSError, pyarrow.ArrowException) as error:
             raise UserError(f"--data: {file} is not readable parquet ({error})") from None
         found += [
-            Picture(
+            ImageQuestion(
                 f"{benchmark.key}/{row[key]}",
                 partial(_decode, file, number),
                 row["question"] + (ONE_WORD if benchmark.key == "pope" else ""),
@@ -102,7 +105,7 @@ def _decode(file: Path, number: int) -> Image.Image:
 
 
 def row_at(file: Path, number: int, columns: list[str]) -> dict[str, Any]:
-    """Some columns of row `number` of a parquet file; only its row group is read.
+    """Some columns of row `number` of a parquet file, reading only its row group.
 
     Raises:
         UserError: there is no such row.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eval.data.image_sample import Box, Picture
+from eval.data.image_sample import Box, ImageQuestion
 from eval.report.finished_run import TITLES
 from eval.report.page.thumbnails import shade_map, thumbnail
 
@@ -33,7 +33,7 @@ class Overlay:
     arms: dict[str, list[Layer]]
 
 
-def overlays(sample: list[Picture], looks: dict[str, dict[str, Any]]) -> list[Overlay]:
+def overlays(sample: list[ImageQuestion], looks: dict[str, dict[str, Any]]) -> list[Overlay]:
     """Every picture that has a map of some arm, in the order of the first arm that has any.
 
     Raises:
