@@ -44,7 +44,7 @@ class FinishedRun:
         arms = []
         for backbone, method, seed in keys:
             name = method if seed is None or len(seeds) == 1 else f"{method}-seed{seed}"
-            arms.append(Arm(named.get((backbone, method, seed), name), backbone, method, seed))
+            arms.append(EvaluatedModel(named.get((backbone, method, seed), name), backbone, method, seed))
         return arms
 
     @property

@@ -21,7 +21,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 def read_models(
     arguments: list[str], backbone: str | None, seed: int | None
-) -> dict[str, tuple[scores.Arm, Path, bool]]:
+) -> dict[str, tuple[scores.EvaluatedModel, Path, bool]]:
     """NAME -> (arm, checkpoint folder, whether it is multimodal).
 
     Raises:
@@ -38,7 +38,7 @@ def read_models(
         seeded = re.fullmatch(r"(.+)-seed(\d+)", name)
         method, own_seed = (seeded[1], int(seeded[2])) if seeded else (name, seed)
         models[name] = (
-            scores.Arm(name, backbone or Path(source).name, method, own_seed),
+            scores.EvaluatedModel(name, backbone or Path(source).name, method, own_seed),
             folder,
             "vision_config" in config,
         )

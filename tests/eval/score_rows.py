@@ -4,7 +4,7 @@ from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.scoring.items import Items
-from eval.scoring.scores import Arm, score_rows
+from eval.scoring.scores import EvaluatedModel, score_rows
 
 
 def result(right: int, n: int = 40) -> dict[str, Any]:
@@ -24,10 +24,10 @@ def nine(right: int, **changes: Any) -> dict[str, Any]:
 def four_models() -> list[dict[str, Any]]:
     """Rows of scores.json: norm beats the baseline, norm-gwc equals it but for a failure, lm is a language model."""
     arms = [
-        Arm("baseline", "toy", "baseline", 42),
-        Arm("norm", "toy", "norm", 42),
-        Arm("norm-gwc", "toy", "norm-gwc", 42),
-        Arm("lm", "toy", "lm", 42),
+        EvaluatedModel("baseline", "toy", "baseline", 42),
+        EvaluatedModel("norm", "toy", "norm", 42),
+        EvaluatedModel("norm-gwc", "toy", "norm-gwc", 42),
+        EvaluatedModel("lm", "toy", "lm", 42),
     ]
     failed = {"status": "failed", "reason": "ValueError: a | b_c & 100%"}
     absent = {"status": "not run", "reason": "a language model sees no images"}

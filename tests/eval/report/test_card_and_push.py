@@ -13,7 +13,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.report import push
 from eval.report.card import is_official, model_card
-from eval.scoring.scores import Arm, score_rows
+from eval.scoring.scores import EvaluatedModel, score_rows
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
@@ -61,7 +61,7 @@ def results(tiny_checkpoint, tmp_path):
     }
     write(run / "run.json", record)
     failed = {"status": "failed", "reason": f"ValueError: {PRIVATE}/a | b"}
-    arms = [Arm(name, "toy", name, 42) for name in models]
+    arms = [EvaluatedModel(name, "toy", name, 42) for name in models]
     scores = {"baseline": nine(20), "norm-gwc": nine(30, mmstar=failed)}
     write(run / "scores.json", score_rows(arms, scores, "baseline"))
     return run, folders["norm-gwc"]

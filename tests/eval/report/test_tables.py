@@ -9,7 +9,7 @@ from eval.report.tables import __main__ as command
 from eval.report.tables import subtasks
 from eval.report.tables import table4 as tables
 from eval.report.tables.differences import draw_differences
-from eval.scoring.scores import Arm, score_rows
+from eval.scoring.scores import EvaluatedModel, score_rows
 from modeling_aligned_llava.errors import UserError
 from tests.eval.score_rows import cell, nine
 
@@ -70,7 +70,7 @@ def test_parts_of_a_benchmark_add_up_to_it(rows):
 
 
 def test_a_trial_does_not_get_into_a_table(tmp_path, monkeypatch):
-    rows = score_rows([Arm("baseline", "toy", "baseline", 42)], {"baseline": nine(20)}, "baseline", limit=40)
+    rows = score_rows([EvaluatedModel("baseline", "toy", "baseline", 42)], {"baseline": nine(20)}, "baseline", limit=40)
     assert {row.get("limit") for row in rows} == {40, None}
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     monkeypatch.setattr("sys.argv", ["tables", str(tmp_path)])

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from eval.report.tables import table4 as tables
-from eval.scoring.scores import Arm, score_rows
+from eval.scoring.scores import EvaluatedModel, score_rows
 from tests.eval.score_rows import cell, nine, result
 
 
@@ -36,7 +36,7 @@ def test_the_average_needs_all_nine(rows):
 
 
 def test_seeds_are_compared_with_the_baseline_of_the_same_seed():
-    arms = [Arm(f"{m}-{s}", "toy", m, s) for m in ("baseline", "norm") for s in (1, 2)]
+    arms = [EvaluatedModel(f"{m}-{s}", "toy", m, s) for m in ("baseline", "norm") for s in (1, 2)]
     results = {"baseline-1": nine(10), "baseline-2": nine(20), "norm-1": nine(20), "norm-2": nine(20)}
     rows = score_rows(arms, results, "baseline")
     deltas = {
@@ -56,7 +56,7 @@ def test_the_papers_rows_are_its_own(rows):
 
 
 def test_further_benchmarks_stand_behind_the_average():
-    arms = [Arm("baseline", "toy", "baseline", 42), Arm("norm", "toy", "norm", 42)]
+    arms = [EvaluatedModel("baseline", "toy", "baseline", 42), EvaluatedModel("norm", "toy", "norm", 42)]
     results = {"baseline": nine(20, mmlu_5shot=result(1)), "norm": nine(36, mmlu_5shot=result(39))}
     rows, without = (
         score_rows(arms, results, "baseline"),
