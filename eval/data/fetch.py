@@ -44,7 +44,7 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
                 allow_patterns=["README.md", "*.parquet"],
                 endpoint=api.endpoint,
             )
-        except Exception as error:  # whatever the Hub's client raises, its HTTP library's errors among it
+        except Exception as error:  # anything the Hub's client raises, including errors of its HTTP library
             raise UserError(
                 f"cannot fetch {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             ) from error

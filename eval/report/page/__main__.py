@@ -1,7 +1,7 @@
-"""One self-contained page of a finished run: `python -m eval.report.page results/RUN` writes RUN/report.html.
+"""A self-contained page about a finished run: `python -m eval.report.page results/RUN` writes RUN/report.html.
 
-Scores, curves, attention, answers and settings, with a summary in words. It asks for nothing outside itself, can be
-made from scores.json alone if all else is gone, and is the same file to the byte for the same run.
+It has a summary, scores, curves, attention, answers and settings. The page loads nothing from elsewhere. If all else
+is gone it is made from scores.json alone. The same run gives the same bytes.
 """
 
 import argparse
@@ -15,9 +15,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from eval.report.finished_run import FinishedRun, without_paths
-from eval.report.page import measurements as looks
-from eval.report.page import score_table as comparison
-from eval.report.page import settings
+from eval.report.page import measurements, score_table, settings
 from eval.report.page.attention_overlays import Overlay, overlays
 from eval.report.page.examples import examples
 from eval.report.page.inline_svg import Figure, inline_svg, series
@@ -34,13 +32,13 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
-    """The page as text.
+    """The page as HTML.
 
     Args:
-        measured: what `looks.measure` found.
+        measured: the result of `measurements.measure`.
     """
-    colours = {arm.name: number for number, arm in enumerate(run.arms)}
-    profiles = {name: look["profile"] for name, look in measured.items() if "profile" in look}
+    colours = {model.name: number for number, model in enumerate(run.models)}
+    profiles = {name: found["profile"] for name, found in measured.items() if "profile" in found}
     overlaid, overlay_note = _overlays(run, measured)
     stages, training_notes = training(run, colours)
     shown, example_notes = examples(run)
@@ -50,22 +48,24 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
         .get_template("report.html.jinja")
         .render(
             run=run,
-            title=f"{run.folder.resolve().name}: {', '.join(arm.name for arm in run.arms)}",
+            title=f"{run.folder.resolve().name}: {', '.join(model.name for model in run.models)}",
             style=_asset("report.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             parts=summary(run, measured),
             columns=list(columns(run.rows).values()),
-            scores=comparison.measured(run),
-            paper=comparison.published(run),
+            scores=score_table.measured(run),
+            paper=score_table.published(run),
             differences=_differences(run, colours),
-            everything=(comparison.ALL, comparison.everything(run)),
+            everything=(score_table.ALL, score_table.everything(run)),
             measured=measured,
             layers=layer_curves(profiles, colours),
             norms=_norms(profiles),
             overlays=overlaid,
             overlay_note=overlay_note,
-            layer_names=list(dict.fromkeys(layer.name for o in overlaid for arm in o.arms.values() for layer in arm)),
+            layer_names=list(
+                dict.fromkeys(layer.name for each in overlaid for layers in each.models.values() for layer in layers)
+            ),
             stages=stages,
             ledger_heads=LEDGER,
             training_notes=training_notes,
@@ -95,7 +95,7 @@ def _asset(name: str) -> Markup:
 
 
 def shown(value: Any) -> str:
-    """A number for people: four digits, thousands apart; nothing for None."""
+    """A readable number: four digits, thousands separated; empty for None."""
     if value is None:
         return ""
     if isinstance(value, float):
@@ -104,18 +104,18 @@ def shown(value: Any) -> str:
 
 
 def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
-    arms = {
+    compared = {
         name: found
         for name, cells in run.cells.items()
         if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in TITLES])
     }
-    if not arms:
+    if not compared:
         return None
-    title = "Difference from the baseline arm, points, with 95 % interval"
-    of_arms = {name: series(number) for name, number in colours.items()}
+    title = "Difference from the baseline, points, with 95 % interval"
+    of_models = {name: series(number) for name, number in colours.items()}
 
     def draw(axes: Axes) -> None:
-        plot_differences(axes, arms, of_arms)
+        plot_differences(axes, compared, of_models)
         axes.set_ylabel("points")
 
     svg = inline_svg("differences", title, draw, (9, 4))
@@ -123,7 +123,7 @@ def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
 
 
 def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    """By arm: mean norm of visual tokens at layer 0 and of text embeddings, their ratio, and how many pictures."""
+    """By model: mean norm of visual tokens at layer 0 and of text embeddings, their ratios, and the number of images."""
     return [
         [
             name,
@@ -139,27 +139,23 @@ def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
 
 def _overlays(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> tuple[list[Overlay], str]:
     """The overlays, or why there are none."""
-    if not any("attention" in look for look in measured.values()):
-        return [], "The attention of no arm was measured."
+    if not any("attention" in found for found in measured.values()):
+        return [], "Attention was not measured for any model."
     try:
-        found = overlays(looks.pictures(run), measured)
+        found = overlays(measurements.pictures(run), measured)
     except UserError as error:
-        return [], f"The pictures cannot be shown: {without_paths(str(error))}."
-    return (
-        found,
-        ""
-        if found
-        else "The visual tokens of these models are no single grid: there is no map to lay over a picture.",
-    )
+        return [], f"The images cannot be shown: {without_paths(str(error))}."
+    note = "The visual tokens of these models do not form a single grid, so there is no map to lay over an image."
+    return found, "" if found else note
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.page", description=__doc__.split("\n\n")[0])
     parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
     run = FinishedRun.read(parser.parse_args().run)
-    text = report(run, looks.measure(run))
+    text = report(run, measurements.measure(run))
     path = run.folder / "report.html"
-    write_text(path, text.encode(errors="replace").decode())  # a model can answer with half a character
+    write_text(path, text.encode(errors="replace").decode())  # an answer may end in half a character
     print(f"report: {path}")  # noqa: T201
 
 

@@ -1,7 +1,7 @@
-"""Example questions with each arm's answer, from the harness's own sample logs.
+"""Example questions with each model's answer, from the harness's own sample logs.
 
-Which questions are shown is decided by a hash of their ids, half of them where arms disagree if there are as many;
-right or wrong is what the score counted.
+A hash of their ids chooses the questions. Up to half are questions on which models disagree. Right and wrong are as
+the score counted them.
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from modeling_aligned_llava.errors import UserError
 
 
 A_BENCHMARK = 12  # questions of each
-DISAGREED = 6  # of these, at most, where arms disagree before agreed ones are taken
-LONGEST = 1500  # characters of a question; of longer ones, as with five examples in front, the end
+DISAGREED = 6  # of these, at most so many with disagreement before those with agreement
+LONGEST = 1500  # characters of a question; of longer ones (solved examples come first) the end is shown
 LONGEST_ANSWER = 400
 
 
 @dataclass
 class Example:
-    """A question, the right answer, and by arm its answer and whether that counted as right."""
+    """A question, the right answer, and by model its answer and whether that counted as right."""
 
     benchmark: Benchmark
     id: str
@@ -41,32 +41,32 @@ class Example:
 
 
 def examples(run: FinishedRun) -> tuple[list[Example], list[str]]:
-    """The questions shown, by benchmark, and sentences: how many were disagreed on, and what is missing."""
+    """The questions to show, by benchmark, and notes on how often models disagree and on what is missing."""
     shown, notes = [], []
     for benchmark in BY_KEY.values():
         asked: dict[str, Example] = {}
-        for arm in run.arms:
-            if benchmark.key not in run.answered(arm.name):
+        for model in run.models:
+            if benchmark.key not in run.answered(model.name):
                 continue
-            read = _answers(run.folder / "harness" / arm.name / benchmark.key, benchmark)
+            read = _answers(run.folder / "harness" / model.name / benchmark.key, benchmark)
             if not read:
-                notes.append(f"{benchmark.title}: the sample logs of {arm.name} are gone.")
+                notes.append(f"{benchmark.title}: the sample logs of {model.name} are gone.")
             for example, answer in read:
-                asked.setdefault(example.id, example).answers[arm.name] = answer
+                asked.setdefault(example.id, example).answers[model.name] = answer
         if not asked:
             continue
         chosen = choose(list(asked.values()))
-        arms = max(len(example.answers) for example in asked.values())
-        if arms > 1:
+        models = max(len(example.answers) for example in asked.values())
+        if models > 1:
             split = sum(example.disagreed for example in asked.values())
-            notes.append(f"{benchmark.title}: arms disagree on {split:,} of {len(asked):,} questions.")
+            notes.append(f"{benchmark.title}: models disagree on {split:,} of {len(asked):,} questions.")
         notes += _add_images(run.data(), benchmark, chosen)
         shown += chosen
     return shown, notes
 
 
 def choose(asked: list[Example]) -> list[Example]:
-    """`A_BENCHMARK` of the questions: disagreed ones first, then the others, of all right and all wrong in turn."""
+    """`A_BENCHMARK` of the questions: first those with disagreement, then as many all-wrong as all-right ones."""
     groups: dict[str, list[Example]] = defaultdict(list)
     for example in sorted(asked, key=lambda each: hashlib.sha256(each.id.encode()).hexdigest()):
         agreed = "right" if any(right for _, right in example.answers.values()) else "wrong"
@@ -79,22 +79,22 @@ def choose(asked: list[Example]) -> list[Example]:
 
 
 def _add_images(root: Path | None, benchmark: Benchmark, chosen: list[Example]) -> list[str]:
-    """Fill in the images; a sentence if they cannot be had."""
+    """Fill in the images; returns a note if they are not available."""
     if benchmark.harness != "lmms-eval":
         return []
     if root is None:
-        return [f"{benchmark.title}: the pictures are not shown, as the data root is gone."]
+        return [f"{benchmark.title}: the images are not shown because the data root is gone."]
     try:
         for example in chosen:
             image = document_image(root, benchmark, example.document, example.question)
             example.image = None if image is None else thumbnail(image)
     except UserError as error:
-        return [f"{benchmark.title}: not all pictures are shown ({error})."]
+        return [f"{benchmark.title}: not all images are shown ({error})."]
     return []
 
 
 def _answers(folder: Path, benchmark: Benchmark) -> list[tuple[Example, tuple[str, bool]]]:
-    """Every question of a finished task, and (the answer, whether it is right); none if its logs are gone."""
+    """Every question of a finished task with (answer, whether it is right); empty if its logs are gone."""
     result = read_json(folder / "result.json")
     if result is None:
         return []

@@ -1,7 +1,7 @@
-"""Measures what the report shows of the checkpoints themselves: the norm profile, and attention to example pictures.
+"""Measures the checkpoints for the report: the norm profile, and attention to example images.
 
-Both are the diagnostics' own (paper Figs. 2-4, Appendix G). Results are kept under RUN/diagnostics/report with all
-they depend on, so that a rerun measures nothing. An arm that cannot be measured has a reason, and costs no other.
+Both come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in RUN/diagnostics/report with all that
+they depend on, so a rerun measures nothing. A failed model is reported; the others are still measured.
 """
 
 import sys
@@ -30,16 +30,16 @@ SCHEMA = 1
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
-    """Arm name -> {"profile": ..., "attention": ...}, or {"error": reason}."""
+    """Model name -> {"profile": ..., "attention": ...}, or {"error": reason}."""
     found: dict[str, dict[str, Any]] = {}
-    for arm in run.arms:
+    for model in run.models:
         try:
-            found[arm.name] = _kept_or_measured(run, arm.name)
-        except Exception as error:  # whatever a foreign checkpoint raises: the report says it
+            found[model.name] = _kept_or_measured(run, model.name)
+        except Exception as error:  # whatever a foreign checkpoint raises is shown in the report
             words = " ".join(str(error).split())
             reason = without_paths(words if isinstance(error, UserError) else f"{type(error).__name__}: {words}")
-            print(f"{arm.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
-            found[arm.name] = {"error": reason}
+            print(f"{model.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
+            found[model.name] = {"error": reason}
     return found
 
 
@@ -61,7 +61,7 @@ def pictures(run: FinishedRun) -> list[Picture]:
 def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
     weights = run.weights(name)
     if weights is None:
-        raise UserError("run.json does not tell which weights were evaluated")
+        raise UserError("run.json does not record which weights were evaluated")
     data = {key: task["sha256"] for key, task in run.record["data"]["tasks"].items() if key in SAMPLE}
     inputs = {"schema": SCHEMA, "weights": weights, "data": data, "pictures": [PROFILED, ATTENDED, SHOWN]}
     path = run.folder / "diagnostics" / "report" / f"{name}.json"

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from eval.report.tables import subtasks
 from eval.report.tables.differences import draw_differences
-from eval.report.tables.table4 import WRITERS, arms, read_scores, show
+from eval.report.tables.table4 import WRITERS, read_scores, show, table_lines
 from eval.run.files import write_text
 from modeling_aligned_llava.errors import run_main
 
@@ -19,7 +19,7 @@ def main() -> None:
     rows = read_scores(run)
     for suffix, writer in WRITERS.items():
         write_text(run / "tables" / f"table4.{suffix}", writer(rows))
-    parts = subtasks.breakdown(arms(rows))
+    parts = subtasks.breakdown(table_lines(rows))
     for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
         write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
     draw_differences(rows, run / "figures" / "table4.svg")

@@ -168,11 +168,11 @@ def test_a_wrong_call_is_one_line(results, tmp_path, monkeypatch):
 
     assert "no checkpoint there" in message(tmp_path / "no", "a/b", "--results", run)
     assert "run.json" in message(checkpoint, "a/b", "--results", tmp_path)
-    assert "is no name for a repository" in message(checkpoint, "a/b/c", "--results", run)
+    assert "is not a repository name" in message(checkpoint, "a/b/c", "--results", run)
     (checkpoint / "model.safetensors").write_bytes(b"others")
     assert "not among those" in message(checkpoint, "a/b", "--results", run)
     write(checkpoint / "config.json", {"model_type": "llava"})
-    assert "holds a llava model" in message(checkpoint, "a/b", "--results", run)
+    assert "is a llava model" in message(checkpoint, "a/b", "--results", run)
 
 
 def publish(env, *arguments):
