@@ -1,4 +1,4 @@
-"""What an evaluation will do: its models, its jobs, and what is there already."""
+"""Plans an evaluation: its models, its jobs, and the results that exist already."""
 
 import argparse
 import hashlib
@@ -22,10 +22,10 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 def read_models(
     arguments: list[str], backbone: str | None, seed: int | None
 ) -> dict[str, tuple[scores.EvaluatedModel, Path, bool]]:
-    """NAME -> (arm, checkpoint folder, whether it is multimodal).
+    """NAME -> (model, checkpoint folder, whether it is multimodal).
 
     Raises:
-        UserError: no NAME=PATH, a name twice, or a folder that is no checkpoint.
+        UserError: an argument is not NAME=PATH, a name is given twice, or a folder is not a checkpoint.
     """
     models = {}
     for name, path in named_models(arguments).items():
@@ -46,17 +46,21 @@ def read_models(
 
 
 def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False) -> tuple[dict, list[Job]]:
-    """Everything that can be wrong is found here, before any work starts.
+    """Plan the jobs and find every mistake of the user before any work starts.
 
     Returns:
-        The models as `read_models` gives them, and one job a (checkpoint, harness), the long multimodal ones first.
+        The models, as `read_models` returns them, and one job per (checkpoint, harness), the long multimodal ones
+        first.
+
+    Raises:
+        UserError: a model, the data root, a benchmark's data or `--limit` cannot be used.
     """
     models = read_models(args.models, args.backbone, args.seed)
     root = args.data.resolve()
     if not root.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: at least 1 row")
+        raise UserError(f"--limit {args.limit}: at least 1 row is needed")
     wanted = [benchmark for benchmark in BY_KEY.values() if benchmark.key in args.tasks]
     if not any(multimodal for _, _, multimodal in models.values()):
         wanted = [benchmark for benchmark in wanted if benchmark.harness == "lm-eval"]
@@ -65,7 +69,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
         if (wrong := problem(root, benchmark, hub_rows=fetched)) is not None:
             raise UserError(f"benchmark {benchmark.key}: {wrong}")
     tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
-    # The datasets cache knows a folder by its name, not its content: other data, other cache.
+    # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     jobs = [
         Job(
@@ -97,7 +101,7 @@ def plan(args: argparse.Namespace, output: Path, answers: Path, blank_images: bo
 
 
 def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
-    """What is there for every (checkpoint, benchmark): a result, a failure, or the reason why it was not run."""
+    """For every (checkpoint, benchmark): a result, a failure, or the reason why it was not run."""
     results: dict[str, scores.Results] = {}
     for name, (_, _, multimodal) in models.items():
         reason = "not asked for" if multimodal else "a language model sees no images"
@@ -108,7 +112,7 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
             result = read_json(job.result(benchmark.key))
             if result is None or benchmark.harness != job.harness:
                 continue
-            # Of tasks left out with --tasks the data is not looked at; all else must still be the same.
+            # The data of tasks left out with --tasks is not checked; everything else must be the same.
             task = planned.get(benchmark.key) or Task(
                 benchmark.key, result["inputs"]["rows"], result["inputs"]["data"]
             )
@@ -130,15 +134,15 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
     )
     settings = {name: getattr(args, name) for name in names}
     weights = {job.name: job.weights for job in jobs}
-    arms = {
+    described = {
         name: {
-            "method": arm.method,
-            "seed": arm.seed,
-            "backbone": arm.backbone,
+            "method": model.method,
+            "seed": model.seed,
+            "backbone": model.backbone,
             "path": str(path),
             "sha256": weights.get(name),
         }
-        for name, (arm, path, _) in models.items()
+        for name, (model, path, _) in models.items()
     }
     tasks = {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
-    return run_record.record(settings | {"decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks})
+    return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})

@@ -123,7 +123,7 @@ def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
 
 
 def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    """By model: mean norm of visual tokens at layer 0 and of text embeddings, their ratios, and the number of images."""
+    """By model: mean norm of visual tokens at layer 0 and of text embeddings, their ratios, number of images."""
     return [
         [
             name,

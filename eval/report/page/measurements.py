@@ -1,6 +1,6 @@
 """Measures the checkpoints for the report: the norm profile, and attention to example images.
 
-Both come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in RUN/diagnostics/report with all that
+Both come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in RUN/diagnostics/report with all
 they depend on, so a rerun measures nothing. A failed model is reported; the others are still measured.
 """
 

@@ -18,7 +18,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_rows_are_those_of_the_scored_split(root):
+def test_rows_of_the_scored_split_are_counted(root):
     assert mirror.count_rows(root, BY_KEY["pope"]) == 6
     assert mirror.count_rows(root, BY_KEY["scienceqa"]) == 8
 
