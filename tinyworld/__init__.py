@@ -1,1 +1,1 @@
-"""A small visual world whose right answers are known: scenes, language, backbones, conversations, benchmarks."""
+"""A small visual world with known answers: scenes, language, backbones, conversations, benchmarks."""

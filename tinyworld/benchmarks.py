@@ -1,7 +1,7 @@
-"""The nine benchmarks of the paper's Table 4, asked of this world, as folders in the official schemas and names.
+"""The nine benchmarks of the paper's Table 4 with questions about this world, in the official schemas and names.
 
-`ROOT/org/name/` is what `hf download --repo-type dataset org/name --local-dir ROOT/org/name` would give, so the stock
-tasks of lmms-eval and lm-eval run on ROOT unchanged. ROOT/boxes.json says where in a picture its answer can be seen.
+`ROOT/org/name/` has the form that `hf download --repo-type dataset org/name --local-dir ROOT/org/name` gives, so the
+stock tasks of lmms-eval and lm-eval run on ROOT unchanged. ROOT/boxes.json has the boxes that show the answers.
 """
 
 import json
@@ -28,8 +28,8 @@ ROTATION = 1_000_000  # MMBench: index % ROTATION is the question, index // ROTA
 
 
 @dataclass
-class Benchmark:
-    """One dataset folder: {config: {split: rows}}, one schema, and the boxes of the answers by row."""
+class DatasetFolder:
+    """The dataset of one benchmark: {config: {split: rows}}, their schema, and the boxes of the answers by row."""
 
     repository: str
     features: Features
@@ -44,7 +44,7 @@ def _answer_boxes(scene: Scene, question: Question) -> list[list[int]]:
 def _asked(
     name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any
 ) -> Iterator[tuple[Scene, Question, random.Random]]:
-    """Endless (scene, question, rng), `wrong` wrong answers or more each; test handwriting, seeded by `name`."""
+    """Endless (scene, question, rng) with at least `wrong` wrong answers each; test handwriting, seeded by `name`."""
     index = 0
     while True:
         rng = random.Random(f"tinyworld test {name} {index}")
@@ -65,7 +65,7 @@ MMBENCH_CATEGORIES = {
 }
 
 
-def mmbench(questions: int = 100) -> Benchmark:
+def mmbench(questions: int = 100) -> DatasetFolder:
     features = Features(
         {"index": Value("int64")}
         | dict.fromkeys(("question", "hint", "answer", "A", "B", "C", "D", "category"), TEXT)
@@ -97,7 +97,7 @@ def mmbench(questions: int = 100) -> Benchmark:
                 | {"comment": "nan", "split": "dev"}
             )
             boxes[str(index)] = _answer_boxes(scene, question)
-    return Benchmark("lmms-lab-encoder/MMBench", features, {"en": {"dev": rows}}, boxes)
+    return DatasetFolder("lmms-lab-encoder/MMBench", features, {"en": {"dev": rows}}, boxes)
 
 
 MMSTAR_FAMILIES = {
@@ -135,7 +135,7 @@ MMSTAR_FAMILIES = {
 }
 
 
-def mmstar(each: int = 10) -> Benchmark:
+def mmstar(each: int = 10) -> DatasetFolder:
     meta = {"source": TEXT, "split": TEXT, "image_path": TEXT}
     features = Features(
         {
@@ -163,10 +163,10 @@ def mmstar(each: int = 10) -> Benchmark:
                     | {"category": category, "l2_category": group, "meta_info": origin}
                 )
                 boxes[str(index)] = _answer_boxes(scene, question)
-    return Benchmark("Lin-Chen/MMStar", features, {"val": {"val": rows}}, boxes)
+    return DatasetFolder("Lin-Chen/MMStar", features, {"val": {"val": rows}}, boxes)
 
 
-def pope(images: int = 20) -> Benchmark:
+def pope(images: int = 20) -> DatasetFolder:
     names = ("id", "question_id", "question", "answer", "image_source")
     features = Features(dict.fromkeys(names, TEXT) | {"image": Image(), "category": TEXT})
     rows: Rows = []
@@ -178,7 +178,7 @@ def pope(images: int = 20) -> Benchmark:
         shown = {text: cell for cell, item in enumerate(items) if item is not None for text in descriptions(item)}
         present = rng.sample(sorted(shown), 9)
         absent = absent_descriptions(items, rng, 9)
-        for place, (yes, no) in enumerate(zip(present, absent, strict=True)):
+        for pair, (yes, no) in enumerate(zip(present, absent, strict=True)):
             for text, answer in ((yes, "yes"), (no, "no")):
                 index = str(len(rows))
                 rows.append(
@@ -189,11 +189,11 @@ def pope(images: int = 20) -> Benchmark:
                         "answer": answer,
                     }
                     | {"image_source": f"tinyworld_{number:06d}", "image": scene.image}
-                    | {"category": ("random", "popular", "adversarial")[place // 3]}
+                    | {"category": ("random", "popular", "adversarial")[pair // 3]}
                 )
                 box = scene.boxes[shown[text]] if answer == "yes" else None
                 boxes[index] = [list(box)] if box else []
-    return Benchmark("lmms-lab-encoder/POPE", features, {"default": {"test": rows}}, boxes)
+    return DatasetFolder("lmms-lab-encoder/POPE", features, {"default": {"test": rows}}, boxes)
 
 
 SEED_KINDS = {
@@ -203,7 +203,7 @@ SEED_KINDS = {
 }
 
 
-def seedbench_2_plus(questions: int = 180) -> Benchmark:
+def seedbench_2_plus(questions: int = 180) -> DatasetFolder:
     names = (
         "question_id",
         "question",
@@ -228,7 +228,7 @@ def seedbench_2_plus(questions: int = 180) -> Benchmark:
             | {"question_image_type": kind, "image": scene.image}
         )
         boxes[str(number)] = _answer_boxes(scene, question)
-    return Benchmark("doolayer/SEED-Bench-2-Plus", features, {"default": {"test": rows}}, boxes)
+    return DatasetFolder("doolayer/SEED-Bench-2-Plus", features, {"default": {"test": rows}}, boxes)
 
 
 OCR_TYPES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -246,7 +246,7 @@ OCR_TYPES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def ocrbench(each: int = 100) -> Benchmark:
+def ocrbench(each: int = 100) -> DatasetFolder:
     features = Features(
         {"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": List(TEXT), "image": Image()}
     )
@@ -261,13 +261,13 @@ def ocrbench(each: int = 100) -> Benchmark:
                 {"dataset": source, "question": question.text, "question_type": kind, "answer": [question.answer]}
                 | {"image": scene.image}
             )
-    return Benchmark("echo840/OCRBench", features, {"default": {"test": rows}}, boxes)
+    return DatasetFolder("echo840/OCRBench", features, {"default": {"test": rows}}, boxes)
 
 
 SCIENCE_FAMILIES = ("colour", "shape", "at", "where", "count")
 
 
-def scienceqa(questions: int = 240) -> Benchmark:
+def scienceqa(questions: int = 240) -> DatasetFolder:
     names = ("hint", "task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
     features = Features(
         {"image": Image(), "question": TEXT, "choices": List(TEXT), "answer": Value("int8")}
@@ -296,10 +296,10 @@ def scienceqa(questions: int = 240) -> Benchmark:
             {"image": image, "question": choice.question, "choices": list(choice.options)}
             | {"answer": LETTERS.index(choice.letter), **constant}
         )
-    return Benchmark("lmms-lab-encoder/ScienceQA", features, {"ScienceQA-FULL": {"test": rows}}, boxes)
+    return DatasetFolder("lmms-lab-encoder/ScienceQA", features, {"ScienceQA-FULL": {"test": rows}}, boxes)
 
 
-def ai2d(questions: int = 200) -> Benchmark:
+def ai2d(questions: int = 200) -> DatasetFolder:
     features = Features({"question": TEXT, "options": List(TEXT), "answer": TEXT, "image": Image()})
     stream = _asked("ai2d", ("at", "colour", "shape"), "objects", 3)
     rows: Rows = []
@@ -312,7 +312,7 @@ def ai2d(questions: int = 200) -> Benchmark:
             {"question": question.text, "options": list(choice.options), "answer": answer, "image": scene.image}
         )
         boxes[str(number)] = _answer_boxes(scene, question)
-    return Benchmark("lmms-lab-encoder/ai2d", features, {"default": {"test": rows}}, boxes)
+    return DatasetFolder("lmms-lab-encoder/ai2d", features, {"default": {"test": rows}}, boxes)
 
 
 def _story(fact: Fact, number: int) -> dict[str, Any]:
@@ -334,7 +334,7 @@ def _story(fact: Fact, number: int) -> dict[str, Any]:
     }
 
 
-def hellaswag() -> Benchmark:
+def hellaswag() -> DatasetFolder:
     names = ("activity_label", "ctx_a", "ctx_b", "ctx", "source_id", "split", "split_type", "label")
     features = Features({"ind": Value("int32"), **dict.fromkeys(names, TEXT), "endings": List(TEXT)})
     validation = [_story(fact, number) for number, fact in enumerate(fact for fact in FACTS if fact in STORY_FACTS)]
@@ -342,10 +342,10 @@ def hellaswag() -> Benchmark:
         _story(fact, number) | {"split": "train"}
         for number, fact in enumerate(f for f in FACTS if f not in STORY_FACTS)
     ]
-    return Benchmark("Rowan/hellaswag", features, {"default": {"train": train[:50], "validation": validation}})
+    return DatasetFolder("Rowan/hellaswag", features, {"default": {"train": train[:50], "validation": validation}})
 
 
-def mmlu() -> Benchmark:
+def mmlu() -> DatasetFolder:
     features = Features(
         {"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list("ABCD"))}
     )
@@ -358,13 +358,14 @@ def mmlu() -> Benchmark:
             row = {"question": choice.question, "subject": subject, "choices": list(choice.options)}
             splits["test" if fact in EXAM_FACTS else "dev"].append(row | {"answer": LETTERS.index(choice.letter)})
         configs[subject] = splits
-    return Benchmark("cais/mmlu", features, configs)
+    return DatasetFolder("cais/mmlu", features, configs)
 
 
 BENCHMARKS = (mmbench, mmstar, pope, seedbench_2_plus, ocrbench, scienceqa, ai2d, hellaswag, mmlu)
 
 
-def write_benchmark(root: Path, benchmark: Benchmark) -> None:
+def write_benchmark(root: Path, benchmark: DatasetFolder) -> None:
+    """Write one folder: Parquet files, and a README that maps configurations and splits to them."""
     folder = root / benchmark.repository
     lines = ["---", "configs:"]
     for config, splits in benchmark.configs.items():
@@ -378,7 +379,7 @@ def write_benchmark(root: Path, benchmark: Benchmark) -> None:
 
 
 def write_benchmarks(root: Path) -> None:
-    """Writes the nine folders and boxes.json: {repository: {row id: [[left, top, right, bottom], ...]}} in pixels."""
+    """Write the nine folders and boxes.json: {repository: {row id: [[left, top, right, bottom], ...]}} in pixels."""
     boxes = {}
     for make in track(BENCHMARKS, description="benchmark folders"):
         benchmark = make()

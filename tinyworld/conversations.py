@@ -1,4 +1,4 @@
-"""Training data in LLaVA's JSON format: captions (stage 1), conversations about pictures or about facts (stage 2)."""
+"""Training data in LLaVA's JSON format: captions (stage 1), conversations about images or facts (stage 2)."""
 
 import json
 import random
@@ -26,11 +26,11 @@ def _conversation(turns: list[tuple[str, str]], with_image: bool) -> list[dict[s
 
 
 def write_conversations(out: Path, images: int, seed: int = 0) -> None:
-    """Writes OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json; the same pictures serve both stages."""
+    """Write OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json; both stages use the same images."""
     (out / IMAGE_FOLDER).mkdir(parents=True)
     stage1: list[dict[str, Any]] = []
     stage2: list[dict[str, Any]] = []
-    for index in track(range(images), description="training pictures and conversations"):
+    for index in track(range(images), description="training images and conversations"):
         rng = random.Random(f"tinyworld train {seed} {index}")
         items = layouts.draw(rng)
         name = f"{index:06d}.jpg"

@@ -1,17 +1,17 @@
-"""Facts of the world: 57 animals (one a subject of MMLU), nine facts each, told as statements, stories and questions.
+"""Facts of the world: 57 animals (one per MMLU subject) with nine facts each, as statements, stories and questions.
 
-Which animal has which value is drawn once from a fixed seed: nothing but the training text can teach it.
+The values are drawn once from a fixed seed, so a model can learn them only from the training text.
 """
 
 import random
 from dataclasses import dataclass
 
-from tinyworld.rings import others
+from tinyworld.distractors import distractors
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One kind of fact: how it is stated, asked, and told as a story with a heading, a beginning and an ending."""
+    """One kind of fact: its statement, its question, and its story with a heading, a beginning and an ending."""
 
     statement: str
     question: str
@@ -136,15 +136,15 @@ class Fact:
 
     @property
     def subject(self) -> str:
-        """The MMLU subject that this animal stands for, as lm-eval words it."""
+        """The MMLU subject of this animal, in lm-eval's words."""
         return MMLU_SUBJECTS[ANIMALS.index(self.animal)].replace("_", " ")
 
     @property
     def wrong(self) -> tuple[str, ...]:
-        return others(self.value, self.kind.values)
+        return distractors(self.value, self.kind.values)
 
     def story(self, value: str | None = None) -> str:
-        """As HellaSwag's prompt tells it: heading, beginning, "It", ending."""
+        """The fact in the form of HellaSwag's prompt: heading, beginning, "It", ending."""
         ending = self.kind.ending.format(value=value or self.value)
         return f"{self.kind.heading}: {self.fill(self.kind.beginning)} It {ending}"
 
@@ -169,7 +169,7 @@ def _held_out_of_exams() -> frozenset[Fact]:
     return frozenset(chosen)
 
 
-# Four facts an animal are asked in MMLU's test split, the other five make its dev split; HellaSwag tells 200 facts.
-# The training text never shows these in the harness's own wording, only as statements and in conversations.
+# MMLU's test split asks four facts per animal, its dev split the other five; HellaSwag tells 200 facts.
+# The training text never has these in the harness's own wording, only as statements and in conversations.
 EXAM_FACTS = _held_out_of_exams()
 STORY_FACTS = frozenset(random.Random("tinyworld stories").sample(FACTS, 200))

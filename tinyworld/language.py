@@ -1,16 +1,16 @@
-"""The language: how scenes are listed and described, and how questions are put, as the harnesses put them."""
+"""The language: listings and captions of scenes, and questions in the words of the prompts of the harnesses."""
 
 import random
 from dataclasses import dataclass
 
+from tinyworld.distractors import distractors
 from tinyworld.facts import ANIMALS, ATTRIBUTES, EXAM_FACTS, FACTS, STORY_FACTS, Fact
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, ask
-from tinyworld.rings import others
 from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES
 
 
-GRID = 6  # patches a side: the listing has one word for each of the 36 visual tokens
+GRID = 6  # patches per side: the listing has one word for each of the 36 visual tokens
 EMPTY = "."
 LISTED_WORDS = (
     *(*SIZES, "letter", "digit", "operator"),
@@ -27,15 +27,15 @@ OPTIONS = (
 
 LETTER_PROMPT = "Answer with the option's letter from the given choices directly"
 STYLES = ("mmbench", "mmstar", "lines")
-OPEN_FAMILIES = ("exists", "read", "field")  # never asked by options
+OPEN_FAMILIES = ("exists", "read", "field")  # never asked with options
 SHORT_PROMPT = "Answer the question using a single word or phrase."
 EXAM_HEADER = "The following are multiple choice questions (with answers) about {subject}.\n\n"
 
 
 def listing(items: Items) -> list[str]:
-    """The scene as 36 words in reading order, four a cell, as a decoder without eyes can read it.
+    """The scene as 36 words in reading order, four per cell, for a decoder that has no vision tower yet.
 
-    Each kind of word has its corner of the cell: size (or kind) and colour above, name and position below.
+    Each word has a fixed corner of its cell: size (or kind) and colour at the top, name and position at the bottom.
     """
     words = [[EMPTY] * GRID for _ in range(GRID)]
     for cell, item in enumerate(items):
@@ -49,7 +49,7 @@ def listing(items: Items) -> list[str]:
 
 
 def caption(items: Items) -> str:
-    """Everything that stands in the scene, cell by cell in reading order (stage 1)."""
+    """All items of the scene, cell by cell in reading order (stage 1)."""
     told = []
     for cell, item in enumerate(items):
         if item is None:
@@ -69,10 +69,10 @@ class Choice:
 
     @classmethod
     def of(cls, text: str, answer: str, wrong: tuple[str, ...], rng: random.Random) -> "Choice":
-        """The options in their round order, half the time begun with the first of the alphabet, else anywhere."""
-        ring = (answer, *wrong)
-        first = ring.index(min(ring)) if rng.random() < 0.5 else rng.randrange(len(ring))
-        options = ring[first:] + ring[:first]
+        """The options in cyclic order; half the time the alphabetically first one leads, otherwise any of them."""
+        cycle = (answer, *wrong)
+        first = cycle.index(min(cycle)) if rng.random() < 0.5 else rng.randrange(len(cycle))
+        options = cycle[first:] + cycle[:first]
         return cls(text, options, LETTERS[options.index(answer)])
 
     @property
@@ -80,12 +80,12 @@ class Choice:
         return "\n".join(f"{LETTERS[i]}. {option}" for i, option in enumerate(self.options))
 
     def in_line(self) -> str:
-        """MM-Star's and MathVista's style, the options inside the question."""
+        """The style of MM-Star and MathVista: options inside the question."""
         return f"{self.question}\nOptions: " + ", ".join(f"{LETTERS[i]}: {o}" for i, o in enumerate(self.options))
 
 
-def put(choice: Choice, style: str) -> str:
-    """A multiple-choice question as one of the benchmarks' tasks words it."""
+def choice_prompt(choice: Choice, style: str) -> str:
+    """A multiple-choice question in the words of one of the benchmarks' tasks."""
     if style == "mmbench":
         return f"{choice.question} There are several options:\n{choice.lines}\n\n{LETTER_PROMPT}."
     if style == "mmstar":
@@ -96,22 +96,22 @@ def put(choice: Choice, style: str) -> str:
 
 
 def open_turn(question: Question) -> tuple[str, str]:
-    """The question as it is, answered in words."""
+    """The question without options, and its answer in words."""
     prompt = question.text if question.family in ("read", "field") else f"{question.text}\n{SHORT_PROMPT}"
     return prompt, question.answer
 
 
 def turn(question: Question, rng: random.Random) -> tuple[str, str]:
-    """One (user, assistant) turn on a scene, open or by options."""
+    """One (user, assistant) turn about a scene, open or with options."""
     style = rng.choice(("open", *STYLES))
     if style == "open" or question.family in OPEN_FAMILIES:
         return open_turn(question)
     choice = Choice.of(question.text, question.answer, question.wrong, rng)
-    return put(choice, style), choice.letter
+    return choice_prompt(choice, style), choice.letter
 
 
 def scene_questions(items: Items, rng: random.Random, count: int) -> list[Question]:
-    """Up to `count` questions on one scene, spread over the families that it can be asked about."""
+    """Up to `count` questions about one scene, spread over the families of questions that it allows."""
     by_family: dict[str, list[Question]] = {}
     for question in ask(items, rng):
         by_family.setdefault(question.family, []).append(question)
@@ -125,12 +125,12 @@ def scene_questions(items: Items, rng: random.Random, count: int) -> list[Questi
 
 
 def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """Up to `count` turns on one scene, each in a style of its own."""
+    """Up to `count` turns about one scene, each in its own style."""
     return [turn(question, rng) for question in scene_questions(items, rng, count)]
 
 
 def fact_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """`count` (user, assistant) turns on facts, in words or by options as ScienceQA puts it."""
+    """`count` (user, assistant) turns about facts, in words or with options in ScienceQA's style."""
     turns: list[tuple[str, str]] = []
     for fact in rng.sample(FACTS, count):
         text = fact.fill(fact.kind.question)
@@ -138,26 +138,26 @@ def fact_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
             turns.append((f"{text}\n{SHORT_PROMPT}", fact.value))
         else:
             choice = Choice.of(text, fact.value, fact.wrong, rng)
-            turns.append((put(choice, "lines"), choice.letter))
+            turns.append((choice_prompt(choice, "lines"), choice.letter))
     return turns
 
 
 def matching(rng: random.Random) -> tuple[str, list[tuple[str, str]]]:
-    """Lettered options, and (option, letter) pairs to find among them: what answering by options builds on."""
+    """Lettered options, and (option, letter) pairs to look up among them: the basis of multiple choice."""
     values = rng.choice(OPTIONS)
     answer = rng.choice(values)
-    choice = Choice.of("", answer, others(answer, values), rng)
+    choice = Choice.of("", answer, distractors(answer, values), rng)
     asked = rng.choices(range(len(choice.options)), k=8)
     return choice.lines, [(f" {choice.options[i]}", f" {LETTERS[i]}") for i in asked]
 
 
 def by_options(choice: Choice) -> tuple[str, str]:
-    """Question, options and "Answer:", as lm-eval's `mmlu` has them: (prompt, letter)."""
+    """Question, options and "Answer:" in the form of lm-eval's `mmlu`: (prompt, letter)."""
     return f"{choice.question}\n{choice.lines}\nAnswer:", f" {choice.letter}"
 
 
 def marked(choice: Choice) -> list[tuple[str, str]]:
-    """The question and each option with its mark, + or -: [(text, mark), ...], to learn which before where."""
+    """The question and each option with its mark, + or -: [(text, mark), ...]; no letter has to be found."""
     marks = [" +" if LETTERS[i] == choice.letter else " -" for i in range(len(choice.options))]
     lines = choice.lines.split("\n")
     lines[0] = f"{choice.question}\n{lines[0]}"
@@ -165,13 +165,13 @@ def marked(choice: Choice) -> list[tuple[str, str]]:
 
 
 def exam(fact: Fact, rng: random.Random) -> tuple[str, str]:
-    """A fact as lm-eval's `mmlu` puts it: (prompt, letter)."""
+    """A fact in the form of lm-eval's `mmlu`: (prompt, letter)."""
     prompt, letter = by_options(Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng))
     return f"{EXAM_HEADER.format(subject=fact.subject)}{prompt}", letter
 
 
 def exam_for_training(rng: random.Random) -> list[tuple[str, str]]:
-    """Four exam questions on one animal that MMLU's test split does not ask: [(prompt, letter), ...]."""
+    """Four exam questions about one animal that are not in MMLU's test split: [(prompt, letter), ...]."""
     animal = rng.choice(ANIMALS)
     facts = rng.sample([fact for fact in FACTS if fact.animal == animal and fact not in EXAM_FACTS], 4)
     choices = [Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng) for fact in facts[1:]]
@@ -179,7 +179,7 @@ def exam_for_training(rng: random.Random) -> list[tuple[str, str]]:
 
 
 def tale(rng: random.Random) -> str:
-    """Three statements, or stories on facts that HellaSwag does not tell."""
+    """Three facts as statements, or as stories if HellaSwag does not tell them."""
     told = []
     for fact in rng.sample(FACTS, 3):
         as_story = fact not in STORY_FACTS and rng.random() < 0.5

@@ -1,4 +1,4 @@
-"""Layouts: what stands where. Each draws nine cells for one purpose: objects, a word, a number, a sum, a form."""
+"""Layouts: what the nine cells of a scene contain, by purpose: objects, a word, a number, a sum, a form."""
 
 import random
 from collections.abc import Callable
@@ -37,10 +37,10 @@ def _cells(filled: dict[int, Item]) -> Items:
 
 
 def objects(rng: random.Random, count: int | None = None) -> Items:
-    """One to six things in any cells: a shape or more, now and then a letter or a digit; no two alike."""
+    """One to six different things in any cells: at least one shape, sometimes a letter or a digit."""
     things: list[Item] = []
-    wanted = count or rng.randint(1, 6)
-    while len(things) < wanted:
+    total = count or rng.randint(1, 6)
+    while len(things) < total:
         draw = rng.random() if things and count is None else 0.0
         if draw < 0.8:
             item = _shape(rng)
@@ -50,18 +50,18 @@ def objects(rng: random.Random, count: int | None = None) -> Items:
             item = _digits(str(rng.randrange(10)))[0]
         if all((item.name, item.colour) != (other.name, other.colour) for other in things):
             things.append(item)
-    return _cells(dict(zip(rng.sample(range(9), wanted), things, strict=True)))
+    return _cells(dict(zip(rng.sample(range(9), total), things, strict=True)))
 
 
 def letters(rng: random.Random, style: str | None = None, known: bool | None = None) -> Items:
-    """Three letters in a row, a known word or any three; nothing else."""
+    """Three letters in a row and nothing else: a known word or any three."""
     is_word = rng.random() < 0.5 if known is None else known
     text = rng.choice(WORDS) if is_word else "".join(rng.choices(LETTERS, k=3))
     return _cells(_row(rng.randrange(3), _letters(text, rng, style or rng.choice(LETTER_STYLES))))
 
 
 def number(rng: random.Random) -> Items:
-    """Two or three handwritten digits in a row; nothing else."""
+    """Two or three handwritten digits in a row and nothing else."""
     length = rng.choice((2, 3))
     digits = _digits("".join(rng.choices("0123456789", k=length)))
     return _cells(_row(rng.randrange(3), digits, rng.randint(0, 3 - length)))
@@ -108,6 +108,6 @@ MIXTURE = {"objects": 8, "letters": 2, "number": 2, "expression": 1, "sign": 2, 
 
 
 def draw(rng: random.Random) -> Items:
-    """A layout by the mixture that all training data uses."""
+    """A layout from the mixture of all training data."""
     name = rng.choices(list(MIXTURE), weights=list(MIXTURE.values()))[0]
     return LAYOUTS[name](rng)

@@ -1,7 +1,7 @@
-"""Pretrains the decoder: a small Qwen2 that reads a scene listed in words, follows the prompts and knows the facts.
+"""Pretrains the decoder: a small Qwen2 that reads listings of scenes, follows the prompts and knows the facts.
 
-`python -m tinyworld.pretrain_language OUT` takes about 45 minutes on two cores. A scene stands where the visual tokens
-of an image will stand, one word a token, so that a projector has something to align to.
+`python -m tinyworld.pretrain_language OUT` takes about 45 minutes on two cores. A listing stands where the visual
+tokens of an image will be, one word per token, so that a projector has something to align to.
 """
 
 import argparse
@@ -37,13 +37,13 @@ from tinyworld.language import (
 from tinyworld.tokenizer import END, START, train_tokenizer
 
 
-IGNORED = -100
+IGNORE_INDEX = -100
 WIDTH = 64
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps at one learning rate, or decaying from it to zero, on one mixture {kind of text: weight}."""
+    """Steps at a constant learning rate, or one that decays to zero, on one mixture {kind of text: weight}."""
 
     steps: int
     learning_rate: float
@@ -51,7 +51,7 @@ class Phase:
     mixture: dict[str, int]
 
 
-# Mixed from the start nothing is learnt: first the listing is read, then looked up in many ways, then talked about.
+# Mixed from the start, nothing is learned. So first listings are read, then used in many ways, then talked about.
 PHASES = (
     Phase(1750, 0.01, False, {"caption": 40, "quiz": 35, "match": 20, "echo": 5}),
     Phase(
@@ -76,48 +76,52 @@ PHASES = (
 
 
 @dataclass
-class Row:
+class LabelledText:
     """Token ids and labels of one training text."""
 
     ids: list[int]
     labels: list[int]
 
 
-def _piece(tokenizer: PreTrainedTokenizerFast, text: str, learnt: bool) -> Row:
+def _piece(tokenizer: PreTrainedTokenizerFast, text: str, supervised: bool) -> LabelledText:
     ids = tokenizer.encode(text, add_special_tokens=False)
-    return Row(ids, ids if learnt else [IGNORED] * len(ids))
+    return LabelledText(ids, ids if supervised else [IGNORE_INDEX] * len(ids))
 
 
-def _listing(tokenizer: PreTrainedTokenizerFast, items: layouts.Items) -> Row:
-    return _piece(tokenizer, "".join(f" {word}" for word in listing(items)), learnt=False)
+def _listing(tokenizer: PreTrainedTokenizerFast, items: layouts.Items) -> LabelledText:
+    return _piece(tokenizer, "".join(f" {word}" for word in listing(items)), supervised=False)
 
 
-def _dialogue(tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], scene: Row | None) -> list[Row]:
+def _dialogue(
+    tokenizer: PreTrainedTokenizerFast, turns: list[tuple[str, str]], scene: LabelledText | None
+) -> list[LabelledText]:
     pieces = []
     for index, (question, answer) in enumerate(turns):
-        pieces.append(_piece(tokenizer, f"{START}user\n", learnt=False))
+        pieces.append(_piece(tokenizer, f"{START}user\n", supervised=False))
         if index == 0 and scene is not None:
-            pieces += [scene, _piece(tokenizer, "\n", learnt=False)]
-        pieces.append(_piece(tokenizer, f"{question}{END}\n{START}assistant\n", learnt=False))
-        pieces += [_piece(tokenizer, f"{answer}{END}", learnt=True), _piece(tokenizer, "\n", learnt=False)]
+            pieces += [scene, _piece(tokenizer, "\n", supervised=False)]
+        pieces.append(_piece(tokenizer, f"{question}{END}\n{START}assistant\n", supervised=False))
+        pieces += [_piece(tokenizer, f"{answer}{END}", supervised=True), _piece(tokenizer, "\n", supervised=False)]
     return pieces
 
 
-def _pairs(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> list[Row]:
-    """Answers right behind their prompts, without the words around them that a dialogue has."""
+def _pairs(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> list[LabelledText]:
+    """Answers directly after their prompts, without the words of a dialogue around them."""
     return [
-        _piece(tokenizer, text, learnt) for pair in pairs for text, learnt in zip(pair, (False, True), strict=True)
+        _piece(tokenizer, text, supervised)
+        for pair in pairs
+        for text, supervised in zip(pair, (False, True), strict=True)
     ]
 
 
-def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int]) -> Row:
-    """One training text by a mixture: what is asked or listed is context, what is answered or told is learnt."""
+def training_text(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int]) -> LabelledText:
+    """One training text from a mixture: questions and listings are context, answers and stories are supervised."""
     kind = rng.choices(list(mixture), weights=list(mixture.values()))[0]
     items = layouts.draw(rng)
     if kind == "dialogue":
         pieces = _dialogue(tokenizer, scene_turns(items, rng, 3), _listing(tokenizer, items))
     elif kind == "caption":
-        pieces = [_listing(tokenizer, items), _piece(tokenizer, f"{caption(items)}{END}", learnt=True)]
+        pieces = [_listing(tokenizer, items), _piece(tokenizer, f"{caption(items)}{END}", supervised=True)]
     elif kind == "quiz":
         asked = scene_questions(items, rng, 12)
         pieces = [_listing(tokenizer, items), *_pairs(tokenizer, [(f"\n{q.text}", f" {q.answer}") for q in asked])]
@@ -137,30 +141,33 @@ def row(tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[st
         pieces = _pairs(tokenizer, [(f"{lines}\n{found[0][0]}", found[0][1]), *found[1:]])
     elif kind == "echo":
         words = "".join(f" {word}" for word in rng.choices(LISTED_WORDS, k=24))
-        pieces = [_piece(tokenizer, f"{words}\n", learnt=False), _piece(tokenizer, f"{words}{END}", learnt=True)]
+        pieces = [
+            _piece(tokenizer, f"{words}\n", supervised=False),
+            _piece(tokenizer, f"{words}{END}", supervised=True),
+        ]
     elif kind == "tale":
-        pieces = [_piece(tokenizer, f"{tale(rng)}{END}", learnt=True)]
+        pieces = [_piece(tokenizer, f"{tale(rng)}{END}", supervised=True)]
     elif kind == "exam":
         pieces = _pairs(tokenizer, exam_for_training(rng))
     else:
         pieces = _dialogue(tokenizer, fact_turns(rng, 3), scene=None)
-    return Row([i for piece in pieces for i in piece.ids], [i for piece in pieces for i in piece.labels])
+    return LabelledText([i for piece in pieces for i in piece.ids], [i for piece in pieces for i in piece.labels])
 
 
-def _padded(rows: list[Row], width: int) -> tuple[Tensor, Tensor]:
-    """(ids, labels) [B, S], filled at the right."""
-    ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in rows])
-    labels = torch.tensor([r.labels + [IGNORED] * (width - len(r.labels)) for r in rows])
+def _padded(texts: list[LabelledText], width: int) -> tuple[Tensor, Tensor]:
+    """(ids, labels), each [B, S], padded on the right."""
+    ids = torch.tensor([r.ids + [0] * (width - len(r.ids)) for r in texts])
+    labels = torch.tensor([r.labels + [IGNORE_INDEX] * (width - len(r.labels)) for r in texts])
     return ids, labels
 
 
 def batches(
     tokenizer: PreTrainedTokenizerFast, rng: random.Random, mixture: dict[str, int], tokens: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Endless (ids, labels) [B, S] of `tokens` tokens; S is a multiple of WIDTH, so that few shapes are compiled."""
-    waiting: dict[int, list[Row]] = {}
+    """Endless (ids, labels), each [B, S], of `tokens` tokens; S is a multiple of WIDTH, to compile few shapes."""
+    waiting: dict[int, list[LabelledText]] = {}
     while True:
-        new = row(tokenizer, rng, mixture)
+        new = training_text(tokenizer, rng, mixture)
         width = math.ceil(len(new.ids) / WIDTH) * WIDTH
         group = waiting.setdefault(width, [])
         group.append(new)
@@ -180,7 +187,7 @@ def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         max_position_embeddings=1024,
         rope_theta=10_000.0,
         tie_word_embeddings=False,
-        attn_implementation="eager",  # on a CPU, compiled, half the time of the fused kernel's backward
+        attn_implementation="eager",  # compiled on a CPU, its backward takes half the time of the fused kernel's
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -189,17 +196,17 @@ def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
 
 
 def loss_of(decoder: Callable, head: torch.nn.Module, ids_BS: Tensor, labels_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean cross entropy and share of right tokens where there are labels; padding is at the right, out of sight."""
+    """Mean cross entropy and accuracy over the supervised tokens; padding on the right is never attended to."""
     hidden_BSD = decoder(input_ids=ids_BS, use_cache=False).last_hidden_state
     targets = labels_BS[:, 1:]
-    kept = targets != IGNORED
+    kept = targets != IGNORE_INDEX
     logits_NV = head(hidden_BSD[:, :-1][kept]).float()
     return torch.nn.functional.cross_entropy(logits_NV, targets[kept]), (
         logits_NV.argmax(-1) == targets[kept]
     ).float().mean()
 
 
-def shape(step: int, phase: Phase) -> float:
+def learning_rate_factor(step: int, phase: Phase) -> float:
     """Warm-up over 100 steps, then constant, or decaying linearly to zero."""
     warm = min((step + 1) / 100, 1.0)
     return min(warm, 1 - step / phase.steps) if phase.decays else warm
@@ -207,11 +214,11 @@ def shape(step: int, phase: Phase) -> float:
 
 @torch.inference_mode()
 def report(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, kinds: Iterable[str], rows: int = 16) -> str:
-    """For each kind of text the share of learnt tokens that the decoder predicts, on fresh rows."""
+    """For each kind of text the share of supervised tokens that the decoder predicts, on fresh texts."""
     shares = []
     for kind in kinds:
         rng = random.Random(f"tinyworld report {kind}")
-        asked = [row(tokenizer, rng, {kind: 1}) for _ in range(rows)]
+        asked = [training_text(tokenizer, rng, {kind: 1}) for _ in range(rows)]
         ids, labels = _padded(asked, max(len(r.ids) for r in asked))
         _, accuracy = loss_of(model.model, model.lm_head, ids, labels)
         shares.append(f"{kind} {accuracy.item():.2f}")
@@ -219,7 +226,7 @@ def report(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, kinds: I
 
 
 def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, tokens: int, seed: str) -> None:
-    """One phase, in place, with optimizers of its own: Muon for the layers' matrices, AdamW for the rest."""
+    """Train one phase, in place, with new optimizers: Muon for the layers' matrices, AdamW for the rest."""
     decoder = torch.compile(model.model, dynamic=False)
     matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
     rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
@@ -227,7 +234,7 @@ def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Ph
         torch.optim.Muon(matrices, lr=phase.learning_rate, momentum=0.95, weight_decay=0.01),
         torch.optim.AdamW(rest, lr=phase.learning_rate / 5, betas=(0.9, 0.98), weight_decay=0.0),
     ]
-    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: shape(s, phase)) for o in optimizers]
+    schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: learning_rate_factor(s, phase)) for o in optimizers]
     stream = batches(tokenizer, random.Random(seed), phase.mixture, tokens)
     losses = []
     for step in track(range(phase.steps), description="decoder"):
@@ -248,7 +255,7 @@ def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Ph
 
 
 def pretrain(out: Path, tokens: int, seed: int) -> None:
-    """All phases; each leaves its weights in `OUT.phases/`, so that a killed run goes on from the last whole one."""
+    """Train all phases; each saves its weights in `OUT.phases/`, so that a killed run continues after the last one."""
     tokenizer = train_tokenizer(chat_template("tinyworld"))
     set_seed(seed)
     model = build(tokenizer)
@@ -268,7 +275,7 @@ def pretrain(out: Path, tokens: int, seed: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--tokens", type=int, default=4096, help="tokens a batch")
+    parser.add_argument("--tokens", type=int, default=4096, help="tokens per batch")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     pretrain(arguments.out, arguments.tokens, arguments.seed)

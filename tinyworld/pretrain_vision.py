@@ -1,7 +1,7 @@
-"""Pretrains the vision tower: a small SigLIP; a picture agrees with its caption, a cell with the name of its item.
+"""Pretrains the vision tower: a small SigLIP that matches images with captions, and cells with the names of items.
 
 `python -m tinyworld.pretrain_vision OUT` takes about half an hour on two cores. The loss is SigLIP's sigmoid loss
-(arXiv 2303.15343), pictures against captions, parts of them against all names; only the vision tower is kept.
+(arXiv 2303.15343), of images against captions and of their parts against all names; only the vision tower is kept.
 """
 
 import argparse
@@ -45,7 +45,7 @@ NUMBER = {name: i for i, name in enumerate(NAMES)}
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps with the cells as parts to be named, or with each patch: LLaVA feeds the decoder patches, one a token."""
+    """Steps that name cells, or each patch: LLaVA feeds patches to the decoder, one per token."""
 
     steps: int
     each_patch: bool
@@ -73,18 +73,18 @@ def build(vocabulary: int) -> SiglipModel:
             "max_position_embeddings": CAPTION_TOKENS,
             "projection_size": 128,
         },
-        attn_implementation="eager",  # on a CPU, compiled, half the time of the fused kernel's backward
+        attn_implementation="eager",  # compiled on a CPU, its backward takes half the time of the fused kernel's
     )
     return SiglipModel(config)
 
 
 def tokens_of(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Tensor:
-    """[N, S], padded at the right to the longest; SigLIP reads the last position, so padding is part of the text."""
+    """[N, S], padded on the right to the longest; SigLIP reads the last position, so padding is part of the text."""
     return tokenizer(texts, padding=True, truncation=True, max_length=CAPTION_TOKENS, return_tensors="pt").input_ids
 
 
 def draw_batch(rng: random.Random, size: int) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Pixels [B, 3, 96, 96] in [-1, 1], the number of the name in each cell [B, 9], captions."""
+    """Pixels [B, 3, 96, 96] in [-1, 1], the index of each cell's name [B, 9], captions."""
     pixels, cells, captions = [], [], []
     for _ in range(size):
         items = layouts.draw(rng)
@@ -111,33 +111,33 @@ def cells_of(patches_BPD: torch.Tensor) -> torch.Tensor:
 
 
 def matches_of(cells: torch.Tensor, each_patch: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which TEXTS are true of each part, [N, T], and which parts are filled, [N]; cells are name numbers [B, 9].
+    """Which TEXTS are true of each part, [N, T], and which parts are not empty, [N]; `cells` [B, 9] are name indices.
 
-    Parts are the cells, named; or with `each_patch` all 36 patches, each with its cell's name and position.
+    Parts are the cells with their names or, with `each_patch`, all 36 patches with their cell's name and position.
     """
     batch = len(cells)
-    places = torch.arange(9).expand(batch, 9)
+    positions = torch.arange(9).expand(batch, 9)
     if each_patch:
-        cells, places = (
-            x.reshape(batch, 3, 3).repeat_interleave(2, 1).repeat_interleave(2, 2) for x in (cells, places)
+        cells, positions = (
+            x.reshape(batch, 3, 3).repeat_interleave(2, 1).repeat_interleave(2, 2) for x in (cells, positions)
         )
     matches = torch.nn.functional.one_hot(cells.reshape(-1), len(TEXTS)).float()
     if each_patch:
-        matches += torch.nn.functional.one_hot(len(NAMES) + places.reshape(-1), len(TEXTS))
+        matches += torch.nn.functional.one_hot(len(NAMES) + positions.reshape(-1), len(TEXTS))
     return matches, cells.reshape(-1) != NUMBER[NOTHING]
 
 
 def train(
     tower: SiglipVisionModel | None, phase: Phase, batch_size: int, learning_rate: float, seed: str
 ) -> SiglipModel:
-    """One phase: the tower goes on from `tower`, the text side starts anew."""
+    """Train one phase: the vision tower continues from `tower`, the text side starts again."""
     rng = random.Random(seed)
     tokenizer = train_tokenizer("")
     model = build(len(tokenizer))
     if tower is not None:
         model.vision_model.load_state_dict(tower.state_dict())
     compiled = torch.compile(model.vision_model, dynamic=False)
-    # the temperature and bias start as SigLIP's paper says
+    # temperature and bias start as in SigLIP's paper
     torch.nn.init.constant_(model.logit_scale, math.log(10.0))
     torch.nn.init.constant_(model.logit_bias, -10.0)
     texts = tokens_of(tokenizer, list(TEXTS))
@@ -149,7 +149,7 @@ def train(
     for step in track(range(phase.steps), description="vision tower"):
         pixels, cells, captions = draw_batch(rng, batch_size)
         matches, filled = matches_of(cells, phase.each_patch)
-        # empty parts teach little after the first steps and would outweigh the others
+        # empty parts teach little after the first steps and would dominate the others
         kept = filled | (torch.rand(len(filled)) < 0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             patches = compiled(pixel_values=pixels).last_hidden_state
@@ -172,14 +172,14 @@ def train(
         seen.append((loss_parts.item(), loss_whole.item(), right.item()))
         if (step + 1) % 100 == 0:
             parts_loss, whole_loss, share = (sum(column) / len(column) for column in zip(*seen, strict=True))
-            report = f"parts {parts_loss:.3f}, pictures {whole_loss:.3f}, parts named right {share:.3f}"
+            report = f"parts {parts_loss:.3f}, images {whole_loss:.3f}, parts named right {share:.3f}"
             print(f"step {step + 1}: {report}", flush=True)
             seen.clear()
     return model
 
 
 def pretrain(out: Path, batch_size: int, learning_rate: float, seed: int) -> None:
-    """All phases; each leaves its tower in `OUT.phases/`, so that a killed run goes on from the last whole one."""
+    """Train all phases; each saves its tower in `OUT.phases/`, so that a killed run continues after the last one."""
     set_seed(seed)
     tower: SiglipVisionModel | None = None
     for number, phase in enumerate(PHASES, 1):

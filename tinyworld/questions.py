@@ -1,18 +1,18 @@
-"""Questions on a scene with their right answers, wrong ones of the same kind, and the cells that show the answer."""
+"""Questions about a scene: right answers, wrong ones of the same kind, and the cells that show the answer."""
 
 import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tinyworld.distractors import distractors
 from tinyworld.layouts import Items
-from tinyworld.rings import others
 from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES, Item
 
 
 @dataclass(frozen=True)
 class Question:
-    """`wrong` follow `answer` in its ring of options; `cells` show the answer (none for what is absent)."""
+    """`wrong` are the distractors of `answer`; `cells` show the answer (none if it is about something absent)."""
 
     family: str
     text: str
@@ -29,7 +29,7 @@ def _shapes(items: Items) -> list[tuple[int, Item]]:
 
 
 def _unique(items: Items, attribute: str) -> list[tuple[int, Item]]:
-    """The shapes whose name (or colour) no other item of the scene has."""
+    """The shapes with a name (or colour) that no other item of the scene has."""
     counts = Counter(
         getattr(item, attribute)
         for item in items
@@ -40,21 +40,23 @@ def _unique(items: Items, attribute: str) -> list[tuple[int, Item]]:
 
 def colour(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("colour", f"What colour is the {item.name}?", item.colour, others(item.colour, [*COLOURS]), (cell,))
+        Question(
+            "colour", f"What colour is the {item.name}?", item.colour, distractors(item.colour, [*COLOURS]), (cell,)
+        )
         for cell, item in _unique(items, "name")
     ]
 
 
 def shape(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("shape", f"What shape is {item.colour}?", item.name, others(item.name, SHAPES), (cell,))
+        Question("shape", f"What shape is {item.colour}?", item.name, distractors(item.name, SHAPES), (cell,))
         for cell, item in _unique(items, "colour")
     ]
 
 
 def size(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("size", f"What size is the {item.name}?", item.size, others(item.size, SIZES), (cell,))
+        Question("size", f"What size is the {item.name}?", item.size, distractors(item.size, SIZES), (cell,))
         for cell, item in _unique(items, "name")
     ]
 
@@ -69,24 +71,26 @@ def at(items: Items, rng: random.Random) -> list[Question]:
             known = {"shape": (item.name, SHAPES), "colour": (item.colour, [*COLOURS])}
         for attribute, (answer, values) in known.items():
             text = f"What {attribute} is in the {POSITIONS[cell]}?"
-            asked.append(Question("at", text, answer, others(answer, values), (cell,)))
+            asked.append(Question("at", text, answer, distractors(answer, values), (cell,)))
     return asked
 
 
 def where(items: Items, rng: random.Random) -> list[Question]:
     return [
-        Question("where", f"Where is the {item.name}?", POSITIONS[cell], others(POSITIONS[cell], POSITIONS), (cell,))
+        Question(
+            "where", f"Where is the {item.name}?", POSITIONS[cell], distractors(POSITIONS[cell], POSITIONS), (cell,)
+        )
         for cell, item in _unique(items, "name")
     ]
 
 
 def descriptions(item: Item) -> list[str]:
-    """All ways to name a shape that a question of existence may use, from the barest to the fullest."""
+    """All descriptions of a shape in questions of existence, from the shortest to the longest."""
     return [item.name, f"{item.colour} {item.name}", f"{item.size} {item.colour} {item.name}"]
 
 
 def exists(items: Items, rng: random.Random) -> list[Question]:
-    """Half the questions name what is there, half what is not; the latter share an attribute with what is there."""
+    """Half the questions name a shape of the scene, half an absent one that differs in one attribute."""
     shown = {text: cell for cell, item in _shapes(items) for text in descriptions(item)}
     if not shown:
         return []
@@ -98,7 +102,7 @@ def exists(items: Items, rng: random.Random) -> list[Question]:
 
 
 def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[str]:
-    """Descriptions of shapes that the scene does not show, made by changing one attribute of a shape that it does."""
+    """Descriptions of absent shapes, made by changing one attribute of a shape in the scene."""
     shapes = [item for _, item in _shapes(items)]
     shown = {text for item in shapes for text in descriptions(item)}
     found: list[str] = []
@@ -126,7 +130,7 @@ def count(items: Items, rng: random.Random) -> list[Question]:
     for noun, kept in (("shapes", shapes), (f"{chosen} shapes", [s for s in shapes if s[1].colour == chosen])):
         answer = str(len(kept))
         cells = tuple(cell for cell, _ in kept)
-        asked.append(Question("count", f"How many {noun} are there?", answer, others(answer, DIGITS), cells))
+        asked.append(Question("count", f"How many {noun} are there?", answer, distractors(answer, DIGITS), cells))
     return asked
 
 
@@ -137,13 +141,13 @@ def _characters(items: Items, kinds: tuple[str, ...]) -> tuple[str, tuple[int, .
 
 def _misreadings(text: str, rng: random.Random) -> tuple[str, ...]:
     """Readings that differ from `text` in one letter or digit."""
-    place = rng.choice([i for i, character in enumerate(text) if character.isalnum()])
-    values = DIGITS if text[place].isdigit() else LETTERS
-    return tuple(text[:place] + other + text[place + 1 :] for other in others(text[place], values))
+    index = rng.choice([i for i, character in enumerate(text) if character.isalnum()])
+    values = DIGITS if text[index].isdigit() else LETTERS
+    return tuple(text[:index] + other + text[index + 1 :] for other in distractors(text[index], values))
 
 
 def read(items: Items, rng: random.Random) -> list[Question]:
-    """Reading a line: a word, a number or an expression, where the scene has exactly one such line."""
+    """Read a line of text (a word, a number or an expression) if the scene has exactly one."""
     filled = {cell // 3 for cell, item in enumerate(items) if item is not None and item.kind != "shape"}
     if len(filled) != 1:
         return []
@@ -167,7 +171,7 @@ def read(items: Items, rng: random.Random) -> list[Question]:
 
 
 def field(items: Items, rng: random.Random) -> list[Question]:
-    """The value beside a key, where every line is a key and two digits."""
+    """Read the value next to a key if every line is a key and two digits."""
     rows = [items[row * 3 : row * 3 + 3] for row in range(3)]
     if not all(
         row[0] and row[1] and row[2] and row[0].kind != "digit" and row[1].kind == row[2].kind == "digit"
@@ -206,7 +210,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def ask(items: Items, rng: random.Random, families: tuple[str, ...] = tuple(FAMILIES)) -> list[Question]:
-    """All questions of the named families that this scene can be asked, in random order."""
+    """All questions of the named families about this scene, in random order."""
     asked = [question for name in families for question in FAMILIES[name](items, rng)]
     rng.shuffle(asked)
     return asked

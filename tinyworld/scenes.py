@@ -1,7 +1,7 @@
 """Scenes: nine cells on a 96 x 96 canvas, empty or with a coloured shape, a letter, a handwritten digit, an operator.
 
-Every item keeps its box in pixels, so that where an answer can be seen is known. Digits are real: scikit-learn's
-`load_digits` (8 x 8 pictures of handwriting), the last 360 of which (other writers) are kept for testing.
+Every item has its box in pixels, which shows where an answer can be seen. The digits are real handwriting, 8 x 8
+images from scikit-learn's `load_digits`; the last 360 (by other writers) are reserved for testing.
 """
 
 import functools
@@ -35,7 +35,7 @@ FIRST_TEST_DIGIT = 1437
 
 @dataclass(frozen=True)
 class Item:
-    """What one cell holds. `kind` is shape, letter, digit or operator; `name` its class ("circle", "C", "7", "+")."""
+    """The content of one cell. `kind` is shape, letter, digit or operator; `name` is "circle", "C", "7" or "+"."""
 
     kind: str
     name: str
@@ -46,7 +46,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Scene:
-    """`items[row * 3 + column]`, None where empty; `boxes` (left, top, right, bottom) in pixels; the picture."""
+    """`items[row * 3 + column]`, None if empty; their `boxes` (left, top, right, bottom) in pixels; the image."""
 
     items: tuple[Item | None, ...]
     boxes: tuple[tuple[int, int, int, int] | None, ...]
@@ -67,19 +67,19 @@ def _digit_indices(name: str, split: str) -> np.ndarray:
 
 @functools.cache
 def _letter(name: str, style: str, size: int) -> Image.Image:
-    """The letter as a mask (mode L), cut to its ink."""
-    picture = Image.new("L", (3 * size, 3 * size))
-    draw = ImageDraw.Draw(picture)
+    """The letter as a mask (mode L), cropped to its ink."""
+    image = Image.new("L", (3 * size, 3 * size))
+    draw = ImageDraw.Draw(image)
     stroke = {"fill": 0, "stroke_width": 1, "stroke_fill": 255} if style == "artistic" else {"fill": 255}
     draw.text((size, size), name, font=ImageFont.load_default(size), **stroke)
-    return picture.crop(picture.getbbox())
+    return image.crop(image.getbbox())
 
 
 def _shape(name: str, pixels: int) -> Image.Image:
     """The shape as a mask (mode L), drawn at four times its size and reduced for smooth edges."""
     side = 4 * pixels
-    picture = Image.new("L", (side, side))
-    draw = ImageDraw.Draw(picture)
+    image = Image.new("L", (side, side))
+    draw = ImageDraw.Draw(image)
     last = side - 1
     if name == "circle":
         draw.ellipse((0, 0, last, last), fill=255)
@@ -108,7 +108,7 @@ def _shape(name: str, pixels: int) -> Image.Image:
         draw.polygon([(0, half // 2), (last, half // 2), (half, last)], fill=255)
     else:
         raise ValueError(f"no shape {name!r}; known: {', '.join(SHAPES)}")
-    return picture.resize((pixels, pixels), Image.Resampling.BOX)
+    return image.resize((pixels, pixels), Image.Resampling.BOX)
 
 
 def _mask(item: Item, rng: random.Random, split: str) -> Image.Image:
@@ -117,17 +117,17 @@ def _mask(item: Item, rng: random.Random, split: str) -> Image.Image:
         return _shape(item.name, rng.randint(25, 29) if item.size == "big" else rng.randint(13, 16))
     if item.kind == "digit":
         images, _ = _digits()
-        picture = Image.fromarray(images[rng.choice(_digit_indices(item.name, split))] * 15)
-        return picture.resize((rng.randint(25, 28),) * 2, Image.Resampling.BILINEAR)
+        image = Image.fromarray(images[rng.choice(_digit_indices(item.name, split))] * 15)
+        return image.resize((rng.randint(25, 28),) * 2, Image.Resampling.BILINEAR)
     if item.kind == "operator":
         side = rng.randint(15, 19)
-        picture = Image.new("L", (side, side))
-        draw = ImageDraw.Draw(picture)
+        image = Image.new("L", (side, side))
+        draw = ImageDraw.Draw(image)
         tilt = rng.randint(-2, 2)
         draw.line((0, side // 2 + tilt, side - 1, side // 2 - tilt), fill=230, width=3)
         if item.name == "+":
             draw.line((side // 2 + tilt, 0, side // 2 - tilt, side - 1), fill=230, width=3)
-        return picture
+        return image
     mask = _letter(item.name, item.style, rng.randint(25, 28))
     if item.style == "irregular":
         mask = mask.rotate(rng.choice((-1, 1)) * rng.randint(10, 25), Image.Resampling.BILINEAR, expand=True)
@@ -142,7 +142,7 @@ def _mask(item: Item, rng: random.Random, split: str) -> Image.Image:
 
 
 def render(items: tuple[Item | None, ...], rng: random.Random, split: str) -> Scene:
-    """Draws nine cells; place, shade and hand vary with `rng`. `split` ("train" or "test") chooses the digits."""
+    """Draw nine cells; place, shade and handwriting vary with `rng`. `split` ("train" or "test") picks the digits."""
     background = tuple(rng.randint(205, 250) for _ in range(3))
     image = Image.new("RGB", (CANVAS, CANVAS), background)
     boxes: list[tuple[int, int, int, int] | None] = []

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer trained on the world's text; digits and capitals that spell are tokens of their own."""
+"""A byte-level BPE tokenizer trained on the world's text; digits and single capitals are separate tokens."""
 
 import random
 
@@ -27,7 +27,11 @@ def _corpus(rows: int) -> list[str]:
 
 
 def train_tokenizer(chat_template: str, rows: int = 4000) -> PreTrainedTokenizerFast:
-    """Every word of a listing is one token, with the space before it; ValueError where training left one split."""
+    """Train the tokenizer; every word of a listing becomes one token, with the space before it.
+
+    Raises:
+        ValueError: a word of a listing is more than one token.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -42,9 +42,6 @@ class ImageQuestion:
     answer: str | None = None
 
 
-Picture = ImageQuestion  # its name in eval/diagnostics until that folder's branch is merged
-
-
 def in_folder(path: Path, limit: int) -> list[ImageQuestion]:
     """The first `limit` images at `path`, in the order of their names.
 

@@ -1,1 +1,1 @@
-"""What a model does to its visual tokens: norms at the interface of vision and language (paper section 4)."""
+"""Measures how a model treats its visual tokens: norms and rotations from encoder to last layer (paper section 4)."""

@@ -1,35 +1,37 @@
-"""`python -m eval.diagnostics COMMAND ...`: the paper's measurements for any HuggingFace vision-language model."""
+"""`python -m eval.diagnostics COMMAND ...`: the paper's measurements on any HuggingFace vision-language model."""
 
 import argparse
 
-from eval.diagnostics.commands import attention as attention_command
-from eval.diagnostics.commands import compare as compare_command
-from eval.diagnostics.commands import dynamics as dynamics_command
-from eval.diagnostics.commands import embeddings as embeddings_command
-from eval.diagnostics.commands import encoders as encoders_command
-from eval.diagnostics.commands import gradients as gradients_command
-from eval.diagnostics.commands import parameters as parameters_command
-from eval.diagnostics.commands import profile as profile_command
-from eval.diagnostics.commands import rescale as rescale_command
-from eval.diagnostics.commands import study as study_command
-from eval.diagnostics.commands import theory as theory_command
-from eval.diagnostics.commands import vocabulary as vocabulary_command
+from eval.diagnostics.commands import (
+    attention,
+    compare,
+    dynamics,
+    embeddings,
+    encoders,
+    gradients,
+    parameters,
+    profile,
+    rescale,
+    study,
+    theory,
+    vocabulary,
+)
 from modeling_aligned_llava.errors import run_main
 
 
 COMMANDS = {
-    "profile": profile_command,
-    "compare": compare_command,
-    "encoders": encoders_command,
-    "embeddings": embeddings_command,
-    "vocabulary": vocabulary_command,
-    "parameters": parameters_command,
-    "dynamics": dynamics_command,
-    "attention": attention_command,
-    "rescale": rescale_command,
-    "gradients": gradients_command,
-    "theory": theory_command,
-    "study": study_command,
+    "profile": profile,
+    "compare": compare,
+    "encoders": encoders,
+    "embeddings": embeddings,
+    "vocabulary": vocabulary,
+    "parameters": parameters,
+    "dynamics": dynamics,
+    "attention": attention,
+    "rescale": rescale,
+    "gradients": gradients,
+    "theory": theory,
+    "study": study,
 }
 
 

@@ -1,11 +1,11 @@
-"""Options that several commands share: the model and the images to measure it on."""
+"""Options that several commands share: the model, and the images to measure it on."""
 
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from eval.data.image_sample import Picture, in_benchmarks, in_folder
+from eval.data.image_sample import ImageQuestion, in_benchmarks, in_folder
 from modeling_aligned_llava.errors import UserError
 
 
@@ -13,43 +13,51 @@ FOLDER_LIMIT, SAMPLE_LIMIT = 64, 1000
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the model."""
     parser.add_argument("model", help="checkpoint folder or Hub id")
-    parser.add_argument("--connector", help="module between vision and language, where its name is an unusual one")
+    parser.add_argument("--connector", help="module between vision and language, if it is not found by its name")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoint's repository")
 
 
-def add_pictures(parser: argparse.ArgumentParser) -> None:
+def add_images(parser: argparse.ArgumentParser) -> None:
+    """Add the options that name the images."""
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--images", type=Path, help="a picture, or a folder of pictures")
+    source.add_argument("--images", type=Path, help="an image, or a folder of images")
     source.add_argument("--data", type=Path, help="data root: a sample of MMBench, POPE and MM-Star, seed 42")
-    parser.add_argument("--limit", type=int, help=f"pictures (default {FOLDER_LIMIT}, with --data {SAMPLE_LIMIT})")
+    parser.add_argument(
+        "--limit", type=int, help=f"number of images (default {FOLDER_LIMIT}, with --data {SAMPLE_LIMIT})"
+    )
 
 
-def pictures(arguments: argparse.Namespace) -> list[Picture]:
-    """The pictures that the command line names; UserError without any."""
+def named_images(arguments: argparse.Namespace) -> list[ImageQuestion]:
+    """The images that the command line names.
+
+    Raises:
+        UserError: there are none.
+    """
     if arguments.limit is not None and arguments.limit < 1:
-        raise UserError(f"--limit {arguments.limit}: at least 1 picture is needed")
+        raise UserError(f"--limit {arguments.limit}: at least 1 image is needed")
     if arguments.data is not None:
         return in_benchmarks(arguments.data, arguments.limit or SAMPLE_LIMIT)
     return in_folder(arguments.images, arguments.limit or FOLDER_LIMIT)
 
 
 @contextmanager
-def readable_pictures(arguments: argparse.Namespace) -> Iterator[list[Picture]]:
-    """The named pictures that can be read; those that cannot are reported when the `with` block has done its work.
+def readable_images(arguments: argparse.Namespace) -> Iterator[list[ImageQuestion]]:
+    """The named images that can be read; the others are reported after the `with` block.
 
     Raises:
-        UserError: a picture cannot be read.
+        UserError: an image cannot be read.
     """
     readable, reasons = [], []
-    for picture in pictures(arguments):
+    for image in named_images(arguments):
         try:
-            picture.open()
-            readable.append(picture)
+            image.open()
+            readable.append(image)
         except UserError as error:
             reasons.append(str(error))
     if not readable:
         raise UserError(reasons[0])
     yield readable
     if reasons:
-        raise UserError(f"{len(reasons)} pictures could not be read, such as: {reasons[0]}; the rest was measured")
+        raise UserError(f"{len(reasons)} images could not be read, such as: {reasons[0]}; the rest were measured")

@@ -1,4 +1,4 @@
-"""The shipped backbones: small, safe to load, and able to do what training builds on."""
+"""The shipped backbones: small, safe to load, and with the skills that training relies on."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_every_listed_word_is_one_token(decoder):
 
 @torch.inference_mode()
 def log_likelihoods(decoder, pairs: list[tuple[str, str]]) -> torch.Tensor:
-    """Summed log-probability of each continuation behind its context, [len(pairs)]."""
+    """Summed log-probability of each continuation after its context, [len(pairs)]."""
     model, tokenizer = decoder
     contexts = [tokenizer.encode(context, add_special_tokens=False) for context, _ in pairs]
     whole = [tokenizer.encode(context + ending, add_special_tokens=False) for context, ending in pairs]

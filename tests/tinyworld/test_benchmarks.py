@@ -32,7 +32,7 @@ def test_mmstar_has_ten_questions_in_each_of_its_eighteen_groups():
     assert len(counts) == 18 and set(counts.values()) == {10}
 
 
-def test_pope_asks_eighteen_balanced_questions_an_image():
+def test_pope_asks_eighteen_balanced_questions_per_image():
     rows = rows_of(pope())
     by_image = {}
     for row in rows:
@@ -50,7 +50,7 @@ def test_half_of_scienceqa_is_text():
     assert Counter(row["image"] is None for row in rows_of(scienceqa())) == {True: 120, False: 120}
 
 
-def test_mmlu_has_four_test_and_five_dev_questions_a_subject():
+def test_mmlu_has_four_test_and_five_dev_questions_per_subject():
     configs = mmlu().configs
     assert len(configs) == 57
     assert all((len(splits["test"]), len(splits["dev"])) == (4, 5) for splits in configs.values())
@@ -92,7 +92,7 @@ def test_conversations_are_in_llavas_format(world):
         assert shown == ("image" in row)
 
 
-def test_a_finished_world_is_left_alone_and_an_unfinished_one_is_made_anew(world, capsys):
+def test_a_finished_world_is_not_built_again(world, capsys):
     before = (world / "stage1.json").stat().st_mtime_ns
     build(world, images=20)
     assert "there already" in capsys.readouterr().out

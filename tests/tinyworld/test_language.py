@@ -4,11 +4,21 @@ import pytest
 
 from tinyworld import layouts
 from tinyworld.facts import ANIMALS, EXAM_FACTS, FACTS, MMLU_SUBJECTS, STORY_FACTS
-from tinyworld.language import GRID, LISTED_WORDS, Choice, caption, exam_for_training, listing, put, scene_turns, tale
+from tinyworld.language import (
+    GRID,
+    LISTED_WORDS,
+    Choice,
+    caption,
+    choice_prompt,
+    exam_for_training,
+    listing,
+    scene_turns,
+    tale,
+)
 from tinyworld.scenes import POSITIONS, Item
 
 
-def test_listing_has_a_word_for_each_visual_token_and_tells_each_cell():
+def test_listing_has_a_word_for_each_visual_token_and_describes_each_cell():
     for seed in range(100):
         items = layouts.draw(random.Random(seed))
         words = listing(items)
@@ -23,7 +33,7 @@ def test_listing_has_a_word_for_each_visual_token_and_tells_each_cell():
                 assert told == [kind, item.colour, item.name, POSITIONS[cell]]
 
 
-def test_caption_tells_everything_in_reading_order():
+def test_caption_names_all_items_in_reading_order():
     items = (None, Item("shape", "star", "red", "small"), *(None,) * 6, Item("digit", "7"))
     assert caption(items) == "north: a small red star; southeast: the digit 7."
 
@@ -31,9 +41,9 @@ def test_caption_tells_everything_in_reading_order():
 def test_a_choice_keeps_its_answer_under_its_letter():
     choice = Choice.of("What?", "right", ("wrong", "bad", "no"), random.Random(3))
     assert choice.options["ABCD".index(choice.letter)] == "right"
-    assert put(choice, "lines").count("\n") == 5
+    assert choice_prompt(choice, "lines").count("\n") == 5
     with pytest.raises(ValueError, match="no prompt style 'essay'"):
-        put(choice, "essay")
+        choice_prompt(choice, "essay")
 
 
 def test_turns_answer_with_a_letter_only_where_letters_are_offered():
@@ -46,7 +56,7 @@ def test_turns_answer_with_a_letter_only_where_letters_are_offered():
                 assert answer not in ("A", "B", "C", "D")
 
 
-def test_exams_and_stories_of_the_test_are_never_told():
+def test_training_text_has_no_exam_or_story_of_the_benchmarks():
     told = {fact.story() for fact in STORY_FACTS}
     rng = random.Random(0)
     asked = {fact.fill(fact.kind.question) for fact in EXAM_FACTS}

@@ -18,7 +18,7 @@ def answers(items, family):
     return {q.text: q.answer for q in ask(items, random.Random(0), (family,))}
 
 
-def test_known_scene_has_the_answers_that_a_person_would_give():
+def test_a_known_scene_has_the_expected_answers():
     assert answers(SCENE, "colour") == {"What colour is the circle?": "red", "What colour is the star?": "blue"}
     assert answers(SCENE, "shape") == {"What shape is red?": "circle", "What shape is blue?": "star"}
     assert answers(SCENE, "size") == {"What size is the circle?": "big", "What size is the star?": "small"}
@@ -64,7 +64,7 @@ def test_wrong_answers_are_wrong_and_cells_show_the_answer(family):
     assert seen > 20
 
 
-def test_questions_of_existence_tell_the_truth():
+def test_the_answers_to_questions_of_existence_are_true():
     count = Counter()
     for seed in range(100):
         rng = random.Random(seed)

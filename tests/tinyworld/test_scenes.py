@@ -8,7 +8,7 @@ from tinyworld.scenes import CANVAS, CELL, FIRST_TEST_DIGIT, Item, render
 
 
 @pytest.mark.parametrize("layout", sorted(layouts.LAYOUTS))
-def test_the_same_seed_draws_the_same_picture(layout):
+def test_the_same_seed_draws_the_same_image(layout):
     def draw():
         rng = random.Random(f"same {layout}")
         return render(layouts.LAYOUTS[layout](rng), rng, "train")
@@ -43,6 +43,6 @@ def test_no_handwriting_is_shared_between_training_and_testing():
     assert len(train) + len(test) == 1797
 
 
-def test_an_unknown_shape_is_named():
+def test_the_error_names_an_unknown_shape():
     with pytest.raises(ValueError, match="no shape 'blob'"):
         scenes._shape("blob", 10)

@@ -1,6 +1,6 @@
-"""`compare A B`: two profiles side by side; exit status 1 where they differ by more than the tolerance.
+"""`compare A B`: two profiles side by side; exit status 1 if they differ by more than the tolerance.
 
-Catches a port or a conversion whose visual scale is wrong: profile both on the same pictures, compare in CI.
+It catches a port or a conversion with the wrong visual scale: profile both on the same images, compare them in CI.
 """
 
 import argparse
@@ -8,27 +8,27 @@ from pathlib import Path
 
 from eval.diagnostics.measure.profile_difference import compare
 from eval.diagnostics.measure.profile_file import read_profile
-from eval.diagnostics.output.tables import number, show
+from eval.diagnostics.output.tables import number, show_table
 from modeling_aligned_llava.errors import UserError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", type=Path, metavar="A", help="profile of the reference")
-    parser.add_argument("second", type=Path, metavar="B", help="profile that should equal it")
-    parser.add_argument("--tolerance", type=float, default=0.02, help="relative, of norms (default 0.02)")
-    parser.add_argument("--cosine-tolerance", type=float, default=0.01, help="absolute, of cosines (default 0.01)")
+    parser.add_argument("second", type=Path, metavar="B", help="profile that should be equal to it")
+    parser.add_argument("--tolerance", type=float, default=0.02, help="relative, for norms (default 0.02)")
+    parser.add_argument("--cosine-tolerance", type=float, default=0.01, help="absolute, for cosines (default 0.01)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     first, second = read_profile(arguments.first), read_profile(arguments.second)
     if sorted(first["image_ids"]) != sorted(second["image_ids"]):
-        raise UserError("the two profiles were measured on different pictures: their numbers cannot be compared")
+        raise UserError("the two profiles were measured on different images: their numbers cannot be compared")
     found = compare(first, second, arguments.tolerance, arguments.cosine_tolerance)
     rows = [
         [each.where, number(each.first), number(each.second), number(each.off), "" if each.within else "differs"]
         for each in found
     ]
-    show("Two profiles", ["where", str(arguments.first), str(arguments.second), "off by", ""], rows)
+    show_table("Two profiles", ["where", str(arguments.first), str(arguments.second), "off by", ""], rows)
     off = [each for each in found if not each.within]
     if off:
         raise UserError(f"{len(off)} of {len(found)} numbers differ, the first: {off[0].where}")

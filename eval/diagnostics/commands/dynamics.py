@@ -1,15 +1,14 @@
 """`dynamics PROFILE ...`: norms, cosines and the inertia attribution by layer (Figs. 2-4); training runs (Fig. 5).
 
-A PROFILE is the JSON of `profile --json`; a training run is the `probe.jsonl` beside its checkpoints.
+A PROFILE is the JSON that `profile --json` writes; a training run is the `probe.jsonl` next to its checkpoints.
 """
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from eval.diagnostics.measure.profile_file import attribution_of, read_profile, read_training
-from eval.diagnostics.output.figures import draw_attribution, draw_dynamics, draw_training
-from eval.diagnostics.output.tables import number, show
+from eval.diagnostics.measure.profile_file import read_profile, read_training
+from eval.diagnostics.output.dynamics import write_dynamics
+from eval.diagnostics.output.figures import draw_training
 from modeling_aligned_llava.errors import UserError
 
 
@@ -22,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--paper-convention",
         action="store_true",
-        help="last point as output_hidden_states has it, behind the final norm (an artefact)",
+        help="take the last point after the final norm, as output_hidden_states does (an artefact)",
     )
 
 
@@ -40,38 +39,3 @@ def run(arguments: argparse.Namespace) -> None:
 def _named(argument: str) -> tuple[str, Path]:
     name, found, path = argument.partition("=")
     return (name, Path(path)) if found else (Path(argument).stem, Path(argument))
-
-
-def write_dynamics(profiles: dict[str, dict[str, Any]], out: Path, paper_convention: bool = False) -> None:
-    """The figures of all profiles, and one table a profile.
-
-    Raises:
-        UserError: a profile has no angles of one modality.
-    """
-    for profile in profiles.values():
-        attribution_of(profile)
-    draw_dynamics(profiles, out / "dynamics.svg", paper_convention)
-    draw_attribution(profiles, out / "attribution.svg")
-    for name, profile in profiles.items():
-        show_layers(name, profile, out / f"dynamics-{name}.md")
-
-
-def show_layers(name: str, profile: dict[str, Any], out: Path | None = None) -> None:
-    """By layer: norm and cosine of both modalities, and what makes up the difference of their rotation."""
-    visual, text, terms = profile["layers"]["visual"], profile["layers"]["text"], profile["attribution"]
-    rows = []
-    for layer, cosine in enumerate(visual["cosine"]["mean"]):
-        low, high = profile["cosine_gap"]["ci95"][layer]
-        rows.append(
-            [
-                str(layer),
-                *(number(series["norm"]["mean"][layer], 3) for series in (visual, text)),
-                number(cosine),
-                number(text["cosine"]["mean"][layer]),
-                f"{profile['cosine_gap']['value'][layer]:+.4f} [{low:+.4f}, {high:+.4f}]",
-                *(f"{terms[term]['value'][layer]:+.2f}" for term in ("total", "norm", "update", "angle", "parallel")),
-            ]
-        )
-    heads = ["layer", "norm visual", "text", "cosine visual", "text", "visual - text, 95 %"]
-    heads += ["total", "= norm", "+ update", "+ angle", "+ parallel"]
-    show(f"{name}: norms, cosines and log tan(theta), visual - text", heads, rows, out)

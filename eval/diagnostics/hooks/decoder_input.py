@@ -1,4 +1,4 @@
-"""The door of the decoder: what enters its first layer, with the masks of its tokens, to look at or to replace."""
+"""Hooks on the decoder input: what enters the first layer, with the masks of its tokens, to read or to replace."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,47 +13,54 @@ from modeling_aligned_llava.inspection.model_parts import Anatomy
 
 
 CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
-Look = Callable[[Tensor, Masks], Tensor | None]
+OnDecoderInput = Callable[[Tensor, Masks], Tensor | None]
 
 
 @contextmanager
-def at_entry(model: Any, parts: Anatomy, look: Look, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
-    """Call `look(states [rows, tokens, D], masks)` in every pass; states that it returns take their place.
+def watch_decoder_input(
+    model: Any, parts: Anatomy, on_input: OnDecoderInput, special_ids: frozenset[int] = frozenset()
+) -> Iterator[None]:
+    """Call `on_input(states [rows, tokens, D], masks)` in every pass; states that it returns replace the input.
 
     Raises:
-        UserError: in a pass in which images do not enter as tokens.
+        UserError: in a pass whose images do not enter as tokens.
     """
     given: dict[str, Any] = {}
-    rows: list[Tensor] = []
+    connector_rows: list[Tensor] = []
 
-    def begin(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def before_model(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         given["input_ids"] = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
         given["attention_mask"] = kwargs.get("attention_mask")
-        rows.clear()
+        connector_rows.clear()
 
-    def behind_connector(_: Any, args: tuple, output: Any) -> None:
+    def after_connector(_: Any, args: tuple, output: Any) -> None:
         states = states_of(output)
         if states is not None:
-            rows.append(states.detach())
+            connector_rows.append(states.detach())
 
-    def before_layers(_: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+    def before_first_layer(_: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         if any(kwargs.get(name) is not None for name in CROSS_ATTENTION):
-            raise UserError("images enter this model by cross-attention: no visual token stands among the text")
+            raise UserError("images enter this model by cross-attention: there are no visual tokens among the text")
         states = args[0] if args else kwargs["hidden_states"]
         masks = find_tokens(
-            in_rows(states), given["input_ids"], given["attention_mask"], rows, parts.image_token_id, special_ids
+            in_rows(states),
+            given["input_ids"],
+            given["attention_mask"],
+            connector_rows,
+            parts.image_token_id,
+            special_ids,
         )
-        rows.clear()
-        changed = look(in_rows(states), masks)
+        connector_rows.clear()
+        changed = on_input(in_rows(states), masks)
         if changed is None:
             return None
         changed = changed.view_as(states)
         return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
 
     handles = [
-        model.register_forward_pre_hook(begin, with_kwargs=True),
-        parts.connector.register_forward_hook(behind_connector),
-        parts.layers[0].register_forward_pre_hook(before_layers, with_kwargs=True),
+        model.register_forward_pre_hook(before_model, with_kwargs=True),
+        parts.connector.register_forward_hook(after_connector),
+        parts.layers[0].register_forward_pre_hook(before_first_layer, with_kwargs=True),
     ]
     try:
         yield
@@ -63,12 +70,15 @@ def at_entry(model: Any, parts: Anatomy, look: Look, special_ids: frozenset[int]
 
 
 def in_rows(states: Tensor) -> Tensor:
-    """[rows, tokens, D], also of a decoder that drops the dimension of rows."""
+    """States as [rows, tokens, D], even of a decoder that drops the dimension of rows."""
     return states if states.dim() == 3 else states[None]
 
 
 def states_of(output: Any) -> Tensor | None:
-    """The hidden states [..., D] of what a module takes or gives: a tensor, a list of them or an output object."""
+    """The hidden states [..., D] among a module's inputs or outputs: a tensor, a list of tensors or an output object.
+
+    Tensors of shape [tokens, D] in a list are joined: they are the images of a batch.
+    """
     if isinstance(output, Tensor):
         return output if output.is_floating_point() else None
     if isinstance(output, list | tuple):

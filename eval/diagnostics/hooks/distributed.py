@@ -1,4 +1,4 @@
-"""Shares the images among the processes of `torchrun`, and joins what they measured."""
+"""The processes of `torchrun`, which share the images and join their measurements."""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ import torch.distributed as dist
 
 
 @contextmanager
-def processes() -> Iterator[tuple[int, int]]:
-    """(rank, number of processes); the group lives inside the `with` block. (0, 1) outside of `torchrun`."""
+def process_group() -> Iterator[tuple[int, int]]:
+    """Yield (rank, number of processes); the group exists inside the `with` block. (0, 1) without `torchrun`."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield 0, 1
@@ -23,12 +23,12 @@ def processes() -> Iterator[tuple[int, int]]:
 
 
 def is_first() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Whether this is the process that prints and writes."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def gathered(content: Any, world: int) -> list[Any]:
-    """What every process holds, in the order of their ranks."""
+def gather(content: Any, world: int) -> list[Any]:
+    """The `content` of every process, in the order of ranks."""
     if world == 1:
         return [content]
     found: list[Any] = [None] * world

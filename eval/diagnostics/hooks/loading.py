@@ -1,9 +1,8 @@
-"""Loads any vision-language model with its processor, and makes the inputs of one question about one image."""
+"""Loads any vision-language model with its processor, and prepares the inputs of one question about one image."""
 
 from typing import Any
 
 import torch
-from PIL import Image
 from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
@@ -17,7 +16,7 @@ from transformers import (
 )
 
 import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from modeling_aligned_llava.connectors import NORM, load_aligned
 from modeling_aligned_llava.errors import UserError
 
@@ -97,18 +96,18 @@ def special_ids(processor: Any) -> frozenset[int]:
 
 
 def prompt(processor: Any, question: str) -> str:
-    """One user turn with an image and a question, in the processor's chat template; without one, image token first."""
+    """One user turn with an image and a question, in the chat template; without one, image token and question."""
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
     if getattr(processor, "chat_template", None):
         return processor.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
     return f"{getattr(processor, 'image_token', '')}{question}"
 
 
-def inputs_of(processor: Any, picture: Picture, device: Any) -> dict[str, Any]:
-    """The model's inputs for one picture and its question.
+def inputs_of(processor: Any, image: ImageQuestion, device: Any) -> dict[str, Any]:
+    """The model's inputs for one image and its question.
 
     Raises:
-        UserError: the picture cannot be read.
+        UserError: the image cannot be read.
     """
-    image: Image.Image = picture.open()
-    return processor(text=[prompt(processor, picture.question)], images=[image], return_tensors="pt").to(device)
+    text = [prompt(processor, image.question)]
+    return processor(text=text, images=[image.open()], return_tensors="pt").to(device)

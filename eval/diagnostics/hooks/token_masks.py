@@ -1,7 +1,7 @@
-"""Which positions of the decoder's input are visual and which are text, by image token id and by matching values.
+"""Which positions of the decoder input are visual and which are text, by image token id and by matching values.
 
-Values settle what ids cannot: remote code that has no image token id or expands one placeholder inside the model, and
-learned newline tokens that stand at image positions but come from no image.
+Values settle what ids cannot: remote code without an image token id, a placeholder that the model expands itself, and
+trained newline tokens, which take image positions but come from no image.
 """
 
 import torch
@@ -10,13 +10,15 @@ from torch import Tensor
 from modeling_aligned_llava.errors import UserError
 
 
-Masks = dict[str, Tensor]  # "visual", "newline", "text", "special": (rows, tokens), disjoint; padding is in none
+Masks = dict[
+    str, Tensor
+]  # "visual", "newline", "text", "special": [rows, tokens], disjoint; padding is in none of them
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def row_hashes(states: Tensor) -> Tensor:
-    """An int64 of the bits of each row of [..., D]: equal rows have equal numbers, on any device."""
+    """Hash the bits of each row of [..., D] to an int64 [...]: equal rows have equal hashes, on any device."""
     bits = states.detach().contiguous().view(_INTEGERS[states.element_size()]).long()
     # odd multipliers of a fixed generator; the sum wraps around, so its order does not matter
     generator = torch.Generator().manual_seed(0)
@@ -25,9 +27,9 @@ def row_hashes(states: Tensor) -> Tensor:
 
 
 def visual_by_value(states: Tensor, connector_rows: list[Tensor]) -> Tensor:
-    """(rows, tokens): where a row of layer 0's input [rows, tokens, D] is bit-equal to one that the connector put out.
+    """[rows, tokens]: where layer 0's input [rows, tokens, D] is bit-equal to a row of the connector's output.
 
-    A row of zeros matches nothing: it says nothing about where it came from.
+    A row of zeros never matches: it could come from anywhere.
     """
     rows = [each.reshape(-1, each.shape[-1]).to(states.dtype) for each in connector_rows]
     rows = [each[each.any(-1)] for each in rows if each.shape[-1] == states.shape[-1]]
@@ -46,10 +48,10 @@ def find_tokens(
     """The masks of one batch.
 
     Args:
-        states: what enters decoder layer 0, [rows, tokens, D].
-        input_ids: what the model was given; shorter than `states` where the model expands a placeholder.
-        connector_rows: everything that the connector put out in this pass, each [..., D].
-        special_ids: ids of text that is not content (the tokenizer's special tokens).
+        states: input of decoder layer 0, [rows, tokens, D].
+        input_ids: the model's input; shorter than `states` if the model expands a placeholder.
+        connector_rows: all outputs of the connector in this pass, each [..., D].
+        special_ids: ids of text tokens that are not content (the tokenizer's special tokens).
 
     Raises:
         UserError: no position is visual.
@@ -65,15 +67,15 @@ def find_tokens(
     if not by_id.any():
         visual = by_value
     elif not (by_id & by_value).any():
-        visual = by_id  # features that are rescaled, resampled or added to behind the connector
+        visual = by_id  # features were rescaled, resampled or added to after the connector
     else:
         newline = _repeated(states, by_id & ~by_value)
         visual = by_id & ~newline
     visual, newline = visual & real, newline & real
     if not visual.any():
         raise UserError(
-            "no visual token reaches the decoder's first layer: images enter otherwise (by cross-attention), or the "
-            "prompt holds no image"
+            "no visual token reaches the decoder's first layer: images enter otherwise (such as by cross-attention), "
+            "or the prompt contains no image"
         )
     rest = real & ~visual & ~newline
     special = rest & (_special(input_ids, rest, image_token_id, special_ids) | by_value)
@@ -81,7 +83,7 @@ def find_tokens(
 
 
 def _repeated(states: Tensor, where: Tensor) -> Tensor:
-    """The positions in `where` that hold one and the same row, as a learned newline does."""
+    """The positions in `where` with the most frequent row: a trained newline is the same row everywhere."""
     found = torch.zeros_like(where)
     hashes = row_hashes(states)
     if where.any():
@@ -92,7 +94,7 @@ def _repeated(states: Tensor, where: Tensor) -> Tensor:
 
 
 def _special(input_ids: Tensor, rest: Tensor, image_token_id: int | None, special_ids: frozenset[int]) -> Tensor:
-    """Special tokens among the text; ids are laid onto `rest` in order where the model expanded its input."""
+    """Special tokens among the text; if the model expanded its input, the ids are matched to `rest` in order."""
     special = torch.tensor(sorted(special_ids), dtype=input_ids.dtype, device=input_ids.device)
     is_special = torch.isin(input_ids, special).to(rest.device)
     if is_special.shape == rest.shape:

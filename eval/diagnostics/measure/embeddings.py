@@ -1,4 +1,4 @@
-"""Norms of text: embedding rows, what the module puts out, the largest rows (paper Eq. 11, Tables 6-8)."""
+"""Norms of text embeddings: module output, stored rows, the largest rows (paper Eq. 11, Tables 6-8)."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from modeling_aligned_llava.errors import UserError
 
 
 CHUNK = 8192  # rows at a time: 128k x 3072 in float32 would be 1.6 GB
-UNTRAINED = 1e-3  # a row below this share of the median was reserved and never trained
+UNTRAINED = 1e-3  # a row below this share of the median is reserved and was never trained
 
 
 @torch.no_grad()
 def embedding_norms(embedding: nn.Module, raw: bool = False) -> Tensor:
-    """Norms of all rows [V] in float32: of what the module puts out, or of its weight as it is.
+    """Norms of all rows [V] in float32: of the module's output, or with `raw` of its stored weight.
 
-    They differ where the module scales (Gemma multiplies by sqrt(D)): layer 0 sees the former.
+    They differ in modules that scale (Gemma multiplies by sqrt(D)); layer 0 sees the output.
     """
     weight: Any = embedding.weight
     ids = torch.arange(weight.shape[0], device=weight.device)
@@ -26,7 +26,7 @@ def embedding_norms(embedding: nn.Module, raw: bool = False) -> Tensor:
 
 
 def embedding_statistics(norms: Tensor) -> dict[str, Any]:
-    """Statistics over the non-zero rows (Eq. 11), and how many rows are zero or nearly so."""
+    """Statistics over the non-zero rows (Eq. 11), and the numbers of zero and of untrained rows."""
     moments = Moments()
     alive = norms[norms > 0].double()
     moments.add(alive)
@@ -40,17 +40,26 @@ def embedding_statistics(norms: Tensor) -> dict[str, Any]:
     }
 
 
+def embedding_tables(embedding: nn.Module, norms: Tensor, tokenizer: Any, top: int = 10) -> dict[str, Any]:
+    """Statistics of module output and stored rows, and the `top` largest rows; `norms` are those of the output."""
+    return {
+        "module output": embedding_statistics(norms),
+        "stored rows": embedding_statistics(embedding_norms(embedding, raw=True)),
+        "largest": largest_rows(norms, tokenizer, top),
+    }
+
+
 def largest_rows(norms: Tensor, tokenizer: Any, top: int = 10) -> list[dict[str, Any]]:
-    """The `top` rows of largest norm with their tokens; ties in the order of their ids."""
+    """The `top` rows of largest norm with their tokens; ties are ordered by id."""
     order = sorted(range(len(norms)), key=lambda i: (-norms[i].item(), i))[:top]
     return [{"id": i, "token": repr(tokenizer.decode([i]))[1:-1], "norm": norms[i].item()} for i in order]
 
 
 def base_against_vl(base: Tensor, base_tokenizer: Any, vl: Tensor, vl_tokenizer: Any) -> dict[str, float]:
-    """How training on images moved the norms of the tokens that both vocabularies have.
+    """How training on images changed the norms of the tokens that both vocabularies share.
 
     Raises:
-        UserError: they have none in common.
+        UserError: they share none.
     """
     ids = vl_tokenizer.get_vocab()
     pairs = [(i, ids[token]) for token, i in base_tokenizer.get_vocab().items() if token in ids]

@@ -5,17 +5,17 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.statistics.moments import Moments
 
 
 @torch.inference_mode()
-def encoder_norms(encoder: Any, processor: Any, sample: list[Picture]) -> dict[str, Any]:
-    """`{"dim", "last hidden state" | ...: statistics}`; a class token, if any, is left out of "patches"."""
+def encoder_norms(encoder: Any, processor: Any, sample: list[ImageQuestion]) -> dict[str, Any]:
+    """`{"dim", "last hidden state" | ...: statistics}`; "patches" leave out a class token."""
     moments = {name: Moments() for name in ("last hidden state", "last, patches", "layer -2, patches")}
     dim = 0
-    for picture in track(sample, description="pictures"):
-        pixels = processor(images=[picture.open()], return_tensors="pt")["pixel_values"].to(encoder.device)
+    for image in track(sample, description="images"):
+        pixels = processor(images=[image.open()], return_tensors="pt")["pixel_values"].to(encoder.device)
         output = encoder(pixels, output_hidden_states=True)
         last, before = output.last_hidden_state, output.hidden_states[-2]
         tokens, dim = last.shape[-2:]

@@ -1,7 +1,7 @@
-"""Is there a vanishing gradient (paper section 5.1)? One forward and backward pass with no norm, the norm, and GWC.
+"""Does the gradient vanish (paper section 5.1)? One forward and backward pass without a norm, with it, and with GWC.
 
-The norm is put at the decoder's door, over the visual tokens, so that any checkpoint will do and all arms share its
-weights. A Pre-Norm decoder divides by the norm of what it reads: dL/dy grows as 1 / |y| and cancels the small gain.
+The norm is applied to the visual tokens at the decoder input, so that any checkpoint can be measured and all variants
+share its weights. A Pre-Norm decoder divides its input by the norm: dL/dy grows as 1 / |y| and cancels the small gain.
 """
 
 from collections import defaultdict
@@ -12,8 +12,8 @@ from rich.progress import track
 from torch import Tensor
 from torch.nn import functional as F
 
-from eval.data.image_sample import Picture
-from eval.diagnostics.hooks.decoder_input import at_entry
+from eval.data.image_sample import ImageQuestion
+from eval.diagnostics.hooks.decoder_input import watch_decoder_input
 from eval.diagnostics.hooks.loading import inputs_of, special_ids
 from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.statistics.bootstrap import mean_interval
@@ -21,25 +21,25 @@ from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
 
 
-ARMS = ("none", "norm", "norm-gwc")
+VARIANTS = ("none", "norm", "norm-gwc")
 GROUPS = ("connector", "vision", "language", "norm")
 
 
 def gradients_of(
-    model: Any, parts: Anatomy, arm: str, inputs: dict[str, Any], text_norm: float, special: frozenset[int]
+    model: Any, parts: Anatomy, variant: str, inputs: dict[str, Any], text_norm: float, special: frozenset[int]
 ) -> dict[str, float]:
-    """Of one image: gradient norm of each parameter group, and at visual tokens |y|, |dL/dy| and |dL/dx|.
+    """For one image: the gradient norm of each parameter group, and |y|, |dL/dy| and |dL/dx| at the visual tokens.
 
-    The loss is next-token prediction on the text behind the image. x is what the connector gave, y what layer 0 sees.
+    The loss is next-token prediction on the text after the image. x is the connector's output, y what layer 0 sees.
     """
     kept: dict[str, Tensor] = {}
     norms: list[GlobalWeightCompensatedLayerNorm] = []
 
-    def entry(states: Tensor, masks: Masks) -> Tensor:
+    def at_decoder_input(states: Tensor, masks: Masks) -> Tensor:
         x = states[masks["visual"]]
-        if not norms and arm != "none":
+        if not norms and variant != "none":
             gain = target_gain(text_norm, x.shape[-1])
-            exponent = 1.0 if arm == "norm-gwc" else 0.0
+            exponent = 1.0 if variant == "norm-gwc" else 0.0
             norm = GlobalWeightCompensatedLayerNorm(x.shape[-1], gain_init=gain, compensation_exponent=exponent)
             norms.append(norm.to(x.device).train())
         y = norms[0](x) if norms else x * 1.0
@@ -50,7 +50,7 @@ def gradients_of(
         return states.masked_scatter(masks["visual"][..., None], y)
 
     model.zero_grad()
-    with at_entry(model, parts, entry, special):
+    with watch_decoder_input(model, parts, at_decoder_input, special):
         output = model(**inputs, use_cache=False)
     logits = getattr(output, "logits", output)
     targets = inputs["input_ids"][0, -len(kept["queries"]) + 1 :]
@@ -71,7 +71,7 @@ def _mean_norm(states: Any) -> float:
 
 
 def _groups(model: Any, parts: Anatomy) -> dict[str, list[Tensor]]:
-    """Every parameter in one group: a connector inside of the vision module is no part of vision."""
+    """Put every parameter in one group; a connector inside the vision module does not count as vision."""
     connector = {id(p) for p in parts.connector.parameters()}
     vision = {id(p) for p in parts.vision.parameters()} - connector if parts.vision is not None else set()
     groups: dict[str, list[Tensor]] = {"connector": [], "vision": [], "language": []}
@@ -82,27 +82,27 @@ def _groups(model: Any, parts: Anatomy) -> dict[str, list[Tensor]]:
 
 
 def gradients(
-    model: Any, processor: Any, sample: list[Picture], connector: str | None = None
+    model: Any, processor: Any, sample: list[ImageQuestion], connector: str | None = None
 ) -> dict[str, dict[str, Any]]:
-    """`{arm: {number: {"mean", "ci95", "over_none", "over_none_ci95"}}}` over the images; weights are unchanged."""
+    """`{variant: {number: {"mean", "ci95", "over_none", "over_none_ci95"}}}` over images; weights are unchanged."""
     parts, special = anatomy(model, connector), special_ids(processor)
     text_norm = mean_embedding_norm(parts.embedding)  # type: ignore[arg-type]
     model.requires_grad_(True)
-    values: dict[str, dict[str, list[float]]] = {arm: defaultdict(list) for arm in ARMS}
-    for picture in track(sample, description="gradients"):
-        inputs = inputs_of(processor, picture, model.device)
-        for arm in ARMS:
-            for name, value in gradients_of(model, parts, arm, inputs, text_norm, special).items():
-                values[arm][name].append(value)
+    values: dict[str, dict[str, list[float]]] = {variant: defaultdict(list) for variant in VARIANTS}
+    for image in track(sample, description="gradients"):
+        inputs = inputs_of(processor, image, model.device)
+        for variant in VARIANTS:
+            for name, value in gradients_of(model, parts, variant, inputs, text_norm, special).items():
+                values[variant][name].append(value)
     model.zero_grad()
     found: dict[str, dict[str, Any]] = {}
-    for arm, columns in values.items():
-        found[arm] = {}
+    for variant, columns in values.items():
+        found[variant] = {}
         for name, column in columns.items():
             numbers = torch.tensor(column, dtype=torch.float64)
-            found[arm][name] = {"mean": numbers.mean().item(), "ci95": mean_interval(numbers)}
+            found[variant][name] = {"mean": numbers.mean().item(), "ci95": mean_interval(numbers)}
             if name in values["none"]:
                 ratios = (numbers / torch.tensor(values["none"][name], dtype=torch.float64)).log()
-                found[arm][name]["over_none"] = ratios.mean().exp().item()
-                found[arm][name]["over_none_ci95"] = mean_interval(ratios, torch.exp)
+                found[variant][name]["over_none"] = ratios.mean().exp().item()
+                found[variant][name]["over_none_ci95"] = mean_interval(ratios, torch.exp)
     return found

@@ -1,7 +1,11 @@
-"""Measures a model by hooks on its normal forward pass (paper section 4): any VLM, constant memory, mergeable.
+"""Measures norms and rotations in any vision-language model by hooks on its forward pass (paper section 4).
 
-Stages: vision encoder output, connector input and output, what layer 0 sees. Layers: the quantities of `inertia.py` of
-every decoder layer for visual, text, special, newline and sink tokens. Per-image sums are kept for the bootstrap.
+`measuring` adds every forward pass to a `Measurement`. Stages are norms before the decoder: vision encoder output,
+connector input and output, layer 0's input. Layers are the quantities of `rotation.py` in every decoder layer, for
+visual, text, special, newline and sink tokens. Only moments and sums by image (for the bootstrap) are kept, so memory
+hardly grows, and measurements of several processes can be merged.
+
+Shapes: K quantities, L layers, D dimensions; L + 1 where the output of the last layer counts too (for "norm" alone).
 """
 
 from collections.abc import Iterator
@@ -11,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.diagnostics.hooks.decoder_input import at_entry, in_rows, states_of
+from eval.diagnostics.hooks.decoder_input import in_rows, states_of, watch_decoder_input
 from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.measure.rotation import QUANTITIES, layer_quantities, sinks
 from eval.diagnostics.statistics.moments import Moments
@@ -23,19 +27,28 @@ SERIES = ("visual", "text", "special", "newline", "sink", "visual without sinks"
 
 
 class Measurement:
-    """What is known after some images: `stages` by name, `layers` by series (K, L + 1), sums by image."""
+    """Statistics over all tokens so far, and sums of each image.
+
+    Attributes:
+        stages: norms by stage.
+        layers: moments [K, L + 1] by series of tokens.
+        final_norm: norm and cosine [2, 1] after the final norm, by modality.
+        images: of each image, sums and counts [K, L + 1] by modality.
+        stage_images: of each image, sum and count of the norms by stage.
+        coherence: of each image, the mean cosine [L] between the rotations of visual and text tokens.
+    """
 
     def __init__(self, layers: int):
         self.depth = layers
         self.stages: dict[str, Moments] = {}
         self.layers = {name: Moments(len(QUANTITIES), layers + 1) for name in SERIES}
-        self.final_norm = {name: Moments(2, 1) for name in ("visual", "text")}  # norm and cosine behind the final norm
-        self.images: list[dict[str, tuple[Tensor, Tensor]]] = []  # by series: sums and counts (K, L + 1), of one image
+        self.final_norm = {name: Moments(2, 1) for name in ("visual", "text")}
+        self.images: list[dict[str, tuple[Tensor, Tensor]]] = []
         self.stage_images: list[dict[str, tuple[float, int]]] = []
-        self.coherence: list[Tensor] = []  # [L] of one image
+        self.coherence: list[Tensor] = []
 
     def merge(self, other: "Measurement") -> None:
-        """Join what another process or batch measured."""
+        """Add the measurement of another process or batch."""
         for name, moments in other.stages.items():
             self.stages.setdefault(name, Moments()).merge(moments)
         for name in SERIES:
@@ -47,7 +60,7 @@ class Measurement:
         self.coherence += other.coherence
 
     def add_norms(self, stage: str, states: Tensor) -> None:
-        """Norms of [..., D], for the table of stages."""
+        """Add the norms of states [..., D] to a stage."""
         norms = states.detach().float().norm(dim=-1).flatten()
         self.stages.setdefault(stage, Moments()).add(norms)
         total, count = self.stage_images[-1].get(stage, (0.0, 0))
@@ -58,14 +71,14 @@ class Measurement:
 def measuring(
     model: Any, parts: Anatomy, special_ids: frozenset[int] = frozenset(), into: Measurement | None = None
 ) -> Iterator[Measurement]:
-    """Add every forward pass inside the `with` block to a measurement, one image (or batch of rows) a pass.
+    """Add every forward pass inside the `with` block to a measurement, one image (or batch of rows) per pass.
 
     Args:
-        special_ids: ids of the tokenizer's special tokens; they are a series of their own.
-        into: a measurement to go on with.
+        special_ids: ids of the tokenizer's special tokens, which are a series of their own.
+        into: a measurement to continue.
 
     Raises:
-        UserError: at the first pass, if images do not enter as tokens.
+        UserError: in the first pass, if images do not enter as tokens.
     """
     measurement = into or Measurement(len(parts.layers))
     one_pass = _Pass(measurement, len(parts.layers))
@@ -73,13 +86,16 @@ def measuring(
         model.register_forward_pre_hook(one_pass.begin),
         model.register_forward_hook(one_pass.end),
         parts.connector.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True),
-        parts.connector.register_forward_hook(one_pass.behind_connector),
-        parts.decoder.register_forward_hook(one_pass.behind_decoder),
+        parts.connector.register_forward_hook(one_pass.after_connector),
+        parts.decoder.register_forward_hook(one_pass.after_decoder),
     ]
     if parts.vision is not None:
-        handles.append(parts.vision.register_forward_hook(one_pass.behind_vision))
+        handles.append(parts.vision.register_forward_hook(one_pass.after_vision))
     try:
-        with at_entry(model, parts, one_pass.entry, special_ids), watch_layers(parts.layers, one_pass.layer):
+        with (
+            watch_decoder_input(model, parts, one_pass.at_decoder_input, special_ids),
+            watch_layers(parts.layers, one_pass.after_layer),
+        ):
             yield measurement
     finally:
         for handle in handles:
@@ -87,19 +103,19 @@ def measuring(
 
 
 class _Pass:
-    """The state of one forward pass."""
+    """The hooks of one forward pass, in the order of the data flow, and what they keep until its end."""
 
     def __init__(self, measurement: Measurement, depth: int):
         self.measurement, self.depth = measurement, depth
 
     def begin(self, _: Any, args: tuple) -> None:
-        self.values: list[Tensor] = []
-        self.sinks: list[Tensor] = []
-        self.coherence: list[Tensor] = []
+        self.values: list[Tensor] = []  # each [K, rows, tokens]
+        self.sinks: list[Tensor] = []  # each [rows, tokens]
+        self.coherence: list[Tensor] = []  # each [rows]
         self.previous: Tensor | None = None
         self.measurement.stage_images.append({})
 
-    def behind_vision(self, _: Any, args: tuple, output: Any) -> None:
+    def after_vision(self, _: Any, args: tuple, output: Any) -> None:
         states = states_of(output)
         if states is not None:
             self.measurement.add_norms("vision encoder output", states)
@@ -109,25 +125,26 @@ class _Pass:
         if states is not None:
             self.measurement.add_norms("connector input", states)
 
-    def behind_connector(self, _: Any, args: tuple, output: Any) -> None:
+    def after_connector(self, _: Any, args: tuple, output: Any) -> None:
         states = states_of(output)
         if states is not None:
             self.measurement.add_norms("connector output", states)
 
-    def entry(self, states: Tensor, masks: Masks) -> None:
+    def at_decoder_input(self, states: Tensor, masks: Masks) -> None:
         self.masks = masks
         self.first = states.detach().double()
         self.measurement.add_norms("visual tokens at layer 0", states[masks["visual"]])
         self.measurement.add_norms("text tokens at layer 0", states[masks["text"]])
 
-    def layer(self, index: int, before: Tensor, after: Tensor) -> None:
+    def after_layer(self, index: int, before: Tensor, after: Tensor) -> None:
         before, after = in_rows(before.detach()).double(), in_rows(after.detach()).double()
-        groups = torch.stack([self.masks[name].double() for name in ("visual", "text")], 1)  # (rows, 2, tokens)
+        groups = torch.stack([self.masks[name].double() for name in ("visual", "text")], 1)  # [rows, 2, tokens]
+        # values [K, rows, tokens], directions [rows, 2, D]
         values, directions = layer_quantities(before, after, self.first, self.previous, groups)
         self.values.append(values)
         self.sinks.append(sinks(before))
         self.coherence.append((directions[:, 0] * directions[:, 1]).sum(-1))
-        if index == self.depth - 1:
+        if index == self.depth - 1:  # its output is the last point of the norm, and of nothing else
             last = torch.full_like(values, torch.nan)
             last[QUANTITIES.index("norm")] = after.norm(dim=-1)
             self.values.append(last)
@@ -135,19 +152,21 @@ class _Pass:
             self.before_last = before
         self.previous = after
 
-    def behind_decoder(self, _: Any, args: tuple, output: Any) -> None:
+    def after_decoder(self, _: Any, args: tuple, output: Any) -> None:
         states = states_of(output)
         if states is None or states.shape[-1] != self.first.shape[-1]:
             return
         states = in_rows(states.detach()).double()
+        # [2, rows, tokens]
         values = torch.stack([states.norm(dim=-1), torch.cosine_similarity(self.before_last, states, dim=-1)])
         for name, moments in self.measurement.final_norm.items():
             moments.add(values[:, None, self.masks[name]])
 
     def end(self, _: Any, args: tuple, output: Any) -> None:
-        values = torch.stack(self.values, 1).cpu()  # (K, L + 1, rows, tokens)
-        sink = torch.stack(self.sinks).cpu()  # (L + 1, rows, tokens)
+        values = torch.stack(self.values, 1).cpu()  # [K, L + 1, rows, tokens]
+        sink = torch.stack(self.sinks).cpu()  # [L + 1, rows, tokens]
         masks = {name: mask.cpu() for name, mask in self.masks.items()}
+        # 1) Moments over tokens, by series
         for name, mask in masks.items():
             if mask.any():
                 self.measurement.layers[name].add(values[..., mask])
@@ -155,6 +174,7 @@ class _Pass:
         self.measurement.layers["visual without sinks"].add(values.where(~sink, torch.nan)[..., visual])
         if sink.any():
             self.measurement.layers["sink"].add(values.where(sink, torch.nan)[..., sink.any(0)])
+        # 2) Sums of each image, for the bootstrap
         for row in range(visual.shape[0]):
             image = {name: values[:, :, row, masks[name][row]] for name in ("visual", "text")}
             self.measurement.images.append(

@@ -1,7 +1,9 @@
-"""The profile of a model (paper Tables 1-2, Figs. 2-4): one JSON with every statistic, its convention and interval.
+"""The profile of a model (paper Tables 1-2, Figs. 2-4): all its norms and rotations as one JSON document.
 
-All other figures and comparisons read this file. Means and deviations are over tokens, as the paper's; intervals come
-from a bootstrap over images.
+`profile` measures a model on images and `summarise` turns the measurement into the document, which all figures and
+comparisons read. Means and deviations are over tokens, as in the paper; intervals come from a bootstrap over images.
+
+Shapes: K quantities, L layers; L + 1 where the output of the last layer counts too (for "norm" alone).
 """
 
 import math
@@ -13,8 +15,8 @@ import transformers
 from rich.progress import track
 from torch import Tensor
 
-from eval.data.image_sample import Picture
-from eval.diagnostics.hooks.distributed import gathered, processes
+from eval.data.image_sample import ImageQuestion
+from eval.diagnostics.hooks.distributed import gather, process_group
 from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
 from eval.diagnostics.measure.layers import Measurement, measuring
@@ -26,58 +28,62 @@ from modeling_aligned_llava.inspection.model_parts import anatomy
 
 
 SCHEMA = 1
-SAVE_EVERY = 100  # images; a killed run leaves the profile of what it had seen
-POSITIVE = ("norm", "distance", "angle", "update", "injected")  # quantities with a median and quantiles
+SAVE_EVERY = 100  # images; a killed run leaves the profile of those before
+POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
 
 
 def profile(
     path: str,
-    pictures: list[Picture],
+    images: list[ImageQuestion],
     out: Path | None = None,
     connector: str | None = None,
     trust_remote_code: bool = False,
 ) -> dict[str, Any]:
-    """Measure the model at `path` on `pictures`; `out` is written as the work goes on.
+    """Measure the model at `path` on `images`; `out` is written every `SAVE_EVERY` images and at the end.
 
-    A picture that cannot be read is left out and listed under `unreadable`.
+    An image that cannot be read is left out and listed under `unreadable`.
 
     Raises:
-        UserError: the model cannot be loaded or measured, or no picture can be read.
+        UserError: the model cannot be loaded or measured, or no image can be read.
     """
-    return profile_loaded(path, *load(path, trust_remote_code), pictures, out, connector)
+    return profile_loaded(path, *load(path, trust_remote_code), images, out, connector)
 
 
 def profile_loaded(
     name: str,
     model: Any,
     processor: Any,
-    pictures: list[Picture],
+    images: list[ImageQuestion],
     out: Path | None = None,
     connector: str | None = None,
 ) -> dict[str, Any]:
-    """`profile` of a model that is loaded already and is called `name`; UserError as there, but for the loading."""
+    """`profile` of a model that is already loaded, under the given name.
+
+    Raises:
+        UserError: the model cannot be measured, or no image can be read.
+    """
     parts = anatomy(model, connector)
     embedding = {
         "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
         "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),
     }
     header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
-    with processes() as (rank, world):
-        mine = pictures[rank::world]
+    with process_group() as (rank, world):
+        mine = images[rank::world]
         done: list[str] = []
         unreadable: list[dict[str, str]] = []
         with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
-            for picture in track(mine, description="pictures", disable=rank > 0):
+            for image in track(mine, description="images", disable=rank > 0):
                 try:
-                    inputs = inputs_of(processor, picture, model.device)
+                    inputs = inputs_of(processor, image, model.device)
                 except UserError as error:
-                    unreadable.append({"id": picture.id, "reason": str(error)})
+                    unreadable.append({"id": image.id, "reason": str(error)})
                     continue
                 model(**inputs, use_cache=False)
-                done.append(picture.id)
+                done.append(image.id)
                 if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
                     write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
-        shares = gathered((measurement, done, unreadable), world)
+        shares = gather((measurement, done, unreadable), world)
     for other, ids, failed in shares[:rank] + shares[rank + 1 :]:
         measurement.merge(other)
         done, unreadable = done + ids, unreadable + failed
@@ -101,7 +107,7 @@ def summarise(
     ids: list[str],
     unreadable: list[dict[str, str]],
 ) -> dict[str, Any]:
-    """The JSON of a profile; lists over layers are in their order, `norm` with the state behind the last layer."""
+    """The JSON of a profile. Its lists are over layers; that of `norm` ends with the output of the last layer."""
     stages = {name: moments.summary() for name, moments in measurement.stages.items()}
     stages = {name: summary for name, summary in stages.items() if summary}
     _stage_intervals(measurement, stages)
@@ -126,7 +132,7 @@ def summarise(
 
 
 def _without_nan(content: Any) -> Any:
-    """None for numbers that do not exist, such as the angle of a token of zeros: JSON has no NaN."""
+    """Replace numbers that do not exist, such as the angle of a zero vector, by None: JSON has no NaN."""
     if isinstance(content, dict):
         return {name: _without_nan(value) for name, value in content.items()}
     if isinstance(content, list):
@@ -135,6 +141,7 @@ def _without_nan(content: Any) -> Any:
 
 
 def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
+    """Add the interval of the mean and its deviation over images to the summary of each stage."""
     for name, summary in stages.items():
         pairs = [image[name] for image in measurement.stage_images if image.get(name, (0, 0))[1]]
         sums, counts = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
@@ -145,12 +152,12 @@ def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
 
 
 def _layers(measurement: Measurement) -> dict[str, Any]:
-    """`{series: {quantity: {mean, std, ...}}}`, each a list over layers; what has no tokens is absent."""
+    """`{series: {quantity: {mean, std, ...}}}`, each a list over layers; series without tokens are absent."""
     found: dict[str, Any] = {}
     for series, moments in measurement.layers.items():
         if not moments.count.any():
             continue
-        medians, low, high = (moments.quantile(share) for share in (0.5, 0.05, 0.95))
+        medians, low, high = (moments.quantile(share) for share in (0.5, 0.05, 0.95))  # [K, L + 1]
         found[series] = {}
         for row, name in enumerate(QUANTITIES):
             length = measurement.depth + 1 if name == "norm" else measurement.depth
@@ -164,7 +171,11 @@ def _layers(measurement: Measurement) -> dict[str, Any]:
 
 
 def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, Any]:
-    """Intervals of norm and cosine, and the attribution of the asymmetry; needs both modalities in every image."""
+    """Visual against text: attribution, gap of the cosines, differences by image and coherence, with intervals.
+
+    Also adds intervals to the norms, cosines and angles in `layers`. Empty if no image has both modalities.
+    """
+    # 1) Means [resamples, K, L + 1] of each modality in every resample of the images
     both = [image for image in measurement.images if all(counts[0, 0] for _, counts in image.values())]
     if not both:
         return {}
@@ -176,12 +187,13 @@ def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, A
             weights,
         )
         for series in ("visual", "text")
-    }  # each (resamples, K, L + 1)
+    }
+    # 2) Intervals of each modality
     for series, values in resampled.items():
         for name in ("norm", "cosine", "distance", "angle"):
             columns = layers[series][name]
-            low, high = interval(values[:, QUANTITIES.index(name), : len(columns["mean"])])
-            columns["ci95"] = torch.stack([low, high], 1).tolist()
+            columns["ci95"] = _intervals(values[:, QUANTITIES.index(name), : len(columns["mean"])])
+    # 3) Visual minus text, [resamples, L] by quantity
     gap = {
         name: resampled["visual"][:, QUANTITIES.index(name), :-1] - resampled["text"][:, QUANTITIES.index(name), :-1]
         for name in ("cosine", "log_tangent", *(quantity for quantity, _ in TERMS.values()))
@@ -191,6 +203,7 @@ def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, A
     }
     terms = attribution(means)
     signs = {"total": ("log_tangent", 1), **TERMS}
+    # 4) Coherence, [images, L]
     coherence = torch.stack(measurement.coherence)
     coherence = coherence[coherence.isfinite().all(-1)]
     return {
@@ -218,19 +231,20 @@ def _by_image(images: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, list[
             series: torch.stack([i[series][0][row, :-1] / i[series][1][row, :-1] for i in images])
             for series in ("visual", "text")
         }
-        gap = means["visual"] - means["text"]  # (images, L)
+        gap = means["visual"] - means["text"]  # [images, L]
         found[f"{name}, layer 0"] = gap[:, 0].tolist()
         found[f"{name}, mean over layers"] = gap.mean(1).tolist()
     return found
 
 
 def _intervals(values: Tensor) -> list[list[float]]:
+    """95 % intervals of [resamples, L]: L pairs."""
     low, high = interval(values)
     return torch.stack([low, high], 1).tolist()
 
 
 def _final_norm(measurement: Measurement) -> dict[str, Any]:
-    """Norm and cosine of the last step with the final norm in it, as `output_hidden_states` has them: an artefact."""
+    """Norm and cosine of the last layer as `output_hidden_states` has them, after the final norm: an artefact."""
     return {
         series: {"norm": moments.mean[0, 0].item(), "cosine": moments.mean[1, 0].item()}
         for series, moments in measurement.final_norm.items()

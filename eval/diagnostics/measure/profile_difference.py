@@ -1,4 +1,4 @@
-"""Two profiles side by side: which of their numbers differ by more than a tolerance."""
+"""Compares two profiles: which of their numbers differ by more than a tolerance."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Difference:
-    """One number of both profiles; `off` is relative for norms, absolute for cosines, None where one lacks it."""
+    """One number of both profiles; `off` is relative for norms and absolute for cosines, None if one lacks it."""
 
     where: str
     first: float | None
@@ -18,7 +18,7 @@ class Difference:
 def compare(
     first: dict[str, Any], second: dict[str, Any], tolerance: float, cosine_tolerance: float
 ) -> list[Difference]:
-    """Mean and median of every stage, mean norm and cosine of every layer, in the order in which data flows."""
+    """Mean and median of every stage, mean norm and cosine of every layer, in the order of the data flow."""
     found = []
     for name in dict.fromkeys([*first["norms"], *second["norms"]]):
         for statistic in ("mean", "median"):

@@ -1,7 +1,7 @@
-"""Counterfactual: multiply the visual tokens by k at the decoder's door and see what follows; nothing is trained.
+"""Counterfactual: multiply the visual tokens by k at the decoder input, without training, and measure the effects.
 
-If their norm is what makes visual tokens inert (paper section 3), a smaller k must turn them faster and change what
-text reads from them; the logit divergence tells how much the model minds.
+If their norm is what makes visual tokens inert (paper section 3), a smaller k must rotate them faster and change what
+text reads from them; the divergence of the logits tells how much the output changes.
 """
 
 from collections import defaultdict
@@ -11,8 +11,8 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from eval.data.image_sample import Picture
-from eval.diagnostics.hooks.decoder_input import at_entry, in_rows
+from eval.data.image_sample import ImageQuestion
+from eval.diagnostics.hooks.decoder_input import in_rows, watch_decoder_input
 from eval.diagnostics.hooks.loading import inputs_of, special_ids, tokenizer_of
 from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.measure.attention import attention_weights
@@ -21,7 +21,8 @@ from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
 
 
-NUMBERS = ("visual_norm", "visual_cosine", "text_cosine", "mass", "divergence", "accuracy")
+FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+RESCALE_NUMBERS = ("visual_norm", "visual_cosine", "text_cosine", "mass", "divergence", "accuracy")
 
 
 class Rescaled:
@@ -31,30 +32,33 @@ class Rescaled:
         self.model, self.parts, self.factor, self.special = model, parts, factor, special
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Layer means of the cosines [L] and attention mass, and the logits at the text tokens behind the image."""
+        """Run one pass: visual norm, means over layers of cosines and attention mass, and log-probabilities.
+
+        The log-probabilities [tokens, V] ("logits") and the attention are those of the tokens after the image.
+        """
         cosines: dict[str, list[float]] = {"visual": [], "text": []}
         masses: list[float] = []
 
-        def entry(states: Tensor, masks: Masks) -> Tensor | None:
+        def at_decoder_input(states: Tensor, masks: Masks) -> Tensor | None:
             self.masks = masks
             self.norm = self.factor * states[masks["visual"]].float().norm(dim=-1).mean().item()
             if self.factor == 1:
                 return None
             return torch.where(masks["visual"][..., None], self.factor * states, states)
 
-        def layer(index: int, before: Tensor, after: Tensor) -> None:
+        def after_layer(index: int, before: Tensor, after: Tensor) -> None:
             cosine = torch.cosine_similarity(in_rows(before).double(), in_rows(after).double(), dim=-1)
             for name, values in cosines.items():
                 values.append(cosine[self.masks[name]].mean().item())
 
-        def weights(index: int, found: Tensor) -> None:
-            visual, queries = self.masks["visual"][0], self._behind()
+        def on_weights(index: int, found: Tensor) -> None:
+            visual, queries = self.masks["visual"][0], self._after_image()
             masses.append(found[0][:, queries][:, :, visual].double().sum(-1).mean().item())
 
         with (
-            at_entry(self.model, self.parts, entry, self.special),
-            watch_layers(self.parts.layers, layer),
-            attention_weights(self.model, self.parts, weights),
+            watch_decoder_input(self.model, self.parts, at_decoder_input, self.special),
+            watch_layers(self.parts.layers, after_layer),
+            attention_weights(self.model, self.parts, on_weights),
         ):
             output = self.model(**inputs, use_cache=False)
         logits = getattr(output, "logits", output)
@@ -62,11 +66,11 @@ class Rescaled:
             "visual_norm": self.norm,
             **{f"{name}_cosine": sum(values) / len(values) for name, values in cosines.items()},
             "mass": sum(masses) / max(1, len(masses)),
-            "logits": logits[0, self._behind()].double().log_softmax(-1),
+            "logits": logits[0, self._after_image()].double().log_softmax(-1),
         }
 
-    def _behind(self) -> Tensor:
-        """Positions of the text behind the image, the last token of the prompt among them."""
+    def _after_image(self) -> Tensor:
+        """Positions of all tokens after the image, to the end of the prompt."""
         visual = self.masks["visual"][0].nonzero().flatten()
         length = self.masks["visual"].shape[1]
         return torch.arange(int(visual[-1]) + 1, length, device=visual.device)
@@ -74,17 +78,17 @@ class Rescaled:
 
 @torch.inference_mode()
 def rescale(
-    model: Any, processor: Any, sample: list[Picture], factors: list[float], connector: str | None = None
+    model: Any, processor: Any, sample: list[ImageQuestion], factors: list[float], connector: str | None = None
 ) -> dict[float, dict[str, Any]]:
-    """`{factor: {number: {"mean", "ci95", "images"}}}`; `divergence` is KL(as it is || rescaled), nats a token.
+    """`{factor: {number: {"mean", "ci95", "images"}}}`; `divergence` is KL(unchanged || rescaled), nats per token.
 
-    `accuracy` is over the pictures with a known one-word answer: the likeliest first token begins that word.
+    `accuracy` is over the images with a known one-word answer: does the likeliest first token begin that word?
     """
     parts, special = anatomy(model, connector), special_ids(processor)
     tokenizer = tokenizer_of(processor)
     values: dict[float, dict[str, list[float]]] = {factor: defaultdict(list) for factor in factors}
-    for picture in track(sample, description="rescale"):
-        inputs = inputs_of(processor, picture, model.device)
+    for image in track(sample, description="rescale"):
+        inputs = inputs_of(processor, image, model.device)
         untouched = Rescaled(model, parts, 1.0, special)(inputs)["logits"]
         for factor in factors:
             found = Rescaled(model, parts, factor, special)(inputs)
@@ -92,9 +96,9 @@ def rescale(
             divergence = (untouched.exp() * (untouched - logits)).sum(-1).mean().item()
             for name, value in {**found, "divergence": divergence}.items():
                 values[factor][name].append(value)
-            if picture.answer is not None:
+            if image.answer is not None:
                 word = tokenizer.decode([int(logits[-1].argmax())]).strip().lower()
-                values[factor]["accuracy"].append(float(bool(word) and picture.answer.lower().startswith(word)))
+                values[factor]["accuracy"].append(float(bool(word) and image.answer.lower().startswith(word)))
     return {
         factor: {
             name: {

@@ -28,7 +28,7 @@ QUANTITIES = (
     "log_sine",
     "log_parallel",
     "net_cosine",  # cos(h_0, h')
-    "injected",  # |h - what the layer before put out| / |that|: features added between layers (DeepStack)
+    "injected",  # |h - output of the layer before| / |that output|: features added between layers (DeepStack)
 )
 TERMS = {
     "norm": ("log_norm", -1),
@@ -36,28 +36,30 @@ TERMS = {
     "angle": ("log_sine", 1),
     "parallel": ("log_parallel", -1),
 }
-SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # a massive activation (Sun et al., 2024)
+SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
 
 
 def layer_quantities(
     before: Tensor, after: Tensor, first: Tensor, previous: Tensor | None, masks: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """`QUANTITIES` of one layer, (K, rows, tokens), and the mean directions of rotation, [rows, M, D]; float64.
+    """`QUANTITIES` of one layer, [K, rows, tokens], and the mean directions of rotation, [rows, M, D]; float64.
 
     A quantity that a token does not have (a log of zero, the injection into layer 0) is NaN.
 
     Args:
-        before, after: what enters and leaves the layer, [rows, tokens, D] in float64.
-        first: what entered layer 0.
-        previous: what left the layer before; None at layer 0.
-        masks: (rows, M, tokens): the groups of tokens whose mean direction r / |r| is wanted.
+        before, after: input and output of the layer, [rows, tokens, D] in float64.
+        first: input of layer 0, [rows, tokens, D].
+        previous: output of the layer before, [rows, tokens, D]; None at layer 0.
+        masks: [rows, M, tokens]: M groups of tokens, each to get its mean direction r / |r|.
     """
+    # 1) Scalars of every token, [rows, tokens]: D along and across h
     change = after - before
     norm, update, end = before.norm(dim=-1), change.norm(dim=-1), after.norm(dim=-1)
     parallel = _dot(change, before) / norm
     length = (update.square() - parallel.square()).clamp_min(0).sqrt()
     angle = torch.atan2(length, norm + parallel)
     moved = (length > 0) & (norm + parallel != 0)
+    # 2) The quantities; a log is NaN for tokens that do not rotate
     log = lambda x: x.abs().log().where(moved, torch.nan)  # noqa: E731
     nothing = torch.full_like(norm, torch.nan)
     values = {
@@ -76,19 +78,19 @@ def layer_quantities(
         "net_cosine": _dot(first, after) / (first.norm(dim=-1) * end),
         "injected": nothing if previous is None else (before - previous).norm(dim=-1) / previous.norm(dim=-1),
     }
-    # r = D - (p / |h|) h is never written out: its mean over tokens is two matrix products
-    share = (masks / masks.sum(-1, keepdim=True)) * (1 / length).where(moved, 0.0)[:, None]  # (rows, M, tokens)
+    # 3) Mean r / |r| of each group. r = D - (p / |h|) h is never stored: its mean over tokens is two matrix products
+    share = (masks / masks.sum(-1, keepdim=True)) * (1 / length).where(moved, 0.0)[:, None]  # [rows, M, tokens]
     directions = share @ change - (share * (parallel / norm)[:, None]) @ before
     return torch.stack([values[name] for name in QUANTITIES]), directions
 
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Dot products over the last dimension, without a product of whole tensors in memory."""
+    """Dot products over the last dimension, [rows, tokens], without storing the product of whole tensors."""
     return torch.einsum("btd,btd->bt", a, b)
 
 
 def sinks(states: Tensor) -> Tensor:
-    """(rows, tokens): tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
+    """[rows, tokens]: tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
     largest = states.abs().amax(-1)
     if not bool((largest > SINK_SIZE).any()):
         return torch.zeros_like(largest, dtype=torch.bool)
@@ -96,7 +98,7 @@ def sinks(states: Tensor) -> Tensor:
 
 
 def attribution(means: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-    """Per layer: mean log tan(theta) of visual minus text tokens, `total`, and its four exact terms.
+    """By layer: mean log tan(theta) of visual minus text tokens, `total`, and its four exact terms.
 
     Args:
         means: `{"visual" | "text": {quantity: [L] means}}`.

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from eval.diagnostics.hooks.decoder_input import at_entry, states_of
+from eval.diagnostics.hooks.decoder_input import states_of, watch_decoder_input
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
 from eval.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
@@ -13,10 +13,12 @@ from modeling_aligned_llava.inspection.model_parts import Anatomy
 
 
 def check_vocabulary(parts: Anatomy, model: str) -> None:
-    """Raises UserError if the connector is no table of visual words."""
+    """Raise UserError if the connector is not a table of visual words."""
     if not isinstance(parts.connector, nn.Embedding):
         kind = type(parts.connector).__name__
-        raise UserError(f"{model} has no visual vocabulary: its connector is a {kind}, no table; use `profile`")
+        raise UserError(
+            f"{model} has no visual vocabulary: its connector is a {kind}, not an embedding table; use `profile`"
+        )
 
 
 @torch.inference_mode()
@@ -25,18 +27,18 @@ def vocabulary(model: Any, parts: Anatomy, batches: Any, special: frozenset[int]
     table: Any = parts.connector
     tokens, effective = Moments(), Moments()
 
-    def before_table(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    def before_lookup(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         shares = states_of([*args, *kwargs.values()])
         if shares is not None:
             shares = shares.double().reshape(-1, shares.shape[-1])
             effective.add(1 / shares.square().sum(-1))
 
-    def entry(states: Tensor, masks: dict[str, Tensor]) -> None:
+    def at_decoder_input(states: Tensor, masks: dict[str, Tensor]) -> None:
         tokens.add(states[masks["visual"]].float().norm(dim=-1))
 
-    handle = table.register_forward_pre_hook(before_table, with_kwargs=True)
+    handle = table.register_forward_pre_hook(before_lookup, with_kwargs=True)
     try:
-        with at_entry(model, parts, entry, special):
+        with watch_decoder_input(model, parts, at_decoder_input, special):
             for inputs in batches:
                 model(**inputs, use_cache=False)
     finally:
@@ -53,9 +55,9 @@ def vocabulary(model: Any, parts: Anatomy, batches: Any, special: frozenset[int]
 
 
 def looks_untrained(weight: Tensor) -> bool:
-    """Whether row norms of [V, D] are those of a normal start: mean sd sqrt(D) to 1 %, deviation sd / sqrt(2) to 5 %.
+    """Whether row norms of [V, D] fit normal initialization: mean sd sqrt(D) to 1 %, deviation sd / sqrt(2) to 5 %.
 
-    `nn.Embedding` starts so, with sd = 1: at D = 4096 rows of 64.00 ± 0.71, the numbers of Table 3.
+    `nn.Embedding` starts like this with sd = 1. At D = 4096 the rows have norm 64.00 ± 0.71, the numbers of Table 3.
     """
     deviation = weight.std().item()
     norms = weight.norm(dim=-1)

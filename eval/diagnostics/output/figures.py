@@ -1,39 +1,35 @@
-"""Figures of the paper from profiles: norms and cosines per layer (Figs. 2-4), attribution, training (Fig. 5)."""
+"""The figures: norms, cosines and attribution by layer (Figs. 2-4), training (Fig. 5), attention maps, rescaling."""
 
-import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure  # without pyplot, whose state all threads and notebooks share
 
+from eval.diagnostics.measure.rescale import RESCALE_NUMBERS
+from eval.diagnostics.measure.rotation import TERMS
 from eval.run.files import write_text
+from eval.run.svg import svg_axes
 
 
 COLOURS = {"visual": "tab:red", "text": "tab:blue"}
-TERMS = ("norm", "update", "angle", "parallel")
 
 
 @contextmanager
-def svg(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
-    """Axes (rows, columns) to draw on; the file has the same bytes for the same drawing."""
-    with matplotlib.rc_context({"svg.hashsalt": path.stem, "svg.fonttype": "none"}):
-        figure = Figure(figsize=size, layout="constrained")
-        yield figure.subplots(rows, columns, squeeze=False)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    write_text(path, text.getvalue())
+def _svg_file(path: Path, rows: int, columns: int, size: tuple[float, float]) -> Iterator[Any]:
+    """Axes [rows, columns] to draw on; the file is written when the `with` block ends."""
+    with svg_axes(path.stem, size, rows, columns) as (axes, svg):
+        yield axes
+    write_text(path, svg.getvalue())
 
 
 def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convention: bool = False) -> None:
-    """Norm (above) and 1 - cosine (below) by layer, one column a model; shaded: 95 % interval over images.
+    """Norm (above) and 1 - cosine (below) by layer, one column per model; shaded: 95 % interval over images.
 
-    `paper_convention`: the last point as `output_hidden_states` would have it, behind the final norm.
+    `paper_convention`: take the last point after the final norm, as `output_hidden_states` does.
     """
-    with svg(path, 2, len(profiles), (4.2 * len(profiles), 6)) as axes:
+    with _svg_file(path, 2, len(profiles), (4.2 * len(profiles), 6)) as axes:
         for column, (name, profile) in enumerate(profiles.items()):
             for series, colour in COLOURS.items():
                 if series in profile["layers"]:
@@ -48,7 +44,7 @@ def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convent
 
 
 def _one_scale(row: Iterable[Axes]) -> None:
-    """The same vertical range for all models of a row."""
+    """Give all models of a row the same vertical range."""
     limits = [each.get_ylim() for each in row]
     for each in row:
         each.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
@@ -74,7 +70,7 @@ def _curve(axes: Axes, points: dict[str, list], label: str, colour: str) -> None
 
 def draw_attribution(profiles: dict[str, dict[str, Any]], path: Path) -> None:
     """The four terms of mean log tan(theta), visual minus text, stacked by layer; the dot is their sum."""
-    with svg(path, 1, len(profiles), (4.2 * len(profiles), 3.5)) as axes:
+    with _svg_file(path, 1, len(profiles), (4.2 * len(profiles), 3.5)) as axes:
         for axis, (name, profile) in zip(axes[0], profiles.items(), strict=True):
             terms = profile["attribution"]
             layers = range(len(terms["total"]["value"]))
@@ -96,8 +92,8 @@ def draw_attribution(profiles: dict[str, dict[str, Any]], path: Path) -> None:
 
 
 def draw_training(records: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Fig. 5: mean cosine over layers of each modality along training, one column a run."""
-    with svg(path, 1, len(records), (4.2 * len(records), 3.2)) as axes:
+    """Fig. 5: mean cosine over layers of each modality over training, one column per run."""
+    with _svg_file(path, 1, len(records), (4.2 * len(records), 3.2)) as axes:
         for axis, (name, lines) in zip(axes[0], records.items(), strict=True):
             for series, colour in COLOURS.items():
                 known = [line for line in lines if series in line]
@@ -107,3 +103,27 @@ def draw_training(records: dict[str, list[dict[str, Any]]], path: Path) -> None:
                 )
             axis.set(title=name, xlabel="step", ylabel="cosine between layers, mean over layers")
         axes[0, 0].legend()
+
+
+def draw_maps(maps: dict[int, list[list[float]]], path: Path) -> None:
+    """The mean map of every layer over all images, each on its own scale."""
+    if not maps:
+        return
+    with _svg_file(path, 1, len(maps), (2.2 * len(maps), 2.6)) as axes:
+        for axis, (layer, image) in zip(axes[0], maps.items(), strict=True):
+            axis.pcolormesh(image, cmap="viridis", vmin=0)  # vector cells: the file stays text
+            axis.set(title=f"layer {layer}", xticks=[], yticks=[], aspect="equal")
+            axis.invert_yaxis()
+
+
+def draw_rescale(found: dict[float, dict[str, Any]], path: Path) -> None:
+    """Each number against k."""
+    names = [name for name in RESCALE_NUMBERS if all(name in columns for columns in found.values())]
+    with _svg_file(path, 1, len(names), (3.2 * len(names), 3)) as axes:
+        for axis, name in zip(axes[0], names, strict=True):
+            order = sorted(found)
+            means = [found[factor][name]["mean"] for factor in order]
+            low, high = zip(*(found[factor][name]["ci95"] for factor in order), strict=True)
+            axis.plot(order, means, marker="o", markersize=3)
+            axis.fill_between(order, low, high, alpha=0.25, linewidth=0)
+            axis.set(title=name.replace("_", " "), xscale="log", xlabel="k")

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for Markdown files, from rows of cells; numbers with the paper's beside them."""
+"""Tables of text cells, printed and written as Markdown; the formats of their numbers; the paper's values."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from eval.run.files import write_text
 PAPER: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "paper_values.yaml").read_text(encoding="utf-8"))
 
 
-def show(title: str, heads: list[str], rows: list[list[str]], out: Path | None = None) -> None:
+def show_table(title: str, heads: list[str], rows: list[list[str]], out: Path | None = None) -> None:
     """Print a table; with `out`, write it as Markdown too."""
     table = Table(title=title)
     for position, head in enumerate(heads):
@@ -34,11 +34,12 @@ def _escape(cell: str) -> str:
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """A number to four decimals; a dash for what is not there."""
+    """Format a number with `digits` decimals; "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def spread(mean: float | None, std: float | None, digits: int = 4) -> str:
+    """Format mean ± standard deviation; "-" without a mean, the mean alone without a deviation."""
     return "-" if mean is None else number(mean, digits) + (f" ± {number(std, digits)}" if std is not None else "")
 
 

@@ -1,7 +1,7 @@
 """Streaming float64 moments and log histograms of many series at once, mergeable over batches and processes.
 
-The statistics of the paper's Tables 1-2 and Figs. 3-5 in constant memory: Chan's merge of mean and squared deviation,
-and 16 bins an octave, so that a quantile is off by at most 2.2 %.
+They give the statistics of the paper's Tables 1-2 and Figs. 3-5 in constant memory, by Chan's merge of means and
+squared deviations. The histograms have 16 bins per octave, so a quantile is off by at most 2.2 %.
 """
 
 from typing import Any
@@ -17,8 +17,8 @@ BINS = (HIGHEST - LOWEST) * BINS_PER_OCTAVE
 class Moments:
     """Count, mean, deviation, extremes and histogram of |x| for an array of series of shape S.
 
-    Values that are not finite are left out and counted in `skipped`. Nothing is changed in place: a measurement may
-    begin in inference mode and be merged outside of it.
+    Values that are not finite are counted in `skipped` and otherwise ignored. No tensor is changed in place, so that a
+    measurement can begin in inference mode and be merged outside it.
     """
 
     def __init__(self, *shape: int):
@@ -31,7 +31,7 @@ class Moments:
         self.histogram = torch.zeros(*shape, BINS, dtype=torch.int64)
 
     def add(self, values: Tensor) -> None:
-        """Take in values (*S, N)."""
+        """Add values [*S, N]."""
         values = values.detach().to("cpu", torch.float64)
         finite = values.isfinite()
         count = finite.sum(-1)
@@ -46,7 +46,7 @@ class Moments:
         self.histogram = self.histogram.scatter_add(-1, _bins(known.abs()), finite.long())
 
     def merge(self, other: "Moments") -> None:
-        """Join another's values, as if they had been added here."""
+        """Add the values of another, as if they had been added here."""
         self._join(other.count, other.mean, other.squares)
         self.skipped = self.skipped + other.skipped
         self.low = torch.minimum(self.low, other.low)
@@ -66,21 +66,21 @@ class Moments:
         return (self.squares / self.count.clamp_min(1)).sqrt()
 
     def quantile(self, share: float) -> Tensor:
-        """Quantile of |x| [*S], the middle of its bin on the log scale; NaN without values."""
+        """Quantile of |x|, [*S]: the middle of its bin on the log scale; NaN without values."""
         rank = (share * self.count).ceil().long().clamp_min(1)
         bins = (self.histogram.cumsum(-1) < rank[..., None]).sum(-1).clamp_max(BINS - 1)
         values = 2.0 ** (LOWEST + (bins.double() + 0.5) / BINS_PER_OCTAVE)
-        # a bin's middle may lie outside of what was seen
+        # the middle of a bin may lie outside the range of the values
         smallest, largest = self.low.clamp_min(0), torch.maximum(self.low.abs(), self.high.abs())
         return values.clamp(smallest, largest).where(self.count > 0, torch.nan)
 
     def share_above(self, limit: Tensor) -> Tensor:
-        """Share of values with |x| above `limit` [*S], to the width of a bin."""
+        """Share of values with |x| above `limit` [*S], [*S], to the width of a bin."""
         above = torch.arange(BINS) > _bins(limit.nan_to_num(0))[..., None]
         return (self.histogram * above).sum(-1) / self.count.clamp_min(1)
 
     def summary(self) -> dict[str, Any]:
-        """What a table shows of a single series of positive values; empty without values."""
+        """The statistics of a single series of positive values, as tables show them; empty without values."""
         if not int(self.count):
             return {}
         names = {"q01": 0.01, "q05": 0.05, "median": 0.5, "q95": 0.95, "q99": 0.99}
@@ -97,5 +97,5 @@ class Moments:
 
 
 def _bins(sizes: Tensor) -> Tensor:
-    """The bin of each |x|; what is smaller or larger than the range falls into its ends."""
+    """The bin of each |x|; values outside the range fall into the first and the last bin."""
     return ((sizes.clamp_min(2.0**LOWEST).log2() - LOWEST) * BINS_PER_OCTAVE).long().clamp(0, BINS - 1)

@@ -1,11 +1,20 @@
-"""The paper's theory, Eq. 8-21 (section 3 and Appendix B): each statement in closed form with its assumption.
+"""The paper's theory, Eq. 8-21 (section 3 and Appendix B): each statement in closed form, with its assumptions.
 
-The equations are a reconstruction: the paper's text is unambiguous about what they say, not about every symbol.
-`theory_checks.py` draws from the model that each one assumes and compares.
+The theory in four steps, in the order of the file: a layer rotates a long state less (Eq. 8-9); rotations in random
+directions shrink the expected cosine between visual and text states (Eq. 15-16, Lemma 1); with unequal norms it
+shrinks more, which is the lag (Eq. 17); attention then scores visual tokens lower (Eq. 18-21). `simulation.py` checks
+every step.
 
-Notation: a hidden state h of norm N = |h| and direction u; an update D of size a = |D| at the angle phi to h; its part
-across h has the random direction r; omega is the rotation that a layer gives to a state, Theta the angle between a
-visual and a text state.
+The equations are reconstructed: the paper's text leaves no doubt about their meaning, only about some symbols.
+
+Notation:
+    h, N, u     hidden state, its norm |h| and its direction
+    D, a, phi   update that a layer adds to h, its size |D| and its angle to h
+    r           direction of the part of D across h, random
+    omega       angle by which a layer rotates a state: tan(omega) is the `tangent` below
+    Theta       angle between a visual and a text state
+    gamma       retention: the factor by which a layer reduces the expected cos Theta
+    c           coherence: mean cosine between the rotations r of visual and text states
 """
 
 import math
@@ -20,7 +29,7 @@ Array = np.ndarray
 def paper_tangent(norm: float, update: float, phi: float) -> float:
     """Eq. 8 = 13: tan(omega) = a sin(phi) / N.
 
-    Assumes uniform update size and angle. It is the tangent of the rotation only at phi = 90 degrees.
+    Assumes uniform update size and angle. Only at phi = 90 degrees is it the tangent of the rotation.
     """
     return update * math.sin(phi) / norm
 
@@ -31,9 +40,9 @@ def exact_tangent(norm: float, update: float, phi: float) -> float:
 
 
 def tangent_ratio(visual_norm: float, text_norm: float) -> float:
-    """Eq. 9 = 14: tan(omega_v) / tan(omega_t) = N_t / N_v, below 1 where visual tokens are the longer ones.
+    """Eq. 9 = 14: tan(omega_v) / tan(omega_t) = N_t / N_v, below 1 if visual tokens are longer.
 
-    Assumes that both modalities have the same update size and angle.
+    Assumes the same update size and angle in both modalities.
     """
     return text_norm / visual_norm
 
@@ -44,16 +53,16 @@ def retention(tangent_v: float, tangent_t: float) -> float:
 
 
 def expected_cosine(cosine: float, tangent_v: float, tangent_t: float, coherence: float = 0.0) -> float:
-    """Eq. 15, and what it leaves out: E[cos Theta'] = gamma (cos Theta + tan(omega_v) tan(omega_t) c).
+    """Eq. 15 and the term that it omits: E[cos Theta'] = gamma (cos Theta + tan(omega_v) tan(omega_t) c).
 
     Eq. 15 is the case c = 0. Assumes E[r | u_v, u_t] = 0 for both (the paper's symmetric distribution) and that
-    c = E[r_v . r_t] is known; the paper needs c = 0 without saying so. In a transformer c is what attention does.
+    c = E[r_v . r_t] is known; the paper tacitly needs c = 0. In a transformer attention creates c.
     """
     return retention(tangent_v, tangent_t) * (cosine + tangent_v * tangent_t * coherence)
 
 
 def grown_norm(norm: float, update: float, layers: int) -> float:
-    """Norm behind `layers` updates across the state: N_L^2 = N_0^2 + L a^2."""
+    """Norm after `layers` updates across the state: N_L^2 = N_0^2 + L a^2."""
     return math.sqrt(norm**2 + layers * update**2)
 
 
@@ -68,7 +77,7 @@ def retention_over_layers(visual_norm: float, text_norm: float, update: float, l
 def cosine_over_layers(
     cosine: float, visual_norm: float, text_norm: float, update: float, layers: int, coherence: float = 0.0
 ) -> float:
-    """The recursion of `expected_cosine` at phi = 90 degrees, with the norms as they grow."""
+    """E[cos Theta] after all layers: the recursion of `expected_cosine` at phi = 90 degrees, with growing norms."""
     for layer in range(layers):
         visual, text = (update / grown_norm(norm, update, layer) for norm in (visual_norm, text_norm))
         cosine = expected_cosine(cosine, visual, text, coherence)
@@ -76,7 +85,7 @@ def cosine_over_layers(
 
 
 def break_even_coherence(visual_norm: float, text_norm: float, update: float, layers: int, cosine: float) -> float:
-    """The c above which lowering the visual norm to the text norm ends closer to text than leaving it; 1 if none."""
+    """The c above which lowering the visual norm to the text norm ends closer to text than not doing so; 1 if none."""
     low, high = 0.0, 1.0
     gain = lambda c: (  # noqa: E731
         cosine_over_layers(cosine, text_norm, text_norm, update, layers, c)
@@ -93,8 +102,8 @@ def break_even_coherence(visual_norm: float, text_norm: float, update: float, la
 def best_split(constraint: str, total: float, points: int = 9999) -> float:
     """Lemma 1: the share of the visual tangent (of its logarithm for "product") at which gamma is largest.
 
-    The lemma says one half. It is so at a fixed product of tangents, and at a fixed sum only up to a sum of 2. The
-    intervention of the paper fixes neither: it lowers N_v and leaves N_t.
+    The lemma states one half. This holds for a fixed product of the tangents, and for a fixed sum only up to 2. The
+    paper's intervention fixes neither: it lowers N_v and leaves N_t.
 
     Args:
         constraint: "product": T_v T_t = total; "sum": T_v + T_t = total.
@@ -114,8 +123,8 @@ def lag_angle(
 ) -> float:
     """Eq. 17: delta = arccos(E cos Theta_imb) - arccos(E cos Theta_bal), radians; norms (visual, text) at layer 0.
 
-    Positive against both norms at their geometric mean; negative against the intervention that is made, which lowers
-    the visual norm to that of text.
+    Positive if the balanced case has both norms at their geometric mean; negative if it is the paper's intervention,
+    which lowers the visual norm to that of text.
     """
     kept = [retention_over_layers(visual, text, update, layers) for visual, text in (imbalanced, balanced)]
     return math.acos(cosine * kept[0]) - math.acos(cosine * kept[1])
@@ -124,7 +133,7 @@ def lag_angle(
 def lagged_covariance(covariance: Array, delta: float) -> Array:
     """Eq. 18-19: C_imb = cos(delta) C_bal, so sigma_i(C_imb) = cos(delta) sigma_i(C_bal).
 
-    Assumes that what the visual state lost is uncorrelated with text: E[h_t h_perp'] = 0.
+    Assumes that what replaces the lost part of the visual state is uncorrelated with text: E[h_t h_perp'] = 0.
     """
     return math.cos(delta) * covariance
 
@@ -132,8 +141,8 @@ def lagged_covariance(covariance: Array, delta: float) -> Array:
 def largest_score(covariance: Array, radius: float = 1.0) -> float:
     """Eq. 20: max over |M|_2 <= R of Tr(M' C) = R sum_i sigma_i(C) (von Neumann), reached at M = R U V'.
 
-    The paper's norm of M is lost in its text; spectral is meant here. Any rotation of the visual states that is the
-    same for all of them leaves it unchanged, and a radius larger by 1 / cos(delta) restores it.
+    The text does not show which norm of M is meant; here it is the spectral norm. Rotating all visual states alike
+    leaves the score unchanged, and a radius larger by 1 / cos(delta) restores it.
     """
     return radius * float(np.linalg.svd(covariance, compute_uv=False).sum())
 
@@ -147,15 +156,15 @@ def best_projection(covariance: Array) -> Array:
 def signal_to_noise(signal: float, noise_mean: float, noise_std: float) -> float:
     """Eq. 21, read as (E[S_sig] - E[S_noise]) / std(S_noise); Eq. 10 is its first term.
 
-    Assumes noise of mean zero that the lag does not touch: for unit vectors its deviation is 1 / sqrt(d).
+    Assumes noise of mean zero that the lag does not change: for unit vectors its deviation is 1 / sqrt(d).
     """
     return (signal - noise_mean) / noise_std
 
 
 def log_tangent_fit(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
-    """How much of the measured log tan ratio over layers Eq. 9 explains: share of the total, and R^2 about zero.
+    """How much of the measured log tangent ratios, by layer, Eq. 9 explains: share of their sum, and R^2 about zero.
 
-    R^2 is of the prediction itself, nothing is fitted: below zero it is worse than predicting no asymmetry.
+    Nothing is fitted: an R^2 below zero means that the prediction is worse than predicting no asymmetry.
     """
     theory, data = np.asarray(predicted), np.asarray(measured)
     return {

@@ -1,4 +1,4 @@
-"""Eq. 9 against a measured profile: the rotation ratio that the norms alone predict."""
+"""Eq. 9 against a measured profile: how much of the difference in rotation do the norms alone predict?"""
 
 import math
 from typing import Any
@@ -8,9 +8,9 @@ from eval.diagnostics.theory.closed_form import log_tangent_fit
 
 
 def predicted_rotation(profile: dict[str, Any]) -> dict[str, Any]:
-    """Eq. 9 against a profile: per layer tan(omega_v) / tan(omega_t), predicted by the norms alone and measured.
+    """tan(omega_v) / tan(omega_t) by layer, predicted from the norms alone and measured, with their fit.
 
-    Geometric means over tokens, so that the attribution's terms multiply to the measured ratio exactly.
+    Ratios are of geometric means over tokens, so that the terms of the attribution multiply to the measured ratio.
 
     Raises:
         UserError: the profile has no angles of one modality.

@@ -1,7 +1,10 @@
-"""Monte-Carlo of every equation of `theory.py`: the estimate, its standard error, and whether the statement holds.
+"""Monte-Carlo simulations of the equations in `closed_form.py`: does each statement hold under its assumptions?
 
-A check either `holds` (the estimate is within 3 standard errors of the closed form) or is a case where the statement
-fails (it is further away): both are expected outcomes, written beside each check.
+Each function checks one part of the theory and returns `Check`s: a statement, its closed form, a simulated estimate.
+A statement `holds` if the estimate is within 3 standard errors of the closed form. Some statements are simulated where
+they should fail, because an assumption is violated; `Check.expected` tells which outcome is expected.
+
+States are numpy arrays [pairs, d]: row i of a visual and of a text array is one pair.
 """
 
 import math
@@ -14,20 +17,20 @@ from eval.diagnostics.theory import closed_form as theory
 from eval.diagnostics.theory.closed_form import Array
 
 
-LAYERS, UPDATE, ANGLE = 28, 1.0, 0.3  # the decoder of LLaVA-1.5 has 32, of Qwen2.5 and Llama-3.2-3B 28
+LAYERS, UPDATE, ANGLE = 28, 1.0, 0.3  # LLaVA-1.5's decoder has 32 layers, those of Qwen2.5 and Llama-3.2-3B have 28
 VISUAL, TEXT = 39.96, 1.08  # Table 2, LLaVA-1.5
 
 
 @dataclass(frozen=True)
 class Check:
-    """One statement against its simulation.
+    """One statement and its simulation.
 
     Attributes:
-        equation: of the paper.
+        equation: number in the paper.
         statement: in words.
-        predicted: the closed form.
+        predicted: value of the closed form.
         estimate, error: mean of the simulation and its standard error.
-        expected: whether the statement should hold under what was simulated.
+        expected: whether the statement should hold in this simulation.
     """
 
     equation: str
@@ -55,7 +58,7 @@ def _cosine(a: Array, b: Array) -> Array:
 
 
 class Simulation:
-    """Pairs of a visual and a text state in d dimensions, moved by random updates."""
+    """Pairs of a visual and a text state [pairs, d], moved by random updates."""
 
     def __init__(self, seed: int = 0, pairs: int = 4000, dim: int = 64):
         self.random = np.random.default_rng(seed)
@@ -65,7 +68,7 @@ class Simulation:
         return self.random.standard_normal((self.pairs, self.dim))
 
     def states(self, visual_norm: float, text_norm: float, angle: float) -> tuple[Array, Array]:
-        """Visual and text states at a given angle, in random directions."""
+        """Visual and text states of the given norms, at a given angle (radians), in random directions."""
         visual = _unit(self.normal())
         other = self._across(self.normal(), visual)
         return visual_norm * visual, text_norm * (math.cos(angle) * visual + math.sin(angle) * other)
@@ -73,7 +76,10 @@ class Simulation:
     def move(
         self, visual: Array, text: Array, sizes: tuple[float, float], phi: float = math.pi / 2, coherence: float = 0.0
     ) -> tuple[Array, Array]:
-        """One update each. With coherence c a direction across both states is shared: E[r_v . r_t] = c exactly."""
+        """Add one update of the given sizes to both states.
+
+        Both directions are mixed with a shared one across both states, so that E[r_v . r_t] = coherence.
+        """
         shared = self._across(self.normal(), visual, text)
         moved = []
         for state, size in ((visual, sizes[0]), (text, sizes[1])):
@@ -83,7 +89,7 @@ class Simulation:
         return moved[0], moved[1]
 
     def _across(self, x: Array, *others: Array) -> Array:
-        """Unit vectors of x without its parts along `others`."""
+        """x without its parts along `others` (Gram-Schmidt), scaled to unit length."""
         basis: list[Array] = []
         for other in others:
             for earlier in basis:
@@ -94,7 +100,7 @@ class Simulation:
         return _unit(x)
 
     def cosines(self, visual_norm: float, text_norm: float, coherence: float = 0.0) -> Array:
-        """cos(Theta) behind `LAYERS` layers."""
+        """cos(Theta) after `LAYERS` layers, [pairs]."""
         visual, text = self.states(visual_norm, text_norm, ANGLE)
         for _ in range(LAYERS):
             visual, text = self.move(visual, text, (UPDATE, UPDATE), coherence=coherence)
@@ -102,12 +108,12 @@ class Simulation:
 
 
 def _mean(values: Array) -> tuple[float, float]:
-    """Mean and standard error; the latter not below rounding, which is all that an identity varies by."""
+    """Mean and standard error. The error is at least 1e-12: identities vary by rounding alone."""
     return float(values.mean()), max(1e-12, float(values.std(ddof=1) / math.sqrt(len(values))))
 
 
 def rotation(seed: int = 0) -> list[Check]:
-    """Eq. 8-9, 13-14: update sizes vary around their mean."""
+    """Eq. 8-9, 13-14: how far one update rotates a state; update sizes vary around their mean."""
     simulation = Simulation(seed)
     visual, text = simulation.states(8.0, 1.0, 0.6)
     checks, tangents = [], {}
@@ -131,7 +137,7 @@ def rotation(seed: int = 0) -> list[Check]:
 
 
 def decay(seed: int = 0) -> list[Check]:
-    """Eq. 15-16 in one layer, with the tangent of Eq. 8 and the exact one, and with updates that share a direction."""
+    """Eq. 15-16 in one layer, with the tangent of Eq. 8 and with the exact one, and with correlated updates."""
     checks = []
     for phi in (90, 60, 120):
         simulation, radians = Simulation(seed), math.radians(phi)
@@ -157,7 +163,7 @@ def decay(seed: int = 0) -> list[Check]:
 
 
 def all_layers(seed: int = 0) -> list[Check]:
-    """Eq. 15-17 over all layers: the comparison of Lemma 1, and the intervention that the paper makes."""
+    """Eq. 15-17 over all layers, for the balanced case of Lemma 1 and for the paper's intervention."""
     middle = math.sqrt(VISUAL * TEXT)
     cases = {
         "imbalanced, LLaVA-1.5": (VISUAL, TEXT),
@@ -171,7 +177,7 @@ def all_layers(seed: int = 0) -> list[Check]:
         predicted = theory.retention_over_layers(*norms, UPDATE, LAYERS)
         checks.append(Check("15, 16", f"retention over {LAYERS} layers, {name}", predicted, *measured[name]))
     for name, expected in (("both at their geometric mean", True), ("visual lowered to text", False)):
-        # Eq. 10's E[S_imb] < E[S_bal], as the share of the balanced case's retention that is left
+        # Eq. 10, E[S_imb] < E[S_bal], and Eq. 17; errors of the two cosines propagate to the angles
         (a, a_error), (b, b_error) = measured["imbalanced, LLaVA-1.5"], measured[name]
         delta = theory.lag_angle(math.cos(ANGLE), cases["imbalanced, LLaVA-1.5"], cases[name], UPDATE, LAYERS)
         angles = [math.acos(value * math.cos(ANGLE)) for value in (a, b)]
@@ -189,7 +195,7 @@ def all_layers(seed: int = 0) -> list[Check]:
 
 
 def lemma() -> list[Check]:
-    """Lemma 1 under three constraints; the optimum is found on a grid, to half its width."""
+    """Lemma 1 under two constraints; the optimum is searched on a grid, whose spacing is the error."""
     width = 1e-4
     cases = (("product", 0.09, True), ("sum", 0.5, True), ("sum", 1.9, True), ("sum", 3.0, False))
     return [
@@ -199,14 +205,16 @@ def lemma() -> list[Check]:
 
 
 def attention(seed: int = 0) -> list[Check]:
-    """Eq. 18-21: correlated text and visual states; what the lag takes is random, or the same for all."""
+    """Eq. 18-21: attention between correlated text and visual states [count, d], with a random or a common lag."""
     random, dim, count, delta = np.random.default_rng(seed), 8, 20000, 0.7
+    # 1) Balanced states, and the same with a lag of delta in random directions
     mixing = [random.standard_normal((dim, dim)) / math.sqrt(dim) for _ in range(2)]
     latent = random.standard_normal((count, dim))
     text, visual = latent @ mixing[0].T, latent @ mixing[1].T
     balanced = mixing[0] @ mixing[1].T  # E[h_t h_v']
     lost = random.standard_normal((count, dim))
     lagged = math.cos(delta) * visual + math.sin(delta) * lost
+    # 2) Eq. 18-19: the singular values of their covariance
     left, _, right = np.linalg.svd(balanced)
     predicted = theory.lagged_covariance(balanced, delta)
     checks = []
@@ -215,6 +223,7 @@ def attention(seed: int = 0) -> list[Check]:
         value = float(np.linalg.svd(predicted, compute_uv=False)[i])
         statement = f"singular value {i + 1} of C_imb = cos(delta) that of C_bal"
         checks.append(Check("18, 19", statement, value, *_mean(samples)))
+    # 3) Eq. 20: the largest score, with a random lag, with the same lag for all, and with a larger radius
     best = theory.best_projection(balanced)
     scores = ((text @ best) * lagged).sum(-1)
     bound = theory.largest_score(predicted)
@@ -227,6 +236,7 @@ def attention(seed: int = 0) -> list[Check]:
     checks.append(Check("20", "it falls by cos(delta), the same lag for all", bound, *recovered, False))
     wider = _mean(((text @ (best / math.cos(delta))) * lagged).sum(-1))
     checks.append(Check("20", "a radius larger by 1 / cos(delta) restores it", whole, *wider))
+    # 4) Eq. 21: signal-to-noise
     noise = _unit(random.standard_normal((count, 64))) * _unit(random.standard_normal((count, 64)))
     checks.append(Check("21", "variance of the noise score = 1 / d", 1 / 64, *_mean(noise.sum(-1) ** 2)))
     ratio = _mean(scores / whole)

@@ -1,25 +1,20 @@
 """Draws a figure as SVG inside a page: no ids that clash, and the page's own colours, for light and for dark mode."""
 
-import io
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib
-
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
 from cycler import cycler
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
+
+from eval.run.svg import svg_axes
 
 
 INK = "#010203"  # stands for the colour of the page's text, as each of the series for a variable of its style sheet
 SERIES = tuple(f"#0102{number:02x}" for number in range(0x10, 0x18))
 RC: dict[Any, Any] = {
-    "svg.fonttype": "none",
     "font.size": 12,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
@@ -57,13 +52,9 @@ def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[
         title: what a screen reader says.
         size: inches; the page scales it.
     """
-    with matplotlib.rc_context(RC | {"svg.hashsalt": name}):
-        figure, axes = plt.subplots(figsize=size, layout="constrained")
-        draw(axes)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        plt.close(figure)
-    return Markup(_in_page(text.getvalue(), name, str(escape(title))))  # noqa: S704  matplotlib escapes its texts
+    with svg_axes(name, size, style=RC) as (axes, svg):
+        draw(axes[0, 0])
+    return Markup(_in_page(svg.getvalue(), name, str(escape(title))))  # noqa: S704  matplotlib escapes its texts
 
 
 def _in_page(svg: str, name: str, title: str) -> str:

@@ -9,17 +9,15 @@ from collections import defaultdict
 from typing import Any
 
 import torch
-from rich.progress import track
 
-from eval.data.image_sample import SAMPLE, Picture, in_benchmarks
-from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
-from eval.diagnostics.measure.attention import AttentionReader, box_shares
+from eval.data.image_sample import SAMPLE, ImageQuestion, in_benchmarks
+from eval.diagnostics.hooks.loading import load
+from eval.diagnostics.measure.attention import AttentionReader, attention_by_image
 from eval.diagnostics.measure.profile import profile_loaded
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.run.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -43,7 +41,7 @@ def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
     return found
 
 
-def pictures(run: FinishedRun) -> list[Picture]:
+def pictures(run: FinishedRun) -> list[ImageQuestion]:
     """The pictures of the profile, drawn with the diagnostics' seed from the benchmarks that were evaluated.
 
     Raises:
@@ -85,44 +83,37 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def attention(model: Any, processor: Any, sample: list[Picture]) -> dict[str, Any]:
-    """Attention of the question's tokens to the image, by picture and layer.
+def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[str, Any]:
+    """Attention of the question's tokens to the image, by image and layer.
 
     Returns:
-        `pictures`: those whose maps are kept, each with `id`, `maps` (layers, rows, columns; the sum of a map is 1)
-        and `inside`, by layer the share within the boxes (None without a box). `numbers`: by name, the mean over
-        layers and pictures of `mass` (share of attention that falls on the image), `inside`, and `area`, what uniform
-        attention would have inside, each with its 95 % interval over pictures.
+        `pictures`: the images whose maps are kept, each with `id`, `maps` [layers, rows, columns] (the sum of a map
+        is 1) and `inside`, by layer the share within the boxes (None without a box). `numbers`: by name, the mean over
+        layers and images of `mass` (share of attention that falls on the image), `inside`, and `area`, the share that
+        uniform attention would have inside, each with its 95 % interval over images.
     """
-    parts = anatomy(model)
-    attended = sorted(sample, key=lambda picture: not picture.boxes)[:ATTENDED]
-    shown = {picture.id for picture in of_each_benchmark(attended)}
+    attended = sorted(sample, key=lambda image: not image.boxes)[:ATTENDED]
+    shown = {image.id for image in of_each_benchmark(attended)}
     values: dict[str, list[float]] = defaultdict(list)
     kept = []
-    reader = AttentionReader()
-    with reader.reading(model, parts, special_ids(processor)):
-        for picture in track(attended, description="attention"):
-            inputs, size = inputs_of(processor, picture, model.device), picture.open().size
-            reader.begin(inputs, picture.boxes, size)
-            model(**inputs, use_cache=False)
-            values["mass"].append(_mean([numbers["mass"] for numbers in reader.numbers.values()]))
-            maps = list(reader.maps.values())
-            inside = None
-            if maps and picture.boxes:
-                covered = box_shares(picture.boxes, size, (len(maps[0]), len(maps[0][0])))
-                inside = [(share * covered).sum().item() for share in maps]
-                values["inside"].append(_mean(inside))
-                values["area"].append(covered.mean().item())
-            if picture.id in shown and maps:
-                rounded = [[[round(cell, 6) for cell in row] for row in share.tolist()] for share in maps]
-                kept.append({"id": picture.id, "maps": rounded, "inside": inside})
+    for image, reader in attention_by_image(model, processor, attended, AttentionReader()):
+        values["mass"].append(_mean([numbers["mass"] for numbers in reader.numbers.values()]))
+        maps = list(reader.maps.values())
+        inside = None
+        if reader.covered is not None:
+            inside = [(share * reader.covered).sum().item() for share in maps]
+            values["inside"].append(_mean(inside))
+            values["area"].append(reader.covered.mean().item())
+        if image.id in shown and maps:
+            rounded = [[[round(cell, 6) for cell in row] for row in share.tolist()] for share in maps]
+            kept.append({"id": image.id, "maps": rounded, "inside": inside})
     numbers = {name: _with_interval(torch.tensor(column)) for name, column in values.items()}
     return {"pictures": kept, "numbers": numbers}
 
 
-def of_each_benchmark(sample: list[Picture]) -> list[Picture]:
+def of_each_benchmark(sample: list[ImageQuestion]) -> list[ImageQuestion]:
     """The first pictures of each benchmark, as many of one as of another, in the order of the benchmarks."""
-    groups: dict[str, list[Picture]] = defaultdict(list)
+    groups: dict[str, list[ImageQuestion]] = defaultdict(list)
     for picture in sample:
         groups[picture.id.split("/")[0]].append(picture)
     each = -(-SHOWN // len(groups))

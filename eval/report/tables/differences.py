@@ -1,18 +1,14 @@
 """The figure beside Table 4: each arm's paired difference from the baseline arm, with intervals."""
 
-import io
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-
-
-matplotlib.use("svg")
-import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.run.files import write_text
+from eval.run.svg import svg_axes
 
 
 TITLES = {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"}
@@ -25,13 +21,9 @@ def draw_differences(rows: list[dict[str, Any]], path: Path) -> None:
         if row["delta"] is not None and row["benchmark"] in TITLES:
             label = row["method"] if row["seed"] is None else f"{row['method']}, seed {row['seed']}"
             arms.setdefault(label, []).append(row)
-    with matplotlib.rc_context({"svg.hashsalt": "table4", "svg.fonttype": "none"}):
-        figure, axes = plt.subplots(figsize=(9, 4), layout="constrained")
-        plot_differences(axes, arms, {})
-        text = io.StringIO()
-        figure.savefig(text, format="svg", metadata={"Date": None})
-        plt.close(figure)
-    write_text(path, text.getvalue())
+    with svg_axes("table4", (9, 4)) as (axes, svg):
+        plot_differences(axes[0, 0], arms, {})
+    write_text(path, svg.getvalue())
 
 
 def plot_differences(axes: Axes, arms: dict[str, list[dict[str, Any]]], colours: dict[str, str]) -> None:

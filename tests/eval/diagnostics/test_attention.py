@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.data.image_sample import Picture
+from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.commands.attention import draw_maps, show_attention
 from eval.diagnostics.hooks.loading import load
 from eval.diagnostics.measure.attention import AttentionReader, attention, attention_weights, box_shares, grid_of
+from eval.diagnostics.output.figures import draw_maps
+from eval.diagnostics.output.result_tables import show_attention
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import anatomy
 from tests.eval.diagnostics import more_families
@@ -37,7 +38,7 @@ def test_logits_are_those_of_eager_attention_to_the_bit(name):
     assert all(0 < numbers["mass"] < 1 and 0 <= numbers["entropy"] <= 1.0001 for numbers in reader.numbers.values())
 
 
-def test_numbers_of_known_weights():
+def test_the_numbers_are_those_of_the_attention_weights():
     model, inputs = more_families.tiny("llava")
     reader = AttentionReader()
     inside = box_shares(((0, 0, 14, 14),), (28, 28), (4, 4))
@@ -83,16 +84,16 @@ def test_shuffling_moves_visual_tokens_only():
     assert torch.equal(plain[0][0, visual].sort(0).values, shuffled[0][0, visual].sort(0).values)
 
 
-def test_grids():
+def test_visual_tokens_are_a_grid_if_square_or_if_the_processor_says_so():
     assert grid_of(16, {}) == (4, 4)
     assert grid_of(15, {}) is None
     assert grid_of(6, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
 
 
-def test_the_command_on_a_checkpoint(tiny_checkpoint, tmp_path):
-    picture = Picture("noise", lambda: Image.effect_noise((28, 28), 80).convert("RGB"), boxes=((0, 0, 14, 28),))
+def test_attention_within_boxes_is_tabulated_and_drawn(tiny_checkpoint, tmp_path):
+    image = ImageQuestion("noise", lambda: Image.effect_noise((28, 28), 80).convert("RGB"), boxes=((0, 0, 14, 28),))
     model, processor = load(str(tiny_checkpoint("baseline")))
-    found = attention(model, processor, [picture] * 3)
+    found = attention(model, processor, [image] * 3)
     assert found["plain"][0]["box"]["images"] == 3
     show_attention("tiny", found, tmp_path / "attention.md")
     draw_maps(found["maps"], tmp_path / "attention.svg")
@@ -100,11 +101,11 @@ def test_the_command_on_a_checkpoint(tiny_checkpoint, tmp_path):
     assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
 
 
-def test_a_corrupt_picture_is_named_and_the_rest_is_kept(tiny_checkpoint, tmp_path, monkeypatch):
+def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, tmp_path, monkeypatch):
     Image.effect_noise((28, 28), 80).save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_bytes(b"not a picture")
+    (tmp_path / "b.png").write_bytes(b"not an image")
     arguments = ["attention", str(tiny_checkpoint("baseline")), "--images", str(tmp_path), "--out", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *arguments])
-    with pytest.raises(UserError, match=r"1 pictures could not be read.*b\.png"):
+    with pytest.raises(UserError, match=r"1 images could not be read.*b\.png"):
         main()
     assert json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))["images"] == 1

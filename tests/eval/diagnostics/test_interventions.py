@@ -6,19 +6,19 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.data.image_sample import Picture
-from eval.diagnostics.commands.gradients import show_gradients
-from eval.diagnostics.commands.rescale import draw_rescale, show_rescale
+from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.hooks.loading import load
 from eval.diagnostics.measure.gradients import gradients, gradients_of
 from eval.diagnostics.measure.rescale import Rescaled, rescale
+from eval.diagnostics.output.figures import draw_rescale
+from eval.diagnostics.output.result_tables import show_gradients, show_rescale
 from modeling_aligned_llava.inspection.model_parts import anatomy
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 from tests.eval.diagnostics import more_families
 
 
-PICTURES = [
-    Picture(str(i), lambda i=i: Image.effect_noise((28, 28), 40 + 20 * i).convert("RGB"), answer="yes")
+IMAGES = [
+    ImageQuestion(str(i), lambda i=i: Image.effect_noise((28, 28), 40 + 20 * i).convert("RGB"), answer="yes")
     for i in range(3)
 ]
 
@@ -28,8 +28,8 @@ def checkpoint(tiny_checkpoint):
     return load(str(tiny_checkpoint("baseline")))
 
 
-def test_a_factor_of_1_changes_nothing(checkpoint, tmp_path):
-    found = rescale(*checkpoint, PICTURES, [0.1, 1.0, 10.0])
+def test_a_factor_of_1_changes_nothing_and_others_scale_the_visual_norm(checkpoint, tmp_path):
+    found = rescale(*checkpoint, IMAGES, [0.1, 1.0, 10.0])
     assert found[1.0]["divergence"]["mean"] == 0
     for factor in (0.1, 10.0):
         assert found[factor]["divergence"]["mean"] > 0
@@ -47,7 +47,7 @@ def test_a_factor_of_1_changes_nothing(checkpoint, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl", "gemma3", "llama4"])
-def test_rescaling_needs_no_family(name):
+def test_rescaling_works_in_every_family(name):
     model, inputs = more_families.tiny(name)
     parts = anatomy(model)
     with torch.no_grad():
@@ -56,10 +56,10 @@ def test_rescaling_needs_no_family(name):
     assert not torch.equal(one["logits"], tenth["logits"])
 
 
-def test_gwc_multiplies_what_flows_back_by_sqrt_d_over_s(checkpoint, tmp_path):
+def test_gwc_multiplies_the_gradient_through_the_norm_by_sqrt_d_over_s(checkpoint, tmp_path):
     model, processor = checkpoint
     before = {name: p.clone() for name, p in model.named_parameters()}
-    found = gradients(model, processor, PICTURES)
+    found = gradients(model, processor, IMAGES)
     text_norm = mean_embedding_norm(model.get_input_embeddings())
     width = model.get_input_embeddings().embedding_dim
     for group in ("|dL/dx|", "connector", "vision"):
@@ -78,7 +78,7 @@ def test_without_a_norm_gradients_are_those_of_a_plain_pass():
     found = gradients_of(model, anatomy(model), "none", inputs, 1.0, frozenset())
     model.zero_grad()
     labels = inputs["input_ids"].clone()
-    labels[:, :21] = -100  # up to the first token behind the image, which no text predicts
+    labels[:, :21] = -100  # up to the first token after the image, which no text predicts
     model(**inputs, labels=labels).loss.backward()
     squares = [p.grad.double().square().sum() for p in anatomy(model).connector.parameters()]
     assert found["connector"] == pytest.approx(sum(squares).sqrt().item(), rel=1e-5)

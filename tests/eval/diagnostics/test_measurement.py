@@ -1,4 +1,4 @@
-"""One function measures every family; numbers against a plain float64 computation on stored tensors."""
+"""One function measures every family; its numbers are those of a plain float64 computation on stored tensors."""
 
 import pickle
 
@@ -25,7 +25,7 @@ def measure(model, inputs, **kwargs):
 
 
 def layer_inputs(model, inputs):
-    """What enters layer 0, and the connector's rows, of one pass."""
+    """Layer 0's input and the connector's rows in one pass."""
     parts, states, rows = anatomy(model), [], []
     handles = [
         parts.layers[0].register_forward_pre_hook(
@@ -42,7 +42,7 @@ def layer_inputs(model, inputs):
     return states[0], [row for row in rows if isinstance(row, torch.Tensor)]
 
 
-def test_there_are_24_families():
+def test_at_least_24_families_are_covered():
     assert len(FAMILIES) >= 24
 
 
@@ -60,7 +60,7 @@ def test_every_family_is_measured(name):
         assert norms.count[QUANTITIES.index("norm")].tolist() == [int(norms.count[0, 0])] * (layers + 1)
         assert (norms.mean[QUANTITIES.index("norm")] > 0).all()
     assert found.stages["connector input"].count > 0
-    # without the id the same positions are found
+    # the same positions are found without the id
     states, rows = layer_inputs(model, inputs)
     by_value = visual_by_value(states if states.dim() == 3 else states[None], rows)
     indicators = 2 if name == "ovis2" else 0  # its <img> and </img> are rows of the visual vocabulary too
@@ -69,7 +69,7 @@ def test_every_family_is_measured(name):
 
 
 @pytest.mark.parametrize("build", [more_families.original_llava, more_families.context_token_model])
-def test_models_without_an_image_token_id(build):
+def test_visual_tokens_are_found_without_an_image_token_id(build):
     model, inputs, start, end = build()
     assert anatomy(model).image_token_id is None
     states, rows = layer_inputs(model, inputs)
@@ -82,7 +82,7 @@ def test_models_without_an_image_token_id(build):
 
 
 def stored(model, batches):
-    """What enters and leaves every layer, and which tokens are visual, collected by hand."""
+    """Inputs and outputs of every layer, collected by hand: each [layers, 1, all tokens, D]."""
     before, after = [], []
     for inputs in batches:
         pairs = []
@@ -93,19 +93,19 @@ def stored(model, batches):
             model(**inputs, use_cache=False)
         before.append(torch.stack([pair[0] for pair in pairs]).double())
         after.append(torch.stack([pair[1] for pair in pairs]).double())
-    return torch.cat(before, 2), torch.cat(after, 2)  # (layers, 1, all tokens, D)
+    return torch.cat(before, 2), torch.cat(after, 2)
 
 
 @pytest.fixture(scope="module")
-def pictures():
+def image_batches():
     model, inputs = more_families.tiny("llava")
     generator = torch.Generator().manual_seed(3)
     batches = [{**inputs, "pixel_values": torch.randn(1, 3, 28, 28, generator=generator)} for _ in range(21)]
     return model, batches
 
 
-def test_statistics_equal_a_float64_computation(pictures):
-    model, batches = pictures
+def test_statistics_equal_a_float64_computation(image_batches):
+    model, batches = image_batches
     before, after = stored(model, batches)
     found = Measurement(2)
     for inputs in batches:
@@ -127,8 +127,8 @@ def test_statistics_equal_a_float64_computation(pictures):
     assert found.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
 
 
-def test_merging_batches_gives_the_same(pictures):
-    model, batches = pictures
+def test_merging_batches_gives_the_same(image_batches):
+    model, batches = image_batches
     results = []
     for parts in (1, 3, 7):
         whole = Measurement(2)
@@ -150,9 +150,9 @@ def test_merging_batches_gives_the_same(pictures):
         assert len(other.images) == len(batches)
 
 
-def test_memory_grows_by_less_than_20_mb_over_1000_images(pictures):
-    """Of what is kept, only the sums by image grow; here as they would in a decoder of 32 layers."""
-    model, batches = pictures
+def test_memory_grows_by_less_than_20_mb_over_1000_images(image_batches):
+    """Only the sums by image grow; scaled here to a decoder of 32 layers."""
+    model, batches = image_batches
     sizes = []
     for count in (1, 11):
         found = Measurement(2)
@@ -165,8 +165,8 @@ def test_memory_grows_by_less_than_20_mb_over_1000_images(pictures):
     assert (sizes[1] - sizes[0]) / 10 < 2 * by_image + 2000
 
 
-def test_attribution_adds_up(pictures):
-    model, batches = pictures
+def test_the_terms_of_the_attribution_add_up(image_batches):
+    model, batches = image_batches
     found = measure(model, batches[0])
     means = {
         series: {name: found.layers[series].mean[row, :2].tolist() for row, name in enumerate(QUANTITIES)}
@@ -195,7 +195,7 @@ def test_features_injected_between_layers_are_seen():
         assert (found.layers["visual"].mean[QUANTITIES.index("injected"), 1] > 1e-3) == injected
 
 
-def test_models_whose_images_are_no_tokens():
+def test_models_without_visual_tokens_are_rejected():
     model, inputs = more_families.mllama()
     with pytest.raises(UserError, match="cross-attention"):
         measure(model, inputs)
@@ -205,8 +205,8 @@ def test_models_whose_images_are_no_tokens():
         anatomy(Qwen2ForCausalLM(Qwen2Config(**more_families.TEXT)))
 
 
-def test_coherence_is_the_mean_cosine_of_rotations(pictures):
-    model, batches = pictures
+def test_coherence_is_the_mean_cosine_of_rotations(image_batches):
+    model, batches = image_batches
     before, after = stored(model, batches[:1])
     found = measure(model, batches[0])
     update = after - before

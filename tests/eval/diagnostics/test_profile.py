@@ -1,4 +1,4 @@
-"""`profile` on checkpoints and pictures: numbers, intervals, JSON, and one clear line where something is wrong."""
+"""`profile` on checkpoints and images: numbers, intervals, JSON, and one clear line for every error."""
 
 import json
 import shutil
@@ -47,7 +47,7 @@ def test_a_layer_has_means_intervals_and_an_attribution_that_adds_up(tiny_checkp
     assert [len(visual[name]["mean"]) for name in ("norm", "cosine")] == [3, 2]
     for mean, (low, high) in zip(visual["norm"]["mean"], visual["norm"]["ci95"], strict=True):
         assert low <= mean <= high and low < high
-    assert "special" in found["layers"]  # <|im_start|> is no content
+    assert "special" in found["layers"]  # <|im_start|> is not content
     terms = found["attribution"]
     for layer in range(2):
         parts = sum(terms[name]["value"][layer] for name in ("norm", "update", "angle", "parallel"))
@@ -59,9 +59,9 @@ def test_a_layer_has_means_intervals_and_an_attribution_that_adds_up(tiny_checkp
 
 
 def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, monkeypatch, capsys):
-    (folder / "1.png").write_bytes(b"not a picture")
+    (folder / "1.png").write_bytes(b"not an image")
     out = folder / "profile.json"
-    with pytest.raises(UserError, match=r"1 pictures could not be read.*1\.png.*the rest is in"):
+    with pytest.raises(UserError, match=r"1 images could not be read.*1\.png.*the rest is in"):
         run(monkeypatch, "profile", tiny_checkpoint("norm"), "--images", folder, "--json", out)
     kept = json.loads(out.read_text(encoding="utf-8"))
     assert kept["image_ids"] == ["0.png", "2.png"]
@@ -69,10 +69,10 @@ def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, 
     assert "visual tokens at layer 0" in capsys.readouterr().out
 
 
-def test_what_cannot_be_measured_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path, monkeypatch):
+def test_every_error_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path, monkeypatch):
     bad, empty, whole = tmp_path / "bad", tmp_path / "empty", tiny_checkpoint("norm")
     bad.mkdir(), empty.mkdir()
-    (bad / "broken.png").write_bytes(b"not a picture")
+    (bad / "broken.png").write_bytes(b"not an image")
     Image.new("RGB", (8, 8)).save(tmp_path / "good.png")
     bare, partial = tmp_path / "bare", tmp_path / "partial"
     shutil.copytree(whole, bare, ignore=shutil.ignore_patterns("*.safetensors"))
@@ -83,7 +83,7 @@ def test_what_cannot_be_measured_is_one_line(tiny_checkpoint, tiny_backbones, tm
     good = tmp_path / "good.png"
     for model, images, line in (
         (whole, tmp_path / "absent", "there is no file or folder"),
-        (whole, empty, "no picture in"),
+        (whole, empty, "no image in"),
         (whole, bad, "broken.png cannot be read"),
         (tmp_path / "no-model", good, "cannot load .*no-model"),
         (tiny_backbones.qwen2, good, "is a text-only model"),
@@ -96,7 +96,7 @@ def test_what_cannot_be_measured_is_one_line(tiny_checkpoint, tiny_backbones, tm
 
 
 @pytest.mark.slow
-def test_two_real_processes(tiny_checkpoint, folder, tmp_path):
+def test_torchrun_with_two_processes_measures_what_one_does(tiny_checkpoint, folder, tmp_path):
     path, out = str(tiny_checkpoint("baseline")), tmp_path / "profile.json"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     arguments = ["-m", "eval.diagnostics", "profile", path, "--images", str(folder), "--json", str(out)]
@@ -108,8 +108,8 @@ def test_two_real_processes(tiny_checkpoint, folder, tmp_path):
         assert joined["layers"][series]["cosine"]["mean"] == pytest.approx(expected, rel=1e-12)
 
 
-def test_two_processes_measure_what_one_does(tiny_checkpoint, folder):
-    """Each takes every second picture; what they hold is pickled, gathered and merged."""
+def test_merged_measurements_are_those_of_one_process(tiny_checkpoint, folder):
+    """Each takes every second image; their measurements are pickled, gathered and merged."""
     import pickle
 
     from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
@@ -124,8 +124,8 @@ def test_two_processes_measure_what_one_does(tiny_checkpoint, folder):
     embedding = {"text embeddings": embedding_statistics(embedding_norms(parts.embedding))}
     for rank in range(2):
         with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
-            for picture in in_folder(folder, 64)[rank::2]:
-                model(**inputs_of(processor, picture, "cpu"))
+            for image in in_folder(folder, 64)[rank::2]:
+                model(**inputs_of(processor, image, "cpu"))
         shares.append(pickle.loads(pickle.dumps(measurement)))  # noqa: S301
     shares[0].merge(shares[1])
     joined = summarise(shares[0], embedding, {}, [], [])

@@ -35,11 +35,11 @@ def test_compare_names_the_first_number_that_differs(profiles, tmp_path, monkeyp
     assert found["text embeddings, mean"].within and found["connector input, mean"].within
     moved = json.loads(paths[1].read_text(encoding="utf-8")) | {"image_ids": ["other"]}
     paths[1].write_text(json.dumps(moved), encoding="utf-8")
-    with pytest.raises(UserError, match="different pictures"):
+    with pytest.raises(UserError, match="different images"):
         run(monkeypatch, "compare", *paths)
 
 
-def test_what_is_no_profile_is_refused(tmp_path, monkeypatch):
+def test_files_that_are_not_profiles_are_rejected(tmp_path, monkeypatch):
     (tmp_path / "old.json").write_text('{"schema": 0}', encoding="utf-8")
     (tmp_path / "text.json").write_text("no json", encoding="utf-8")
     for name, line in (("old.json", "schema version 1"), ("text.json", "is not JSON"), ("none.json", "there is no")):
@@ -73,7 +73,7 @@ def test_dynamics_draws_and_tabulates(profiles, tmp_path, monkeypatch):
         run(monkeypatch, "dynamics", "--out", out)
 
 
-def test_prediction_on_a_profile(profiles):
+def test_the_predicted_ratio_is_that_of_the_norms(profiles):
     found = predicted_rotation(profiles[0])
     visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
     assert found["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))

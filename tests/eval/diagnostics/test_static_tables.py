@@ -10,10 +10,10 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, SiglipVisionModel
 
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.commands.vocabulary import show_vocabulary
 from eval.diagnostics.hooks.loading import load_language
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics, largest_rows
 from eval.diagnostics.measure.vocabulary import check_vocabulary, looks_untrained, vocabulary
+from eval.diagnostics.output.result_tables import show_vocabulary
 from eval.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import anatomy
@@ -25,7 +25,9 @@ def run(monkeypatch, *arguments):
     main()
 
 
-def test_encoders(tiny_backbones, tiny_checkpoint, tiny_images, tmp_path, monkeypatch):
+def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
+    tiny_backbones, tiny_checkpoint, tiny_images, tmp_path, monkeypatch
+):
     models = [tiny_backbones.vision, tiny_checkpoint("baseline")]
     run(monkeypatch, "encoders", *models, "--images", tiny_images[0], "--out", tmp_path)
     found = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8"))
@@ -62,14 +64,14 @@ def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, mo
     assert [row["id"] for row in top] == norms.topk(3).indices.tolist()
 
 
-def test_gemma_scales_inside_the_module():
+def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
     model, _ = more_families.tiny("paligemma")
     embedding = model.get_input_embeddings()
     seen, stored = (embedding_statistics(embedding_norms(embedding, raw)) for raw in (False, True))
     assert seen["mean"] == pytest.approx(stored["mean"] * math.sqrt(32), rel=1e-3)
 
 
-def test_vocabulary_of_ovis(capsys):
+def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
     model, inputs = more_families.tiny("ovis2")
     parts = anatomy(model)
     found = vocabulary(model, parts, [inputs])
@@ -92,7 +94,7 @@ def test_an_untrained_table_has_the_norms_of_table_3():
     assert not looks_untrained(weight * torch.linspace(0.9, 1.1, 1024)[:, None])
 
 
-def test_parameters_at_the_start(tiny_checkpoint, tmp_path, monkeypatch):
+def test_an_untrained_norm_has_no_drift(tiny_checkpoint, tmp_path, monkeypatch):
     run(monkeypatch, "parameters", tiny_checkpoint("norm-gwc"), "--out", tmp_path)
     (found,) = json.loads((tmp_path / "parameters.json").read_text(encoding="utf-8")).values()
     assert found["relative_drift"] == pytest.approx(0, abs=1e-6)

@@ -1,4 +1,4 @@
-"""`study`: one command makes every table and figure of a run; the default sample is drawn from the benchmarks."""
+"""`study`: one command writes every table and figure of a run; its sample is drawn from the benchmarks."""
 
 import json
 import sys
@@ -10,22 +10,22 @@ from eval.diagnostics.__main__ import main
 from modeling_aligned_llava.errors import UserError
 
 
-def test_the_sample_is_the_same_at_every_draw(mirror_root):
+def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
     first, again = (in_benchmarks(mirror_root, 4) for _ in range(2))
-    assert [picture.id for picture in first] == [picture.id for picture in again]
+    assert [image.id for image in first] == [image.id for image in again]
     assert len(first) == 4
-    assert all(picture.open().mode == "RGB" for picture in first)
+    assert all(image.open().mode == "RGB" for image in first)
     whole = in_benchmarks(mirror_root, 10**6)
-    assert {picture.id.partition("/")[0] for picture in whole} == {"mmbench", "pope", "mmstar"}
-    assert all(picture.answer is not None for picture in whole if picture.id.startswith("pope"))
+    assert {image.id.partition("/")[0] for image in whole} == {"mmbench", "pope", "mmstar"}
+    assert all(image.answer is not None for image in whole if image.id.startswith("pope"))
     with pytest.raises(UserError, match="there is no folder"):
         in_benchmarks(mirror_root / "absent", 4)
 
 
-def test_every_table_and_figure(mirror_root, tiny_checkpoint, tmp_path, monkeypatch):
-    for arm in ("baseline", "norm"):
-        (tmp_path / "checkpoints" / arm).mkdir(parents=True)
-        (tmp_path / "checkpoints" / arm / "stage2").symlink_to(tiny_checkpoint(arm))
+def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_path, monkeypatch):
+    for method in ("baseline", "norm"):
+        (tmp_path / "checkpoints" / method).mkdir(parents=True)
+        (tmp_path / "checkpoints" / method / "stage2").symlink_to(tiny_checkpoint(method))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mirrors").symlink_to(mirror_root)
     monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
