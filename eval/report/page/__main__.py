@@ -18,11 +18,11 @@ from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.page import measurements, score_table, settings
 from eval.report.page.attention_overlays import Overlay, overlays
 from eval.report.page.examples import examples
-from eval.report.page.inline_svg import Figure, inline_svg, series
+from eval.report.page.inline_svg import Drawing, inline_svg, series
 from eval.report.page.layer_curves import layer_curves
 from eval.report.page.summary import summary
 from eval.report.page.training_curves import LEDGER, training
-from eval.report.tables.differences import TITLES, plot_differences
+from eval.report.tables.differences import HEADINGS, plot_differences
 from eval.report.tables.table4 import columns
 from eval.run.files import write_text
 from modeling_aligned_llava.errors import UserError, run_main
@@ -103,11 +103,11 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
+def _differences(run: FinishedRun, colours: dict[str, int]) -> Drawing | None:
     compared = {
         name: found
         for name, cells in run.cells.items()
-        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in TITLES])
+        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in HEADINGS])
     }
     if not compared:
         return None
@@ -119,7 +119,7 @@ def _differences(run: FinishedRun, colours: dict[str, int]) -> Figure | None:
         axes.set_ylabel("points")
 
     svg = inline_svg("differences", title, draw, (9, 4))
-    return Figure(title, svg, [], [])
+    return Drawing(title, svg, [], [])
 
 
 def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from eval.report.page.inline_svg import Figure, inline_svg, series
+from eval.report.page.inline_svg import Drawing, inline_svg, series
 
 
 STYLES = {"visual": "-", "text": "--"}
@@ -17,7 +17,7 @@ QUANTITIES = {
 }
 
 
-def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -> list[Figure]:
+def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -> list[Drawing]:
     """One figure per quantity; the last point of the norm is the output of the last layer.
 
     Args:
@@ -25,7 +25,7 @@ def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -
         colours: model name -> number of its series, the same in all figures.
     """
     return [
-        Figure(
+        Drawing(
             title,
             inline_svg(
                 f"layers-{name}", f"{title}: {', '.join(profiles)}", _draw(name, logarithmic, profiles, colours)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from eval.report.card import stage_folders
 from eval.report.finished_run import FinishedRun
-from eval.report.page.inline_svg import Figure, inline_svg, series
+from eval.report.page.inline_svg import Drawing, inline_svg, series
 
 
 POINTS = 300  # per curve; longer logs are thinned evenly
@@ -27,7 +27,7 @@ class Stage:
     """The figures of one training stage, its gradient ledger, and how often it was clipped."""
 
     name: str
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[Drawing] = field(default_factory=list)
     ledger: list[list[Any]] = field(default_factory=list)
     clipping: list[str] = field(default_factory=list)
 
@@ -101,7 +101,7 @@ def _ledger(model: str, log: Log) -> list[list[Any]]:
     return rows
 
 
-def _cosines(stage: str, probes: dict[str, Log], colours: dict[str, int]) -> list[Figure]:
+def _cosines(stage: str, probes: dict[str, Log], colours: dict[str, int]) -> list[Drawing]:
     curves, numbers = {}, {}
     for model, log in probes.items():
         for tokens in ("visual", "text"):
@@ -116,13 +116,15 @@ def _cosines(stage: str, probes: dict[str, Log], colours: dict[str, int]) -> lis
     )
 
 
-def _figure(title: str, name: str, curves: Curves, colours: dict[str, int], logarithmic: bool = False) -> list[Figure]:
+def _figure(
+    title: str, name: str, curves: Curves, colours: dict[str, int], logarithmic: bool = False
+) -> list[Drawing]:
     curves = {label: points for label, points in curves.items() if points}
     if not curves:
         return []
     rows = [[label, step, value] for label, points in curves.items() for step, value in _thinned(points, LINES)]
     svg = inline_svg(name, f"{title}: {'; '.join(curves)}", _draw(curves, colours, logarithmic))
-    return [Figure(title, svg, ["curve", "step", "value"], rows)]
+    return [Drawing(title, svg, ["curve", "step", "value"], rows)]
 
 
 def _draw(curves: Curves, colours: dict[str, int], logarithmic: bool) -> Callable[[Axes], None]:
