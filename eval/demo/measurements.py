@@ -1,4 +1,4 @@
-"""What the demo measures on an image: the attention behind each word of an answer (paper Appendix G), and the norms of
+"""What the demo measures on an image: the attention at each word of an answer (paper Appendix G), and the norms of
 visual and text tokens by layer (paper section 4), with the tools of `eval.diagnostics`.
 """
 

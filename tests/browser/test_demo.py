@@ -1,4 +1,4 @@
-"""The demo in a browser: two models answer an upload; what is no picture, or too large a one, is refused kindly."""
+"""The demo in a browser: two models answer an upload; a file that is not an image, or too large, is refused."""
 
 import os
 import re
@@ -56,7 +56,7 @@ def upload(page, path: Path) -> None:
     page.locator("#upload input[type=file]").set_input_files(path)
 
 
-def picture(path: Path, colour: str = "blue") -> Path:
+def write_image(path: Path, colour: str = "blue") -> Path:
     image = Image.new("RGB", (120, 80), "white")
     image.paste(colour, (10, 10, 50, 50))
     image.save(path)
@@ -85,7 +85,7 @@ def assert_answered(page) -> None:
 
 
 def test_two_models_answer_an_upload_and_each_word_has_its_overlay(opened, tmp_path):
-    upload(opened, picture(tmp_path / "blue.png"))
+    upload(opened, write_image(tmp_path / "blue.png"))
     playwright.expect(opened.locator("#image img")).to_be_visible()
     ask(opened, "Describe the image.")
     assert_answered(opened)
@@ -99,7 +99,7 @@ def test_two_models_answer_an_upload_and_each_word_has_its_overlay(opened, tmp_p
     playwright.expect(opened.locator("#overlay-0 img")).not_to_have_attribute("src", before)
 
 
-def test_what_cannot_be_used_is_said_and_the_next_picture_is_answered(opened, demo, tmp_path):
+def test_a_bad_upload_is_refused_and_the_next_image_is_answered(opened, demo, tmp_path):
     def refused(path: Path, message: str) -> None:
         upload(opened, path)
         toast = opened.get_by_test_id("toast-body").filter(has_text=message)
@@ -112,21 +112,21 @@ def test_what_cannot_be_used_is_said_and_the_next_picture_is_answered(opened, de
     toast = opened.get_by_test_id("toast-body").filter(has_text="Upload or choose an image first")
     playwright.expect(toast).to_be_visible()
     toast.get_by_test_id("toast-close").click()
-    (tmp_path / "letter.txt").write_text("Dear reader, I am no picture.")
+    (tmp_path / "letter.txt").write_text("Dear reader, I am not an image.")
     refused(tmp_path / "letter.txt", "Invalid file type")
-    (tmp_path / "letter.png").write_text("Dear reader, I am no picture.")
+    (tmp_path / "letter.png").write_text("Dear reader, I am not an image.")
     refused(tmp_path / "letter.png", "The image cannot be read as an image")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "large.png")
     before = most_memory(demo[0])
     refused(tmp_path / "large.png", "The image has far more than 100000000 pixels")
     assert most_memory(demo[0]) - before < 200_000_000  # decoded to RGB it would be 1.2 GB
-    upload(opened, picture(tmp_path / "good.png", "green"))
+    upload(opened, write_image(tmp_path / "good.png", "green"))
     playwright.expect(opened.locator("#image img")).to_be_visible()
     ask(opened, "What colour is the square?")
     assert_answered(opened)
 
 
-def test_a_picture_can_be_picked(opened):
+def test_an_example_can_be_chosen(opened):
     opened.locator("#examples .thumbnail-item").first.click()
     playwright.expect(opened.locator("#image img")).to_be_visible()
     ask(opened, "What colour is the image?")

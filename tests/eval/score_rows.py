@@ -23,7 +23,7 @@ def nine(right: int, **changes: Any) -> dict[str, Any]:
 
 def four_models() -> list[dict[str, Any]]:
     """Rows of scores.json: norm beats the baseline, norm-gwc equals it but for a failure, lm is a language model."""
-    arms = [
+    models = [
         EvaluatedModel("baseline", "toy", "baseline", 42),
         EvaluatedModel("norm", "toy", "norm", 42),
         EvaluatedModel("norm-gwc", "toy", "norm-gwc", 42),
@@ -37,7 +37,7 @@ def four_models() -> list[dict[str, Any]]:
         "norm-gwc": nine(20, ocrbench=failed),
         "lm": {b.key: result(22) if b.harness == "lm-eval" else absent for b in BENCHMARKS},
     }
-    return score_rows(arms, results, "baseline")
+    return score_rows(models, results, "baseline")
 
 
 def cell(rows: list[dict[str, Any]], method: str, benchmark: str, source: str = "measured") -> dict[str, Any]:

@@ -142,7 +142,7 @@ def _overlays(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> tuple[li
     if not any("attention" in found for found in measured.values()):
         return [], "Attention was not measured for any model."
     try:
-        found = overlays(measurements.pictures(run), measured)
+        found = overlays(measurements.image_sample(run), measured)
     except UserError as error:
         return [], f"The images cannot be shown: {without_paths(str(error))}."
     note = "The visual tokens of these models do not form a single grid, so there is no map to lay over an image."

@@ -21,9 +21,9 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
-PROFILED = 48  # pictures of the profile
-ATTENDED = 24  # of them, those with a box first, whose attention is measured
-SHOWN = 6  # of those, as many of each benchmark as can be, whose attention is drawn
+PROFILED = 48  # images for the profile
+ATTENDED = 24  # of these, images for attention, those with a box first
+SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
 SCHEMA = 1
 
 
@@ -41,8 +41,8 @@ def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
     return found
 
 
-def pictures(run: FinishedRun) -> list[ImageQuestion]:
-    """The pictures of the profile, drawn with the diagnostics' seed from the benchmarks that were evaluated.
+def image_sample(run: FinishedRun) -> list[ImageQuestion]:
+    """The images for the profile, drawn with the diagnostics' seed from the benchmarks that were evaluated.
 
     Raises:
         UserError: there are none.
@@ -52,7 +52,7 @@ def pictures(run: FinishedRun) -> list[ImageQuestion]:
         raise UserError("the data root is gone")
     keys = tuple(key for key in SAMPLE if key in run.record["data"]["tasks"])
     if not keys:
-        raise UserError("none of MMBench, POPE and MM-Star was evaluated: there is no picture to look at")
+        raise UserError("none of MMBench, POPE and MM-Star was evaluated, so there are no images to measure on")
     return in_benchmarks(root, PROFILED, keys=keys)
 
 
@@ -71,7 +71,7 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
         raise UserError("its checkpoint is gone")
     if hash_checkpoint(checkpoint) != weights:
         raise UserError("its checkpoint is no longer the one that was evaluated")
-    sample = pictures(run)
+    sample = image_sample(run)
     model, processor = load(str(checkpoint), run.record["settings"]["trust_remote_code"])
     measured = {
         "inputs": inputs,
@@ -112,12 +112,12 @@ def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[s
 
 
 def of_each_benchmark(sample: list[ImageQuestion]) -> list[ImageQuestion]:
-    """The first pictures of each benchmark, as many of one as of another, in the order of the benchmarks."""
+    """The first images of each benchmark, equally many of each, in the order of the benchmarks."""
     groups: dict[str, list[ImageQuestion]] = defaultdict(list)
-    for picture in sample:
-        groups[picture.id.split("/")[0]].append(picture)
+    for asked in sample:
+        groups[asked.id.split("/")[0]].append(asked)
     each = -(-SHOWN // len(groups))
-    return [picture for key in SAMPLE for picture in groups[key][:each]][:SHOWN]
+    return [asked for key in SAMPLE for asked in groups[key][:each]][:SHOWN]
 
 
 def _mean(values: list[float]) -> float:

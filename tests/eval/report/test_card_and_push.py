@@ -32,7 +32,7 @@ def write(path, content):
 
 @pytest.fixture
 def results(tiny_checkpoint, tmp_path):
-    """A run with two arms; MMStar failed. Returns (run folder, checkpoint of norm-gwc)."""
+    """A run with two models; MMStar failed. Returns (run folder, checkpoint of norm-gwc)."""
     run = tmp_path / "results/toy"
     for method in ("baseline", "norm-gwc"):
         stage1, stage2 = (run / "checkpoints" / method / stage for stage in ("stage1", "stage2"))
@@ -61,9 +61,9 @@ def results(tiny_checkpoint, tmp_path):
     }
     write(run / "run.json", record)
     failed = {"status": "failed", "reason": f"ValueError: {PRIVATE}/a | b"}
-    arms = [EvaluatedModel(name, "toy", name, 42) for name in models]
+    evaluated = [EvaluatedModel(name, "toy", name, 42) for name in models]
     scores = {"baseline": nine(20), "norm-gwc": nine(30, mmstar=failed)}
-    write(run / "scores.json", score_rows(arms, scores, "baseline"))
+    write(run / "scores.json", score_rows(evaluated, scores, "baseline"))
     return run, folders["norm-gwc"]
 
 

@@ -219,8 +219,8 @@ def test_measurements_are_those_of_the_diagnostics(tmp_path, tiny_llava):
     assert found["profile"]["ratio"] == pytest.approx(profile(str(tiny_llava), sample)["ratio"])
     numbers = found["attention"]["numbers"]
     assert 0 < numbers["mass"]["mean"] < 1 and numbers["mass"]["pictures"] == 12
-    for picture in found["attention"]["pictures"]:
-        for layer, inside in zip(picture["maps"], picture["inside"], strict=True):
+    for kept in found["attention"]["pictures"]:
+        for layer, inside in zip(kept["maps"], kept["inside"], strict=True):
             assert sum(map(sum, layer)) == pytest.approx(1, abs=1e-4)
             assert layer[0][0] * 0.5 < inside < 1  # the box covers most of the first of four cells
 
@@ -242,4 +242,4 @@ def test_without_boxes_maps_are_kept_and_no_share_is_claimed(tmp_path, tiny_llav
     (tmp_path / "data" / "mirrors" / "boxes.json").unlink()
     attention = measurements.measure(run)["baseline"]["attention"]
     assert len(attention["pictures"]) == measurements.SHOWN and set(attention["numbers"]) == {"mass"}
-    assert all(picture["inside"] is None for picture in attention["pictures"])
+    assert all(kept["inside"] is None for kept in attention["pictures"])

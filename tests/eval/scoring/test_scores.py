@@ -36,9 +36,9 @@ def test_the_average_needs_all_nine(rows):
 
 
 def test_seeds_are_compared_with_the_baseline_of_the_same_seed():
-    arms = [EvaluatedModel(f"{m}-{s}", "toy", m, s) for m in ("baseline", "norm") for s in (1, 2)]
+    models = [EvaluatedModel(f"{m}-{s}", "toy", m, s) for m in ("baseline", "norm") for s in (1, 2)]
     results = {"baseline-1": nine(10), "baseline-2": nine(20), "norm-1": nine(20), "norm-2": nine(20)}
-    rows = score_rows(arms, results, "baseline")
+    rows = score_rows(models, results, "baseline")
     deltas = {
         r["seed"]: r["delta"]
         for r in rows
@@ -56,11 +56,11 @@ def test_the_papers_rows_are_its_own(rows):
 
 
 def test_further_benchmarks_stand_behind_the_average():
-    arms = [EvaluatedModel("baseline", "toy", "baseline", 42), EvaluatedModel("norm", "toy", "norm", 42)]
+    models = [EvaluatedModel("baseline", "toy", "baseline", 42), EvaluatedModel("norm", "toy", "norm", 42)]
     results = {"baseline": nine(20, mmlu_5shot=result(1)), "norm": nine(36, mmlu_5shot=result(39))}
     rows, without = (
-        score_rows(arms, results, "baseline"),
-        score_rows(arms, {"baseline": nine(20), "norm": nine(36)}, "baseline"),
+        score_rows(models, results, "baseline"),
+        score_rows(models, {"baseline": nine(20), "norm": nine(36)}, "baseline"),
     )
     further = cell(rows, "norm", "mmlu_5shot")
     assert further["p_value"] < 1e-6 and further["p_holm"] is None and tables.is_significant(further)
