@@ -13,10 +13,10 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from eval.report.page import __main__ as page
-from eval.report.tables import table4 as tables
+from eval.report.page.report import write_report
+from eval.report.tables.all_tables import write_tables
 from eval.run.files import write_json
-from eval.scoring.scores import Arm
+from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
 from eval.suite.runner import Runner, only_writer, places
 from eval.suite.schedule import Children, Place, Step, run_steps
@@ -78,7 +78,7 @@ def trained_arms(run: Path, methods: list[str], seeds: list[int]) -> tuple[suite
         for method in methods:
             name = method if seed == SEED else f"{method}-seed{seed}"
             folder = run / "checkpoints" / name / "stage2"
-            models[name] = (Arm(name, TOY, method, seed), folder.resolve(), True)
+            models[name] = (EvaluatedModel(name, TOY, method, seed), folder.resolve(), True)
             options = ["--backbone", TOY, "--method", method, "--seed", str(seed), "--output-root", str(run)]
             log = run / "logs" / f"train.{method}.{seed}.log"
             for stage in STAGES:
@@ -119,9 +119,9 @@ def main() -> None:
         write_json(run / "run.json", suite.describe_run(args, models, jobs))
         suite.write_scores(args, models, jobs, baseline)
     say("4 tables")
-    tables.write(run)
+    write_tables(run)
     say("5 report")
-    page.write(run)
+    write_report(run)
     sys.exit(0 if ok else 1)
 
 
