@@ -55,8 +55,6 @@ def parser() -> argparse.ArgumentParser:
 
 # NAME -> (model, checkpoint folder, whether it is multimodal)
 Models = dict[str, tuple[scores.EvaluatedModel, Path, bool]]
-    str, tuple[scores.EvaluatedModel, Path, bool]
-]  # NAME -> (model, checkpoint folder, whether it is multimodal)
 
 
 def read_models(arguments: list[str], backbone: str | None, seed: int | None) -> Models:

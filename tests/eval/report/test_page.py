@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from eval.report.finished_run import FinishedRun
-from eval.report.page import measurements
+from eval.report.page import __main__, measurements
 from eval.report.page import report as page
 from modeling_aligned_llava.errors import UserError
 from tests.eval.report.stand_in import QUESTIONS, write_run
@@ -44,11 +44,11 @@ def made(folder, measured=None):
 def test_a_whole_run_is_measured_once_and_the_page_is_the_same_to_the_byte(tmp_path, tiny_llava, monkeypatch, capsys):
     folder = write_run(tmp_path / "run", tiny_llava)
     monkeypatch.setattr("sys.argv", ["page", str(folder)])
-    page.main()
+    __main__.main()
     first = (folder / "report.html").read_bytes()
     monkeypatch.setattr(measurements, "load", None)  # measuring again would fail
     (folder / "report.html").unlink()
-    page.main()
+    __main__.main()
     assert (folder / "report.html").read_bytes() == first
     found = Text(first.decode())
     overlays = [attributes for tag, attributes in found.elements if attributes.get("class") == "shade"]
@@ -158,4 +158,4 @@ def test_without_the_data_root_answers_have_no_images(tmp_path):
 def test_a_run_without_scores_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", str(tmp_path)])
     with pytest.raises(UserError, match=r"scores\.json; evaluate the run first"):
-        page.main()
+        __main__.main()
