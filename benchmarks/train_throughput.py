@@ -47,7 +47,7 @@ RATES = {1: {"multi_modal_projector": 1e-3}, 2: {"^model|^lm_head": 1e-5}}
 FROZEN = {1: ["vision_tower", "language_model", "lm_head"], 2: [r"vision_tower\.(head|post_layernorm)\."]}
 # Changes to ours in the ablation; `packed_rows` and the cache are off by default.
 FLAGS: dict[str, dict[str, Any]] = {
-    "without compact_head": {"compact_head": False},
+    "without labelled_logits_only": {"labelled_logits_only": False},
     "without dropped vision layers": {"drop_unused": False},
     "without length grouping": {"group": False},
     "with packed_rows": {"packed": True},
@@ -136,7 +136,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
             train_dataset=data.dataset,
             data_collator=collator,
             parameter_groups=groups,
-            compact_head=flags.get("compact_head", True),
+            labelled_logits_only=flags.get("labelled_logits_only", True),
             feature_cache=cache,
             **shared,
         )
@@ -303,7 +303,7 @@ def main() -> None:
             if args.device == "cuda"
             else {}
         ),
-        "on_cuda": "TRL's head is compact there already: without compact_head nothing changes",
+        "on_cuda": "TRL's head is compact there already: without labelled_logits_only nothing changes",
         "shape": {
             "name": args.shape,
             "device": args.device,

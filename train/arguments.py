@@ -1,140 +1,321 @@
-"""What a stage is told: `RunArguments` (ours) beside TRL's `SFTConfig`, from one YAML file and the command line."""
+"""The settings of a stage, from one YAML file and the command line: ours in five groups, and TRL's `SFTConfig`."""
 
 import json
 import os
 import warnings
 from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import torch
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.methods import method_fields
+from train.stage_folder import peek_settings
+
+
+RENAMED = {"held_out": "eval_rows", "compact_head": "labelled_logits_only"}  # old name -> new name
 
 
 @dataclass
-class RunArguments:
-    """Settings of a stage that TRL does not know. Texts may hold `{method}`, the name of the arm."""
+class ModelArguments:
+    """What is trained: a method, and the backbones (stage 1) or the checkpoint (stage 2) to start from."""
 
-    method: str = field(metadata={"help": "the arm, named in configuration/methods.yaml"})
-    data_path: str = field(
-        metadata={"help": "LLaVA's .json or .jsonl, .parquet or a folder of it, a Hub id, or a mixture in a .yaml"}
+    _argument_group_name: ClassVar[str] = "model"
+
+    method: str = field(
+        metadata={
+            "help": "Name of the method, as listed in `configuration/methods.yaml`. `{method}` in the value of any "
+            "other setting is replaced by this name."
+        }
     )
-    global_batch_size: int = field(metadata={"help": "rows a step over all processes; accumulation follows from it"})
-    # without None the parser would take it for a plain dict, which no command line can give
-    learning_rates: dict | str | None = field(metadata={"help": "{regex over parameter names: learning rate}"})
-    frozen: list[str] = field(default_factory=list, metadata={"help": "regexes of parameters that are not trained"})
-    image_folder: str | None = field(default=None, metadata={"help": "root folder of the images named in the data"})
-    bad_rows_limit: float = field(
-        default=0.001, metadata={"help": "share of rows that may be unusable; the others are in quarantine.jsonl"}
+    vision_tower: str | None = field(
+        default=None, metadata={"help": "Path or Hub id of the vision tower that stage 1 assembles the model from."}
     )
-    streaming: bool = field(
-        default=False, metadata={"help": "read parquet or a Hub dataset while training, without storing it"}
+    language_model: str | None = field(
+        default=None, metadata={"help": "Path or Hub id of the language model that stage 1 assembles the model from."}
     )
-    data_cache: str | None = field(
-        default=None, metadata={"help": "folder for prepared rows; default: in the cache of `datasets`"}
-    )
-    prompt_format: str = field(
-        default="chat", metadata={"help": "plain: image, caption, end (stage 1); chat: the chat template"}
-    )
-    dataset: str | None = field(
-        default=None, metadata={"help": "what the data is, a Hub id if it has one: for the card"}
-    )
-    vision_tower: str | None = field(default=None, metadata={"help": "stage 1: folder or Hub id of the vision tower"})
-    language_model: str | None = field(default=None, metadata={"help": "stage 1: folder or Hub id of the decoder"})
     chat_template: str | None = field(
-        default=None, metadata={"help": "stage 1: a shipped chat template; default: the decoder's own"}
+        default=None,
+        metadata={
+            "help": "Name of a chat template shipped with `modeling_aligned_llava`, for the model that stage 1 "
+            "assembles. If None, the language model's own template is used."
+        },
     )
-    model_name_or_path: str | None = field(default=None, metadata={"help": "stage 2: the checkpoint to go on from"})
-    lora: dict | str | None = field(default=None, metadata={"help": "stage 2: adapters, as peft's LoraConfig"})
-
-    compact_head: bool = field(default=True, metadata={"help": "logits only where there are labels, on a CPU too"})
-    packed_rows: bool = field(
-        default=False, metadata={"help": "the rows of a micro-batch in one sequence without padding or cross-talk"}
+    model_name_or_path: str | None = field(
+        default=None,
+        metadata={
+            "help": "Path of the stage-1 checkpoint that stage 2 starts from. It must have been trained with the same "
+            "method."
+        },
     )
     attn_implementation: str | None = field(
-        default=None, metadata={"help": "sdpa (default), flash_attention_2, flex_attention: the last two for packing"}
+        default=None,
+        metadata={
+            "help": "Attention implementation of the language model, such as `sdpa`, `flash_attention_2` or "
+            "`flex_attention`. If None, transformers chooses, normally `sdpa`. With `packed_rows`, the last two skip "
+            "the blocks between rows."
+        },
     )
-    feature_cache: str | None = field(
-        default=None, metadata={"help": "folder for the features of a frozen vision tower, shared by all arms"}
-    )
-    feature_cache_gb: float = field(default=50.0, metadata={"help": "most that the feature cache may hold, in GB"})
-    held_out: int = field(
-        default=0, metadata={"help": "rows kept from training; their loss every eval_steps, eval_strategy: steps"}
-    )
-    sample_rows: int = field(default=0, metadata={"help": "held-out rows that are answered at every evaluation"})
-    probe_rows: int = field(
-        default=8, metadata={"help": "rows of the norm and cosine probe, at start and every save_steps; 0: no probe"}
+    lora: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Settings of the LoRA adapters to train in stage 2, passed to peft's `LoraConfig`. On the command "
+            "line, a JSON object. If None, no adapters are added."
+        },
     )
 
     def __post_init__(self) -> None:
         method_fields(self.method)
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, str) and each.name not in ("learning_rates", "lora"):
-                setattr(self, each.name, value.replace("{method}", self.method))
-        given = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
-        if not isinstance(given, dict) or not given:
-            raise UserError(f"learning_rates must be {{regex: rate}}, not {given!r}")
-        self.learning_rates = {pattern: float(rate) for pattern, rate in given.items()}
         self.lora = json.loads(self.lora) if isinstance(self.lora, str) else self.lora
-        if self.sample_rows > self.held_out:
-            raise UserError(f"sample_rows {self.sample_rows} are more than the {self.held_out} held_out rows")
-        if self.prompt_format not in ("plain", "chat"):
-            raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
-        if not 0 <= self.bad_rows_limit <= 1:
-            raise UserError(f"bad_rows_limit is a share between 0 and 1, not {self.bad_rows_limit}")
         from_backbones = self.vision_tower is not None and self.language_model is not None
         if from_backbones == (self.model_name_or_path is not None):
             raise UserError("give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2)")
+
+
+@dataclass
+class DataArguments:
+    """Which rows are trained on, and how they are read."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    data_path: str = field(
+        metadata={
+            "help": "Training data in LLaVA's format: a .json, .jsonl or .parquet file, a folder of .parquet files, a "
+            "Hub id, or a .yaml file that lists a weighted mixture of these."
+        }
+    )
+    image_folder: str | None = field(
+        default=None,
+        metadata={"help": "Root folder of the image files named in the data. Not needed for embedded images."},
+    )
+    dataset: str | None = field(
+        default=None,
+        metadata={
+            "help": "Name of the dataset for the model card; a Hub id if it has one. It does not affect training."
+        },
+    )
+    prompt_format: str = field(
+        default="chat",
+        metadata={
+            "help": "How a row becomes text. `plain`: image, caption, end of text (stage 1). `chat`: the model's chat "
+            "template."
+        },
+    )
+    bad_rows_limit: float = field(
+        default=0.001,
+        metadata={
+            "help": "Largest share of rows that may be unusable before the run stops. Unusable rows are listed in "
+            "`quarantine.jsonl`."
+        },
+    )
+    streaming: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to read the rows of a .parquet file or Hub dataset during training instead of preparing "
+            "and storing them first. Requires `max_steps`."
+        },
+    )
+    data_cache: str | None = field(
+        default=None,
+        metadata={"help": "Folder for prepared rows. If None, they are stored in the cache of `datasets`."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.prompt_format not in ("plain", "chat"):
+            raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
+        if not 0 <= self.bad_rows_limit <= 1:
+            raise UserError(f"bad_rows_limit must be between 0 and 1, not {self.bad_rows_limit}")
+
+
+@dataclass
+class OptimizationArguments:
+    """The size of a step and the learning rate of each parameter."""
+
+    _argument_group_name: ClassVar[str] = "optimization"
+
+    global_batch_size: int = field(
+        metadata={
+            "help": "Number of rows per optimizer step over all processes. The number of gradient accumulation steps "
+            "follows from it."
+        }
+    )
+    # without None the parser would take it for a plain dict, which cannot be given on the command line
+    learning_rates: dict | str | None = field(
+        metadata={
+            "help": "Learning rate of each parameter group, as `{regex over parameter names: learning rate}`. On the "
+            "command line, a JSON object. Each trained parameter must match exactly one regex."
+        }
+    )
+    frozen: list[str] = field(
+        default_factory=list, metadata={"help": "Regexes over the names of the parameters that are not trained."}
+    )
+    rates: dict[str, float] = field(init=False)  # `learning_rates` as numbers
+
+    def __post_init__(self) -> None:
+        rates = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
+        if not isinstance(rates, dict) or not rates:
+            raise UserError(f"learning_rates must be {{regex: rate}}, not {rates!r}")
+        self.rates = {pattern: float(rate) for pattern, rate in rates.items()}
+
+
+@dataclass
+class MonitoringArguments:
+    """What is measured during training, besides the loss and the gradients."""
+
+    _argument_group_name: ClassVar[str] = "monitoring"
+
+    eval_rows: int = field(
+        default=0,
+        metadata={
+            "help": "Number of rows held out from training. Their loss is logged every `eval_steps`; requires "
+            "`eval_strategy: steps`."
+        },
+    )
+    sample_rows: int = field(
+        default=0,
+        metadata={
+            "help": "Number of held-out rows that the model answers at each evaluation. The answers are written to "
+            "`samples.jsonl`."
+        },
+    )
+    probe_rows: int = field(
+        default=8,
+        metadata={
+            "help": "Number of rows on which norm and cosine are measured layer by layer, at the start and every "
+            "`save_steps`. The results are written to `probe.jsonl`; 0 disables the probe."
+        },
+    )
+
+    def __post_init__(self) -> None:
+        if self.sample_rows > self.eval_rows:
+            raise UserError(f"sample_rows ({self.sample_rows}) must not exceed eval_rows ({self.eval_rows})")
+
+
+@dataclass
+class SpeedArguments:
+    """Settings that save time or memory and leave loss and gradients unchanged (docs/training_speed.md)."""
+
+    _argument_group_name: ClassVar[str] = "speed"
+
+    labelled_logits_only: bool = field(
+        default=True,
+        metadata={
+            "help": "Whether to compute logits only at labelled positions on a CPU too. On CUDA, TRL always does so."
+        },
+    )
+    packed_rows: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to concatenate the rows of a micro-batch into one sequence without padding. Rows do not "
+            "attend to each other."
+        },
+    )
+    feature_cache: str | None = field(
+        default=None,
+        metadata={
+            "help": "Folder in which to cache the features of a frozen vision tower; all methods share it. If None, "
+            "features are not cached."
+        },
+    )
+    feature_cache_gb: float = field(default=50.0, metadata={"help": "Maximum size of the feature cache in GB."})
+
+
+class TrainingArguments(SFTConfig):
+    """TRL's `SFTConfig`, shown as a group of its own by `--help`."""
+
+    _argument_group_name = "training (TRL's SFTConfig)"
+
+
+@dataclass
+class RunArguments:
+    """The settings of a stage that TRL does not know."""
+
+    model: ModelArguments
+    data: DataArguments
+    optimization: OptimizationArguments
+    monitoring: MonitoringArguments
+    speed: SpeedArguments
+
+    def fill_in_method(self) -> None:
+        """Replace `{method}` by the name of the method in every path."""
+        for group in (self.model, self.data, self.speed):
+            for each in fields(group):
+                value = getattr(group, each.name)
+                if isinstance(value, str):
+                    setattr(group, each.name, value.replace("{method}", self.model.method))
 
 
 def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     """Parse `--config FILE.yaml --method NAME [--any-setting VALUE ...]`; the command line wins over the file.
 
     Raises:
-        UserError: the file is missing or a setting is unknown or wrong.
+        UserError: the file is missing, or a setting is unknown, wrong or does not fit another one.
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
+    _reject_old_names(argv)
     if not torch.accelerator.is_available():
-        argv = [*argv, "--use_cpu", "true"]  # or several processes would not notice each other
+        argv = [*argv, "--use_cpu", "true"]  # without it, several processes would not form a group
+    types: Any = [*(each.type for each in fields(RunArguments)), TrainingArguments]
+    parser = TrlParser(
+        types,
+        prog="python -m train.sft",
+        usage="%(prog)s --config FILE.yaml --method NAME [--SETTING VALUE ...]",
+        description="Trains one stage of one method. Every setting below can be given in the YAML file or on the "
+        "command line; the command line wins.",
+    )
     try:
-        parser = TrlParser([RunArguments, SFTConfig])  # type: ignore[list-item]
-        run, training = parser.parse_args_and_config(argv)
+        *groups, training = parser.parse_args_and_config(argv)
     except FileNotFoundError as error:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except (ValueError, TypeError) as error:
         raise UserError(f"settings: {' '.join(str(error).split())}") from error
-    if run.streaming:
-        if training.max_steps <= 0:
-            raise UserError("streaming needs max_steps: the length of a stream is not known")
-        if run.held_out:
-            raise UserError("held_out needs rows that can be counted: it does not go with streaming")
-        # each process reads for itself: batches with and without images cannot be handed on alike
-        training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
-    started = int(os.environ.get("WORLD_SIZE", "1"))
-    if started != training.world_size:
-        raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
-    if training.packing or training.padding_free:
-        raise UserError("packing and padding_free are for text alone: say packed_rows for rows with images")
-    training.output_dir = training.output_dir.replace("{method}", run.method)
-    assert isinstance(run.learning_rates, dict)
-    training.learning_rate = max(run.learning_rates.values())  # for the log; the optimizer goes by group
-    training.remove_unused_columns = False  # the collator needs the image paths
-    training.disable_tqdm = True  # rich shows the progress
-    if (training.eval_strategy != "no") != (run.held_out > 0):
-        raise UserError("held_out and eval_strategy (steps, with eval_steps) go together: give both or none")
-    training.gradient_accumulation_steps = accumulation_steps(
-        run.global_batch_size, training.per_device_train_batch_size, training.world_size
-    )
+    run = RunArguments(*groups)
+    run.fill_in_method()
+    _check(run, training)
+    _complete(run, training)
     return run, training
 
 
+def _reject_old_names(argv: list[str]) -> None:
+    for name in peek_settings(argv) or {}:
+        if new := RENAMED.get(name.removeprefix("no_")):
+            raise UserError(f"the setting {name.removeprefix('no_')} is now called {new}")
+
+
+def _check(run: RunArguments, training: SFTConfig) -> None:
+    if run.data.streaming and training.max_steps <= 0:
+        raise UserError("streaming needs max_steps: the length of a stream is not known")
+    if run.data.streaming and run.monitoring.eval_rows:
+        raise UserError("eval_rows cannot be held out of a stream: drop eval_rows or streaming")
+    if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
+        raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
+    if training.packing or training.padding_free:
+        raise UserError("packing and padding_free are for text only: use packed_rows, which supports images")
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started != training.world_size:
+        raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
+
+
+def _complete(run: RunArguments, training: SFTConfig) -> None:
+    """Set what follows from our settings in TRL's."""
+    training.output_dir = str(training.output_dir).replace("{method}", run.model.method)
+    training.learning_rate = max(run.optimization.rates.values())  # for the log; the optimizer has a rate per group
+    training.gradient_accumulation_steps = accumulation_steps(
+        run.optimization.global_batch_size, training.per_device_train_batch_size, training.world_size
+    )
+    training.remove_unused_columns = False  # the collator needs the image paths
+    training.disable_tqdm = True  # we show our own progress bar
+    if run.data.streaming:
+        # each process reads its own rows: batches with and without images cannot be dispatched alike
+        training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
+
+
 def accumulation_steps(global_batch_size: int, per_device: int, world_size: int) -> int:
-    """Micro-batches a step, so that `per_device * world_size * steps` is the global batch.
+    """Number of micro-batches per step, such that `per_device * world_size * steps` is the global batch size.
 
     Raises:
-        UserError: the global batch cannot be divided so.
+        UserError: the global batch size is not divisible.
     """
     steps, rest = divmod(global_batch_size, per_device * world_size)
     if rest or steps == 0:

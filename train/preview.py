@@ -1,8 +1,8 @@
-"""Shows training rows as the model sees them, what is learned in colour, and sums up the data; no model is loaded.
+"""Show training rows as the model sees them, with supervised tokens in colour, and a summary of the data.
 
 python -m train.preview --config configuration/train/tinyworld/stage2.yaml --method norm-gwc [--rows 3] [--first 0]
 
-All settings of the stage are understood; what it prepares, training takes from the cache.
+It accepts every setting of the stage and loads no model. Training reuses the rows it prepares.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from train.data.sources import read_sources
 from train.data.tokenization import IGNORED, Tokenization
 
 
-LEARNED = "bold green"
+SUPERVISED = "bold green"
 
 
 def run_preview(argv: list[str], console: Console) -> None:
@@ -41,13 +41,13 @@ def run_preview(argv: list[str], console: Console) -> None:
         UserError: settings, data or the tokenizer are not usable.
     """
     parser = argparse.ArgumentParser(prog="python -m train.preview", description=__doc__, allow_abbrev=False)
-    parser.add_argument("--rows", type=int, default=3, help="rows to show")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--rows", type=int, default=3, help="number of rows to show")
+    parser.add_argument("--first", type=int, default=0, help="index of the first row to show")
     ours, theirs = parser.parse_known_args(argv)
     run, training = parse_arguments([*theirs, "--bf16", "false"])
     how = stage_tokenization(run, training)
     data = open_training_data(
-        read_sources(run.data_path, run.image_folder), how, run.data_cache, seed=int(training.seed)
+        read_sources(run.data.data_path, run.data.image_folder), how, run.data.data_cache, seed=int(training.seed)
     )
     shown = range(ours.first, min(ours.first + ours.rows, len(data.dataset)))
     for number in shown:
@@ -56,9 +56,9 @@ def run_preview(argv: list[str], console: Console) -> None:
 
 
 def stage_tokenization(run: RunArguments, training: SFTConfig) -> Tokenization:
-    """How the stage turns rows into tokens, from its checkpoint or, before stage 1, from the two backbones."""
+    """The tokenization of the stage, from its checkpoint or, before stage 1, from the two backbones."""
     assembled = Path(str(training.output_dir)) / "assembled"
-    checkpoint = run.model_name_or_path or (assembled if assembled.exists() else None)
+    checkpoint = run.model.model_name_or_path or (assembled if assembled.exists() else None)
     if checkpoint is not None:
         if not (Path(checkpoint) / "config.json").is_file():
             raise UserError(f"model_name_or_path: there is no checkpoint in {checkpoint}; run stage 1 first")
@@ -66,16 +66,16 @@ def stage_tokenization(run: RunArguments, training: SFTConfig) -> Tokenization:
         tokenizer, template = processor.tokenizer, str(processor.chat_template)
         image_tokens = AutoConfig.from_pretrained(checkpoint).image_seq_length
     else:
-        assert run.language_model is not None and run.vision_tower is not None
-        tokenizer = load_part(SavedTokenizer, run.language_model, "tokenizer")
-        template = choose_template(tokenizer, run.chat_template, run.language_model)
+        assert run.model.language_model is not None and run.model.vision_tower is not None
+        tokenizer = load_part(SavedTokenizer, run.model.language_model, "tokenizer")
+        template = choose_template(tokenizer, run.model.chat_template, run.model.language_model)
         add_special_tokens(tokenizer)
-        vision = load_part(AutoConfig, run.vision_tower, "vision tower")
+        vision = load_part(AutoConfig, run.model.vision_tower, "vision tower")
         vision = getattr(vision, "vision_config", vision)
         image_tokens = (vision.image_size // vision.patch_size) ** 2
     return Tokenization(
         tokenizer,
-        template=chat_template("plain") if run.prompt_format == "plain" else template,
+        template=chat_template("plain") if run.data.prompt_format == "plain" else template,
         image_token_id=tokenizer.get_vocab()["<image>"],
         image_tokens=image_tokens,
         max_length=training.max_length,
@@ -84,21 +84,21 @@ def stage_tokenization(run: RunArguments, training: SFTConfig) -> Tokenization:
 
 def _show_row(data: TrainingData, number: int, how: Tokenization, console: Console) -> None:
     row = data.dataset[number]
-    learned = sum(label != IGNORED for label in row["labels"])
+    supervised = sum(label != IGNORED for label in row["labels"])
     console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
     for name in row["images"]:
         try:
             (image,), changes = open_row(data, {**row, "images": [name]})
             seen = f"{image.width} x {image.height}" + "".join(f", {change}" for _, change in changes)
         except UserError as error:
-            seen = f"cannot be used, another row takes its place: {error}"
+            seen = f"cannot be used, another row will replace it: {error}"
         console.print(Text(f"image {name}: {seen}", style="dim"))
-    console.print(Text(f"{row['length']} tokens, {learned} learned", style="dim"))
+    console.print(Text(f"{row['length']} tokens, {supervised} supervised", style="dim"))
     console.print(render(row["input_ids"], row["labels"], how, marks=not console.is_terminal), soft_wrap=True)
 
 
 def render(ids: list[int], labels: list[int], how: Tokenization, marks: bool = False) -> Text:
-    """The tokens of a row as text, what is learned coloured; with `marks` it stands in [[ ]] too."""
+    """The tokens of a row as text; supervised tokens are coloured and, with `marks`, enclosed in [[ ]]."""
     text = Text()
     start = 0
     for end in range(1, len(ids) + 1):
@@ -109,14 +109,14 @@ def render(ids: list[int], labels: list[int], how: Tokenization, marks: bool = F
             text.append(f"<image x {end - start}>", style="cyan")
         else:
             words = _decode(how.tokenizer, ids[start:end])
-            learned = kind == "learned"
-            text.append(f"[[{words}]]" if learned and marks else words, style=LEARNED if learned else "")
+            supervised = kind == "supervised"
+            text.append(f"[[{words}]]" if supervised and marks else words, style=SUPERVISED if supervised else "")
         start = end
     return text
 
 
 def _kind(ids: list[int], labels: list[int], at: int, how: Tokenization) -> str:
-    return "image" if ids[at] == how.image_token_id else "given" if labels[at] == IGNORED else "learned"
+    return "image" if ids[at] == how.image_token_id else "given" if labels[at] == IGNORED else "supervised"
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -125,16 +125,16 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
 
 def _summary(data: TrainingData) -> Table:
     lengths = row_lengths(data.dataset)
-    learned, images = [], []
+    supervised, images = [], []
     for batch in data.dataset.with_format("numpy", columns=["learned", "images"]).iter(1000):
-        learned += [int(marks.sum()) for marks in batch["learned"]]
+        supervised += [int(mask.sum()) for mask in batch["learned"]]
         images += [len(names) for names in batch["images"]]
     reasons = Counter(entry.reason for entry in data.bad_rows)
     table = Table("", "", title="summary", show_header=False)
     for column in table.columns:
         column.overflow = "fold"
     table.add_row("rows opened", f"{data.opened:,}")
-    table.add_row("rows to train on", f"{len(lengths):,} (of them {images.count(0):,} text-only)")
+    table.add_row("rows to train on", f"{len(lengths):,} (of which {images.count(0):,} text-only)")
     if len(data.sources) > 1:
         counts = Counter(data.dataset.with_format("numpy", columns=["source"])["source"][:].tolist())
         for number, source in enumerate(data.sources):
@@ -142,13 +142,13 @@ def _summary(data: TrainingData) -> Table:
     table.add_row("rows that cannot be used", f"{len(data.bad_rows):,}")
     for reason, count in reasons.most_common():
         table.add_row(f"  {reason}", f"{count:,}")
-    table.add_row("images", f"{sum(images):,} named and there, {reasons[NO_FILE]:,} rows lack theirs")
+    table.add_row("images", f"{sum(images):,} found, missing in {reasons[NO_FILE]:,} rows")
     if len(lengths):
-        for name, values in (("tokens a row", lengths), ("learned a row", np.array(learned))):
+        for name, values in (("tokens per row", lengths), ("supervised per row", np.array(supervised))):
             low, middle, high, most = np.percentile(values, [0, 50, 95, 100], method="nearest")
-            table.add_row(name, f"median {middle:,}, 95 % up to {high:,}, least {low:,}, most {most:,}")
-        share = sum(learned) / int(lengths.sum())
-        table.add_row("tokens", f"{int(lengths.sum()):,}, of them {sum(learned):,} learned ({share:.1%})")
+            table.add_row(name, f"median {middle:,}, 95th percentile {high:,}, minimum {low:,}, maximum {most:,}")
+        share = sum(supervised) / int(lengths.sum())
+        table.add_row("tokens", f"{int(lengths.sum()):,}, of which {sum(supervised):,} supervised ({share:.1%})")
     return table
 
 

@@ -1,8 +1,8 @@
-"""Train one stage of one arm (paper Appendix E).
+"""Train one stage of one method (paper Appendix E).
 
     python -m train.sft --config configuration/train/tinyworld/stage1.yaml --method norm-gwc
 
-Run again after a kill it goes on from the last whole checkpoint; a finished stage is left as it is.
+Started again after an interruption, it resumes from the last complete checkpoint; a finished stage is left as it is.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main() -> None:
             folder.drop_checkpoints()
             say(f"{folder.path}: already done")
             return
-    from modeling_aligned_llava.errors import run_main  # torch and TRL take seconds: not for a finished stage
+    from modeling_aligned_llava.errors import run_main  # imports torch, which takes seconds
     from train.stage import run_stage
 
     run_main(lambda: run_stage(sys.argv[1:]))

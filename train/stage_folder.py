@@ -1,6 +1,6 @@
 """The output folder of one training stage: its settings, its checkpoints, and whether it is complete.
 
-Light on purpose: a finished stage is recognised without importing torch.
+Light on purpose: a finished stage must be recognised without importing torch.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 
-# Settings that may differ between two starts of the same run without changing its weights.
+# Settings that may change between two starts of the same run, because they do not affect its weights.
 _FREE = {
     *("output_dir", "logging_steps", "save_steps", "save_total_limit", "dataloader_num_workers", "report_to"),
     *("eval_steps", "sample_rows", "probe_rows", "feature_cache", "feature_cache_gb"),
@@ -29,21 +29,21 @@ class StageFolder:
         self.marker = self.path / "training_complete.json"
 
     def is_complete(self) -> bool:
-        """Whether the final model was written to its last byte (the marker is written after it)."""
+        """Whether the final model is complete; the marker is written after it."""
         return self.marker.exists()
 
     def mark_complete(self, record: dict[str, Any]) -> None:
-        """Declare the stage finished, then drop the checkpoints, which hold the optimizer's state."""
+        """Mark the stage as finished, then remove the checkpoints, which hold the optimizer's state."""
         write_json(self.marker, record)
         self.drop_checkpoints()
 
     def drop_checkpoints(self) -> None:
-        """Remove the checkpoints and whatever a killed final save left behind."""
+        """Remove the checkpoints and the remains of an interrupted final save."""
         for folder in (*self.path.glob("checkpoint-*"), self.path / ".final"):
             shutil.rmtree(folder, ignore_errors=True)
 
     def changed_settings(self, settings: dict[str, Any]) -> list[str]:
-        """What differs from the settings this folder was started with, one phrase a setting."""
+        """The differences from the settings this folder was started with, one phrase per setting."""
         if not self.settings_file.exists():
             return []
         before = json.loads(self.settings_file.read_text(encoding="utf-8"))
@@ -52,17 +52,17 @@ class StageFolder:
         return [f"{name} was {before.get(name)}, is {after.get(name)}" for name in names]
 
     def record_settings(self, settings: dict[str, Any]) -> None:
-        """Write the settings beside the checkpoints."""
+        """Write the settings next to the checkpoints."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_json(self.settings_file, comparable(settings))
 
     def last_checkpoint(self) -> Path | None:
-        """The newest checkpoint that was written to its end."""
+        """The newest complete checkpoint."""
         complete = [folder for folder in self.path.glob("checkpoint-*") if checkpoint_marker(folder).exists()]
         return max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
 
     def drop_torn_checkpoints(self) -> None:
-        """Remove checkpoints that a kill left half written."""
+        """Remove checkpoints whose writing was interrupted."""
         for folder in self.path.glob("checkpoint-*"):
             if not checkpoint_marker(folder).exists():
                 shutil.rmtree(folder)
@@ -74,7 +74,7 @@ def checkpoint_marker(folder: str | Path) -> Path:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON so that the file is there whole or not at all."""
+    """Write a JSON file atomically."""
     from modeling_aligned_llava.loading.build_once import replacing  # here: the package imports torch
 
     with replacing(path) as unfinished:
@@ -82,33 +82,41 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that make up the result, as text, so that YAML and command line compare alike."""
+    """The settings that determine the weights, as text, so that YAML and command line compare equal."""
     return {name: str(value) for name, value in sorted(settings.items()) if name not in _FREE}
 
 
 def peek_settings(argv: list[str]) -> dict[str, Any] | None:
     """YAML and command line merged, without any check; None if there is no readable `--config`.
 
-    The real parser does the checking; this is for recognising a finished stage at once.
+    The real parser checks the settings, but it imports torch. Like the parser, this takes all words up to the next
+    option as values of a list option, and an option without a value as true.
     """
-    overrides = {}
-    for here, following in zip(argv, [*argv[1:], "--"], strict=True):
-        if here.startswith("--"):
-            name, equals, value = here[2:].partition("=")
-            overrides[name.replace("-", "_")] = value if equals else "true" if following[:2] == "--" else following
+    options: dict[str, list[str]] = {}
+    for word in argv:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            options[name.replace("-", "_")] = values = [value] if equals else []
+        elif options:
+            values.append(word)
     try:
-        config = yaml.safe_load(Path(overrides.pop("config")).read_text(encoding="utf-8"))
-    except (KeyError, OSError, yaml.YAMLError):
+        config = yaml.safe_load(Path(options.pop("config")[0]).read_text(encoding="utf-8"))
+    except (LookupError, OSError, yaml.YAMLError):
         return None
-    return {**config, **overrides} if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        return None
+    for name, values in options.items():
+        is_list = len(values) > 1 or isinstance(config.get(name), list)
+        config[name] = values if is_list else values[0] if values else "true"
+    return config
 
 
 def output_dir(settings: dict[str, Any]) -> Path:
-    """The output folder of settings from `peek_settings`, with `{method}` filled in."""
+    """The output folder in settings from `peek_settings`, with `{method}` filled in."""
     return Path(str(settings.get("output_dir", "")).replace("{method}", str(settings.get("method"))))
 
 
 def say(text: str) -> None:
-    """One line for the user, at once."""
+    """Print one line and flush it."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()

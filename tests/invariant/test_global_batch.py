@@ -1,7 +1,7 @@
-"""The global batch alone decides a step: 16 rows as 16x1, 4x4, 1x16, or over two processes.
+"""Only the global batch determines a step: 16 rows as 16x1, 4x4, 1x16, or on two processes.
 
 `global_batch.json` holds loss and gradient norm of six steps of stage 2 (rows with and without image, of unequal
-length, so that a mean of means would show). After a change that is meant to change training, it is written anew by
+length, so that a mean of means would be noticed). After a change that is meant to change training, write it again with
 `WRITE_REFERENCE=1 python -m pytest tests/invariant`.
 """
 
@@ -17,7 +17,7 @@ from train.stage import run_stage
 
 
 REFERENCE = Path(__file__).with_name("global_batch.json")
-TOLERANCE = 2e-4  # relative: float32, summed in another order, through six steps of Adam; other machines included
+TOLERANCE = 2e-4  # relative: float32 sums in another order, over six steps of Adam, on any machine
 
 
 def trajectory(folder):
@@ -25,7 +25,7 @@ def trajectory(folder):
     return {name: [line[name] for line in lines if "loss" in line] for name in ("loss", "grad_norm")}
 
 
-def assert_as_recorded(found):
+def assert_recorded_trajectory(found):
     recorded = json.loads(REFERENCE.read_text())
     assert len(found["loss"]) == 6
     for name in ("loss", "grad_norm"):
@@ -43,17 +43,17 @@ def arguments(stage_arguments, tiny_checkpoint):
 
 
 @pytest.mark.parametrize("rows", [16, 4, 1])
-def test_accumulation(arguments, tmp_path, rows):
+def test_accumulation_does_not_change_the_trajectory(arguments, tmp_path, rows):
     run_stage(arguments(tmp_path, rows))
     if rows == 16 and "WRITE_REFERENCE" in os.environ:
         REFERENCE.write_text(json.dumps(trajectory(tmp_path), indent=2) + "\n")
-    assert_as_recorded(trajectory(tmp_path))
+    assert_recorded_trajectory(trajectory(tmp_path))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [8, 1])
-def test_two_processes(arguments, tmp_path, rows):
-    """With one row a micro-batch, one process often holds text alone while the other holds an image."""
+def test_two_processes_do_not_change_the_trajectory(arguments, tmp_path, rows):
+    """With one row per micro-batch, one process often has only text while the other has an image."""
     command = [
         sys.executable,
         "-m",
@@ -66,4 +66,4 @@ def test_two_processes(arguments, tmp_path, rows):
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     subprocess.run([*command, *arguments(tmp_path, rows)], check=True, env=env, timeout=300)  # noqa: S603
-    assert_as_recorded(trajectory(tmp_path))
+    assert_recorded_trajectory(trajectory(tmp_path))

@@ -1,4 +1,4 @@
-"""Tiny conversations in LLaVA's format with images, and the arguments that train on them in seconds."""
+"""Tiny conversations with images in LLaVA's format, and arguments for stages that train on them in seconds."""
 
 import json
 from collections.abc import Callable
@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from tests import REPOSITORY
+from train.stage import run_stage
 
 
 CONFIGURATION = REPOSITORY / "configuration" / "train" / "tinyworld"
@@ -27,15 +28,15 @@ def tiny_data(tmp_path_factory) -> Path:
         captions.append(caption)
         turns = []
         for turn in range(1 + i % 3):
-            picture = "<image>\n" if turn == 0 and i % 3 else ""
-            turns += [{"from": "human", "value": f"{picture}number {turn}?"}, {"from": "gpt", "value": "x" * (1 + i)}]
+            image = "<image>\n" if turn == 0 and i % 3 else ""
+            turns += [{"from": "human", "value": f"{image}number {turn}?"}, {"from": "gpt", "value": "x" * (1 + i)}]
         chats.append({"id": str(i), **({"image": name} if i % 3 else {}), "conversations": turns})
     (root / "stage1.json").write_text(json.dumps(captions))
     (root / "stage2.json").write_text(json.dumps(chats))
     return root
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
     """`stage_arguments(stage, method, root, **settings)` -> command line of a six-step stage under `root`."""
 
@@ -61,3 +62,12 @@ def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
         return [text for name, value in given.items() for text in (f"--{name}", str(value))]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def straight(stage_arguments, tmp_path_factory) -> Path:
+    """Folder with both stages of norm-gwc, trained without interruption."""
+    root = tmp_path_factory.mktemp("straight")
+    for stage in (1, 2):
+        run_stage(stage_arguments(stage, "norm-gwc", root))
+    return root / "norm-gwc"

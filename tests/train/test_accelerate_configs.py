@@ -1,4 +1,4 @@
-"""Every accelerate file is read by accelerate's own parser and says what its name says."""
+"""The files for accelerate, read by its own parser."""
 
 import pytest
 from accelerate.commands.config.config_args import load_config_from_file
@@ -10,12 +10,12 @@ FOLDER = REPOSITORY / "configuration" / "accelerate"
 KINDS = {"one_gpu": "NO", "ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
 
 
-def test_all_are_there():
+def test_there_is_a_file_of_each_kind():
     assert {path.stem for path in FOLDER.iterdir()} == KINDS.keys()
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_config(name):
+def test_a_file_configures_what_its_name_says(name):
     config = load_config_from_file(str(FOLDER / f"{name}.yaml"))
     assert config.distributed_type == KINDS[name]
     assert config.mixed_precision == "bf16" and not config.use_cpu
@@ -23,4 +23,4 @@ def test_config(name):
         assert config.deepspeed_config["zero_stage"] == int(name[-1])
     if name == "fsdp2":
         assert config.fsdp_config["fsdp_version"] == 2
-        assert config.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"  # else nothing is saved
+        assert config.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"  # otherwise nothing is saved

@@ -1,4 +1,4 @@
-"""`python -m train.preview`: rows as the model sees them, and the sums."""
+"""`python -m train.preview`: rows as the model sees them, and the summary."""
 
 import io
 import json
@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from modeling_aligned_llava.errors import UserError
-from train.preview import LEARNED, run_preview
+from train.preview import SUPERVISED, run_preview
 
 
 @pytest.fixture
 def preview(stage_arguments, tmp_path):
-    """`preview(stage, *options, **settings)` -> what is printed, on a terminal of 200 columns or into a file."""
+    """`preview(stage, *options, **settings)` -> what is printed, to a terminal of 200 columns or to a file."""
 
     def run(stage, *options, terminal=False, **settings):
         console = Console(
@@ -35,9 +35,9 @@ def test_rows_are_shown_as_the_model_sees_them(preview, tiny_checkpoint, tiny_da
     assert "row 4 of" in text and "row 6 of" not in text
 
 
-def test_what_is_learned_is_coloured(preview):
+def test_supervised_tokens_are_coloured(preview):
     text = preview(1, "--rows", "1", terminal=True)
-    assert LEARNED == "bold green" and "\x1b[1;32mshade 0<|im_end|>" in text
+    assert SUPERVISED == "bold green" and "\x1b[1;32mshade 0<|im_end|>" in text
 
 
 def test_the_summary_counts(preview, tiny_data, tmp_path):
@@ -51,14 +51,15 @@ def test_the_summary_counts(preview, tiny_data, tmp_path):
     table = {" ".join(line) for line in lines}
     assert {
         "rows opened 24",
-        "rows to train on 22 (of them 1 text-only)",
+        "rows to train on 22 (of which 1 text-only)",
         "rows that cannot be used 2",
         "there is no image file 1",
         "the conversation is empty 1",
-        "images 21 named and there, 1 rows lack theirs",
+        "images 21 found, missing in 1 rows",
     } <= table
-    learned = sum(len(f"shade {i}") + 1 for i in range(2, 24))  # one token a byte, and the end
-    assert f"tokens {learned + 21 * 4}, of them {learned} learned ({learned / (learned + 84):.1%})" in table
+    supervised = sum(len(f"shade {i}") + 1 for i in range(2, 24))  # one token per byte, and the end
+    total = supervised + 21 * 4
+    assert f"tokens {total}, of which {supervised} supervised ({supervised / total:.1%})" in table
 
 
 def test_stage_two_needs_stage_one(preview, tmp_path):

@@ -1,4 +1,4 @@
-"""The recipes say what the paper says (docs/paper_index.md), and where each value comes from."""
+"""The recipes have the values of the paper (docs/paper_index.md) and give the source of each."""
 
 import re
 
@@ -24,9 +24,9 @@ FROZEN = 0.0
 
 
 def rate(run, name):
-    if any(re.search(pattern, name) for pattern in run.frozen):
+    if any(re.search(pattern, name) for pattern in run.optimization.frozen):
         return FROZEN
-    (found,) = [rate for pattern, rate in run.learning_rates.items() if re.search(pattern, name)]
+    (found,) = [rate for pattern, rate in run.optimization.rates.items() if re.search(pattern, name)]
     return found
 
 
@@ -43,25 +43,25 @@ def rate(run, name):
         ),
     ],
 )
-def test_values_of_the_paper(backbone, recipe, batch, rates):
+def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     file = RECIPES / backbone / f"{recipe}.yaml"
     run, training = parse_arguments(["--config", str(file), "--method", "norm", "--bf16", "false"])
     assert {name: rate(run, name) for name in rates} == rates
-    assert (run.global_batch_size, training.num_train_epochs, training.max_steps) == (batch, 1, -1)
+    assert (run.optimization.global_batch_size, training.num_train_epochs, training.max_steps) == (batch, 1, -1)
     assert (training.lr_scheduler_type, training.warmup_steps, training.weight_decay) == ("cosine", 0.03, 0)
-    assert (training.seed, training.max_grad_norm, run.bad_rows_limit) == (42, 1.0, 0.001)
+    assert (training.seed, training.max_grad_norm, run.data.bad_rows_limit) == (42, 1.0, 0.001)
     if recipe == "stage1":
-        assert (run.language_model, run.chat_template) == BACKBONES[backbone]
-        assert run.vision_tower == "google/siglip-so400m-patch14-384"
+        assert (run.model.language_model, run.model.chat_template) == BACKBONES[backbone]
+        assert run.model.vision_tower == "google/siglip-so400m-patch14-384"
     else:
-        assert run.model_name_or_path == f"results/{backbone}/checkpoints/norm/stage1"
+        assert run.model.model_name_or_path == f"results/{backbone}/checkpoints/norm/stage1"
     assert yaml.safe_load(file.read_text())["bf16"] is True
 
 
 @pytest.mark.parametrize(
     "file", sorted(RECIPES.glob("*-*/*.yaml")), ids=lambda file: f"{file.parent.name}-{file.stem}"
 )
-def test_every_value_says_where_it_comes_from(file):
+def test_every_value_has_a_source(file):
     values = [line for line in file.read_text().splitlines() if re.match(r" *[^# ].*: *\S", line)]
     assert [line for line in values if "  # " not in line] == [] and len(values) > 20
 

@@ -1,4 +1,4 @@
-"""Every speed flag leaves loss and gradients as they are: bit-equal, or within a stated tolerance of rounding."""
+"""No speed setting changes loss or gradients: bit-equal, or within a stated tolerance for rounding."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from transformers import AutoProcessor
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from train.arguments import parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.stage import run_stage
@@ -18,7 +17,7 @@ RELATIVE = 2e-5  # and 1e-6 of the largest gradient of all: float32, another ord
 
 
 def tokens(model, seed=0, texts=(5, 17, 9), images=(1, 2, 0)):
-    """Tokenized rows with `images[i]` pictures and `texts[i]` tokens of text, the last half of them learned."""
+    """Tokenized rows with `images[i]` images and `texts[i]` tokens of text, the second half of them supervised."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for text, count in zip(texts, images, strict=True):
@@ -30,7 +29,7 @@ def tokens(model, seed=0, texts=(5, 17, 9), images=(1, 2, 0)):
 
 
 def step(model, batch):
-    """Loss and gradients by name; without a cache of keys, as in training: packing is only seen then."""
+    """Loss and gradients by name; without a key-value cache, as in training, or packing is not recognised."""
     model.zero_grad()
     loss = model(**batch, use_cache=False).loss
     loss.backward()
@@ -61,7 +60,7 @@ def test_packed_rows_do_not_see_each_other(tiny_checkpoint, decoder, attention):
     loss_packed, gradients_packed = step(model, {**packed, "pixel_values": pixels})
     assert loss_packed == pytest.approx(loss, rel=1e-6)
     assert_same_gradients(gradients_packed, gradients)
-    # and not because attention does not matter: as one document the loss is another
+    # attention does matter: read as one document, the rows have another loss
     leaking = {**packed, "attention_mask": torch.ones_like(packed["input_ids"])}
     assert abs(step(model, {**leaking, "pixel_values": pixels})[0] - loss) > 1e-4 * loss
 
@@ -76,19 +75,13 @@ def run(stage_arguments, root, stage=1, **settings):
 
 
 @pytest.fixture(scope="module")
-def plain_run(tmp_path_factory):
-    return tmp_path_factory.mktemp("plain")
+def plain(stage_arguments, tmp_path_factory):
+    return run(stage_arguments, tmp_path_factory.mktemp("plain"))
 
 
-@pytest.fixture
-def plain(plain_run, stage_arguments):
-    folder = plain_run / "norm-gwc" / "stage1"
-    return folder if (folder / "model.safetensors").exists() else run(stage_arguments, plain_run)
-
-
-@pytest.mark.parametrize("flag", [{"compact_head": "false"}, {"packed_rows": "true"}])
-def test_a_flag_changes_two_steps_by_rounding_alone(plain, stage_arguments, tmp_path, flag):
-    """Adam turns rounding in a near-zero gradient into a share of its step of 7e-3."""
+@pytest.mark.parametrize("flag", [{"labelled_logits_only": "false"}, {"packed_rows": "true"}])
+def test_a_setting_changes_two_steps_only_by_rounding(plain, stage_arguments, tmp_path, flag):
+    """Adam turns a rounding error in a near-zero gradient into a fraction of its step of 7e-3."""
     other = trained(run(stage_arguments, tmp_path, **flag))
     for name, tensor in trained(plain).items():
         torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-5, msg=name)
@@ -136,8 +129,8 @@ def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
     again = cache(limit=held + 1)
     assert all(torch.equal(again.load(key), torch.ones(4, 32)) for key in kept)
     again.store("other", torch.ones(4, 32))
-    assert again.load("other") is None  # what earlier runs kept counts
-    shared = cache(limit=held + 2.5 * file_size, processes=2)  # and comes off before processes share the rest
+    assert again.load("other") is None  # files of earlier runs count
+    shared = cache(limit=held + 2.5 * file_size, processes=2)  # and are subtracted before processes share the rest
     shared.store("other", torch.ones(4, 32))
     shared.store("more", torch.ones(4, 32))
     assert shared.load("other") is not None and shared.load("more") is None
@@ -155,13 +148,8 @@ def test_feature_cache_needs_a_frozen_tower(plain, stage_arguments, tmp_path):
         run(stage_arguments, tmp_path, 2, model_name_or_path=plain, feature_cache=tmp_path / "cache")
 
 
-def test_packing_by_its_other_names_is_refused(stage_arguments, tmp_path):
-    with pytest.raises(UserError, match="say packed_rows for rows with images"):
-        parse_arguments(stage_arguments(1, "norm", tmp_path, packing="true"))
-
-
 def test_dropped_vision_layers_change_nothing(tiny_checkpoint):
-    """The assembled tower against LLaVA's whole one, read at layer -2: loss and gradients are bit-equal."""
+    """The assembled tower and LLaVA's whole one, read at layer -2, give bit-equal loss and gradients."""
     dropped = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc")).train()
     config = type(dropped.config).from_dict(dropped.config.to_dict())
     config.vision_config.num_hidden_layers += 1

@@ -1,0 +1,1 @@
+"""From LLaVA's rows to batches: sources, checks, tokenization, images and collation."""

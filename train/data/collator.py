@@ -1,4 +1,4 @@
-"""Pads or packs tokenized rows and preprocesses their images; the rest was done once by `train.data.prepared`."""
+"""Pad or pack tokenized rows and preprocess their images; `train.data.prepared` has done the rest, once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ OpenImages = Callable[[Rows], tuple[Rows, list[Image]]]
 class ImageTextCollator:
     """Rows -> `input_ids`, `labels` [rows, longest] and `pixel_values` [images, 3, height, width].
 
-    Padded rows have an `attention_mask`; packed ones have `position_ids` instead, which start anew with each row. A
-    batch without any image has no `pixel_values`. With a feature cache the pixels are those of images it lacks, and
-    `image_keys`, `image_features` tell which are which.
+    Padded rows have an `attention_mask`; packed ones have `position_ids` instead, which restart at each row. A batch
+    without images has no `pixel_values`. With a feature cache, `pixel_values` holds only the images missing from it;
+    `image_keys` are the keys of all images, and `image_features` the cached features by image index.
 
     Args:
         open_images: a `RowImages`; it may replace rows.
-        packed: put the rows one behind the other into one sequence [1, sum of lengths]. Without an attention mask the
-            decoder derives from the positions that no row attends to another.
+        packed: concatenate the rows to one sequence [1, sum of lengths]. Without an attention mask, the decoder
+            derives from `position_ids` that rows do not attend to each other.
     """
 
     image_processor: BaseImageProcessor
@@ -38,7 +38,7 @@ class ImageTextCollator:
     feature_cache: FeatureCache | None = None
 
     def __call__(self, rows: Rows) -> dict[str, Any]:
-        """Collate rows of the training data; padding goes to the right."""
+        """Collate rows of the training data; padding is on the right."""
         rows, images = self.open_images(rows)
         batch: dict[str, Any] = _pack(rows) if self.packed else self._pad(rows)
         if self.feature_cache is not None and images:
@@ -64,7 +64,7 @@ class ImageTextCollator:
 
 
 def _pack(rows: Rows) -> dict[str, Tensor]:
-    # the first token of a row is not to be predicted from the last one of the row before
+    # the last token of a row must not predict the first one of the next row
     labels = [token for row in rows for token in (IGNORED, *row["labels"][1:])]
     return {
         "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),

@@ -1,7 +1,7 @@
-"""`quarantine.jsonl`: every row that training could not use, with file, row and reason, and the share that is allowed.
+"""`quarantine.jsonl`: every row that training could not use, with file, row and reason, and the limit of their share.
 
-Rows found on opening come first; workers append those whose image fails later. A line is appended in one write, so
-that workers and ranks share the file, and what was counted before a kill still counts after it.
+Rows found during preparation come first; workers append those whose image fails later. Each line is appended in one
+write, so that workers and ranks can share the file, and rows counted before an interruption count after it.
 """
 
 import json
@@ -15,7 +15,7 @@ from modeling_aligned_llava.loading.build_once import replacing
 
 
 class Entry(NamedTuple):
-    """One quarantined row; `used`: it is trained on all the same, after a conversion that `detail` names."""
+    """One quarantined row. If `used`, it is trained on after a conversion (`reason`) of an image (`detail`)."""
 
     file: str
     row: int
@@ -35,18 +35,18 @@ class Quarantine:
 
     Args:
         path: `<output_dir>/quarantine.jsonl`.
-        rows: rows there are, the usable and the others; None: not known, so that the limit is not watched here.
-        limit: share of them that may be unusable.
+        rows: number of all rows, usable or not; None if unknown: the limit is then not checked here.
+        limit: largest share of them that may be unusable.
     """
 
     def __init__(self, path: str | Path, rows: int | None, limit: float):
         self.path = Path(path)
         self.rows = rows
         self.limit = limit
-        self._known: set[tuple[str, int, str]] | None = None  # read when the first row fails, in that worker
+        self._known: set[tuple[str, int, str]] | None = None  # read by each worker when its first row fails
 
     def begin(self, found: Iterable[Entry]) -> None:
-        """Write what opening found, keeping what an earlier start of this run found in training.
+        """Write the rows found during preparation, and keep those that an earlier start found during training.
 
         Raises:
             UserError: more rows are unusable than the limit allows.
@@ -57,7 +57,7 @@ class Quarantine:
         self.check()
 
     def add(self, entry: Entry) -> None:
-        """Append a row unless it is known; safe to call from any worker.
+        """Append a row unless it is listed already; safe to call from any worker.
 
         Raises:
             UserError: more rows are unusable than the limit allows.
@@ -73,10 +73,10 @@ class Quarantine:
             self.check()
 
     def check(self) -> None:
-        """Compare the unusable rows with the limit.
+        """Compare the number of unusable rows with the limit.
 
         Raises:
-            UserError: there are more, with the reasons and their counts in the message.
+            UserError: there are more; the message has the reasons and their counts.
         """
         reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if not entry.used}
         if self.rows is not None and len(reasons) > self.limit * self.rows:
@@ -87,7 +87,7 @@ class Quarantine:
             )
 
     def summary(self) -> str:
-        """`12 rows cannot be used (9 x ..., 3 x ...), 5 images converted`, or that there are none."""
+        """One line such as `12 rows cannot be used (9 x ..., 3 x ...), see ...; 5 images were converted`."""
         entries = {_key(entry): entry for entry in read_entries(self.path)}.values()
         counts = Counter(entry.reason for entry in entries if not entry.used)
         converted = sum(entry.used for entry in entries)
@@ -98,7 +98,7 @@ class Quarantine:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """The rows of a quarantine file; a last line torn by a kill is passed over."""
+    """The rows of a quarantine file; an incomplete last line is skipped."""
     if not path.exists():
         return []
     entries = []

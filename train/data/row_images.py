@@ -1,5 +1,6 @@
-"""The images of a batch. A row whose image fails is quarantined and replaced by another, the same in every run: order,
-resume and ranks stay exact, as the choice depends on nothing but seed, epoch and row.
+"""The images of a batch. A row whose image fails is quarantined and replaced by another one.
+
+The replacement depends only on seed, epoch and row, so it is the same after a restart, in any worker and on any rank.
 """
 
 import hashlib
@@ -23,13 +24,13 @@ _ATTEMPTS = 100
 
 @dataclass
 class RowImages:
-    """Opens the images of rows of `data.dataset`.
+    """Open the images of rows of `data.dataset`.
 
     Args:
-        data: the rows, and the tables that embedded images lie in.
-        quarantine: where failures go.
-        seed: with epoch and row it picks the replacement.
-        epoch: the trainer sets it; shared memory, so that workers see it.
+        data: the rows, and the tables that hold embedded images.
+        quarantine: records failures.
+        seed: chooses the replacement, together with epoch and row.
+        epoch: set by the trainer; in shared memory, so that workers see it.
     """
 
     data: TrainingData
@@ -38,27 +39,29 @@ class RowImages:
     epoch: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64).share_memory_())
 
     def __call__(self, rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Image]]:
-        """Rows, some of them replaced, and their images one after another.
+        """The rows, some of them replaced, and their images in order.
 
         Raises:
-            UserError: more rows have failed than is allowed.
+            UserError: more rows have failed than the limit allows.
         """
         opened = [self._usable(row) for row in rows]
         return [row for row, _ in opened], [image for _, images in opened for image in images]
 
     def _usable(self, row: dict[str, Any]) -> tuple[dict[str, Any], list[Image]]:
-        wanted = row
+        original = row
         for attempt in range(_ATTEMPTS):
             try:
                 return row, self.open(row)
             except UserError as error:
                 reason, detail = "the image cannot be used", str(error)
                 self.quarantine.add(self._entry(row, reason, detail, used=False))
-            row = self.data.dataset[self._replacement(wanted, attempt)]
-        raise UserError(f"{self._file(wanted)}, row {wanted['row']}: {_ATTEMPTS} replacements failed too")
+            row = self.data.dataset[self._replacement(original, attempt)]
+        raise UserError(
+            f"{self._file(original)}, row {original['row']}: its image and those of {_ATTEMPTS} replacements fail"
+        )
 
     def open(self, row: dict[str, Any]) -> list[Image]:
-        """Decode the images of one row; those that had to be converted are put on record.
+        """Decode the images of one row; conversions are recorded in the quarantine.
 
         Raises:
             UserError: one of them is missing or damaged.
@@ -81,7 +84,7 @@ class RowImages:
 
 
 def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list[tuple[str, str]]]:
-    """The images of a row of `data.dataset`, and (name, change) of those that had to be converted.
+    """The images of a row of `data.dataset`, and (name, change) of each that had to be converted.
 
     Raises:
         UserError: one of them is missing or damaged.
@@ -101,7 +104,7 @@ def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list
 
 
 class SetEpoch(TrainerCallback):
-    """Tells `RowImages` the epoch."""
+    """Tell `RowImages` the epoch."""
 
     def __init__(self, row_images: RowImages):
         self.row_images = row_images

@@ -1,7 +1,7 @@
-"""The order of the rows: rows of similar length share a step, steps come in random order.
+"""The order of the rows: rows of similar length share a step, and steps come in random order.
 
-transformers' own sampler visits each megabatch from long to short and draws from the global random state, so that a
-resumed second epoch sees other rows than a straight run; this one depends on seed and epoch alone.
+transformers' own sampler visits each megabatch from long to short and draws from the global random state, so a second
+epoch has another order after a resume than without one. This one depends only on seed and epoch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,13 +19,13 @@ class LengthGroupedSampler(Sampler[int]):
     Args:
         lengths: tokens of each row.
         step_size: rows of one optimizer step over all processes.
-        seed: seed of the run; with the epoch it fixes the order.
-        drop_last: leave out the last, incomplete step of an epoch; else several processes repeat rows to fill it, and
-            the steps depend on their number.
-        steps_per_megabatch: rows are sorted within random groups of so many steps.
+        seed: of the run; seed and epoch determine the order.
+        drop_last: drop the last step of an epoch if it is incomplete. Otherwise several processes repeat rows to fill
+            it, so it depends on their number.
+        steps_per_megabatch: number of steps in the random groups of rows within which rows are sorted by length.
 
     Raises:
-        UserError: there are fewer rows than one step takes, and incomplete steps are left out.
+        UserError: there are fewer rows than one step needs, and incomplete steps are dropped.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LengthGroupedSampler(Sampler[int]):
         steps_per_megabatch: int = 50,
     ):
         if drop_last and len(lengths) < step_size:
-            raise UserError(f"{len(lengths)} rows are less than one step of {step_size} (dataloader_drop_last)")
+            raise UserError(f"{len(lengths)} rows are fewer than one step of {step_size} (dataloader_drop_last)")
         self.lengths = torch.tensor(lengths)
         self.step_size = step_size
         self.megabatch = step_size * steps_per_megabatch
@@ -46,7 +46,7 @@ class LengthGroupedSampler(Sampler[int]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Called by the trainer before each epoch."""
+        """Set the epoch; the trainer calls this before each one."""
         self.epoch = epoch
 
     def __len__(self) -> int:
@@ -61,6 +61,6 @@ class LengthGroupedSampler(Sampler[int]):
             by_length = rows[torch.argsort(self.lengths[rows], stable=True)]
             steps.extend(by_length.split(self.step_size))
         whole = [step for step in steps if len(step) == self.step_size]
-        rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift the groups behind it
+        rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift the steps after it
         shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator)]
         return (int(i) for step in [*shuffled, *([] if self.drop_last else rest)] for i in step)

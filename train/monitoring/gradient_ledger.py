@@ -1,22 +1,21 @@
-"""Who owns the gradient: norms by part of the model before clipping, and how far each part then moves.
+"""Gradient norms by part of the model before clipping, and the size of the step that each part then takes.
 
-Under Adam the compensation acts mainly through clipping, so this is what tells the arms apart. Written at every logged
-step to `gradients.jsonl`; sums over one accumulated step and, under FSDP2, over all shards.
+Under Adam, gradient compensation acts mainly through clipping, so these norms are what distinguishes the
+methods. The values are sums over one accumulated step and, under FSDP2, over all shards.
 """
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from transformers import TrainerCallback
+from transformers import TrainerState, TrainingArguments
 
-from train.monitoring.log import append_line, drop_lines_behind
+from train.monitoring.log import JsonLinesFile
 
 
-_PARTS = {"vision_tower": "vision", "projector.norm": "norm", "projector": "projector"}  # the rest is language
+_PARTS = {"vision_tower": "vision", "projector.norm": "norm", "projector": "projector"}  # everything else: language
 
 
 def part_of(name: str) -> str:
@@ -24,31 +23,31 @@ def part_of(name: str) -> str:
     return next((part for text, part in _PARTS.items() if text in name), "language")
 
 
-class GradientLedger(TrainerCallback):
-    """One line a logged step: the factor of clipping, and for each part the norm of its gradient before clipping, its
-    share of the squared total, and the length of its Adam step (without weight decay) over that of its weights."""
+class GradientLedger(JsonLinesFile):
+    """`gradients.jsonl`: one line per logged step.
 
-    def __init__(self, path: Path):
-        self.path = path
-        self.line: dict[str, Any] | None = None
+    It holds the clipping factor and, for each part of the model, the norm of its gradient before clipping, its share
+    of the squared total, and the norm of its Adam step (without weight decay) divided by that of its weights.
+    """
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        if state.is_world_process_zero:
-            drop_lines_behind(self.path, state.global_step)
+    line: dict[str, Any] | None = None
 
-    def before_clipping(self, trainer: Any) -> None:
-        """Read the gradients of `trainer` if its next step will be logged."""
-        step = trainer.state.global_step + 1
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if not args.max_grad_norm:  # where gradients are clipped, the trainer calls `measure` before that
+            self.measure(model, args, state)
+
+    def measure(self, model: nn.Module, args: TrainingArguments, state: TrainerState) -> None:
+        """Read the unclipped gradients of `model` if the coming step will be logged."""
+        step = state.global_step + 1
         self.line = None
-        if step % max(1, int(trainer.args.logging_steps)) and step != trainer.state.max_steps:
+        if step % max(1, int(args.logging_steps)) and step != state.max_steps:
             return
-        model = trainer.accelerator.unwrap_model(trainer.model)
         self.names = {id(p): name for name, p in model.named_parameters()}
         squares = _by_part(
             (part_of(name), p.grad) for name, p in model.named_parameters() if p.requires_grad and p.grad is not None
         )
         total = math.sqrt(sum(squares.values()))
-        limit = trainer.args.max_grad_norm
+        limit = args.max_grad_norm
         self.line = {
             "step": step,
             "grad_norm": total,
@@ -74,12 +73,11 @@ class GradientLedger(TrainerCallback):
         for part, record in self.line["parts"].items():
             known = part in steps and weights[part] > 0
             record["update_ratio"] = math.sqrt(steps[part] / weights[part]) if known else None
-        if state.is_world_process_zero:
-            append_line(self.path, self.line)
+        self.append(state, self.line)
 
 
 def _by_part(tensors: Any) -> dict[str, float]:
-    """Sum of squares by part; one wait for the device in all."""
+    """Sum of squares by part; waits for the device only at the end."""
     sums: dict[str, Tensor] = {}
     for part, tensor in tensors:
         norm = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32)
@@ -89,7 +87,7 @@ def _by_part(tensors: Any) -> dict[str, float]:
 
 
 def _adam_step(state: dict[str, Any], group: dict[str, Any]) -> Tensor | None:
-    """The step that Adam has just made, from its moments; None for another optimizer."""
+    """The step that Adam has just taken, computed from its moments; None for other optimizers."""
     if "exp_avg" not in state or "exp_avg_sq" not in state:
         return None
     beta1, beta2 = group["betas"]

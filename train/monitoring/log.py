@@ -1,4 +1,4 @@
-"""What a run shows and keeps: a progress bar with rate and ETA, and one JSON line per logged step."""
+"""The progress bar of a run, its files of JSON lines, and its end when the loss diverges."""
 
 import json
 import math
@@ -7,36 +7,43 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import replacing
 from train.stage_folder import say
 
 
-class JsonLines(TrainerCallback):
-    """Appends what is logged to a file: training loss, and held-out loss where there is one."""
+class JsonLinesFile(TrainerCallback):
+    """A file with one JSON line per record, each with its `step`. Only the first process writes.
+
+    A resumed run first drops the lines after its checkpoint, because it writes them again.
+    """
 
     def __init__(self, path: Path):
         self.path = path
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            drop_lines_behind(self.path, state.global_step)
+            drop_lines_after(self.path, state.global_step)
+
+    def append(self, state: TrainerState, record: dict[str, Any]) -> None:
+        """Add a line."""
+        if state.is_world_process_zero:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+class LossLog(JsonLinesFile):
+    """`log.jsonl`: the trainer's log. Unlike `log_history`, it can be followed live and outlives the checkpoints."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if state.is_world_process_zero and ("loss" in logs or "eval_loss" in logs):
-            append_line(self.path, {"step": state.global_step, **logs})
+        if "loss" in logs or "eval_loss" in logs:
+            self.append(state, {"step": state.global_step, **logs})
 
 
-def append_line(path: Path, record: dict[str, Any]) -> None:
-    """Add one JSON line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
-
-
-def drop_lines_behind(path: Path, step: int) -> None:
-    """A resumed run drops the lines after its checkpoint before it writes them again."""
+def drop_lines_after(path: Path, step: int) -> None:
+    """Keep only the lines up to `step`."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     kept = [line for line in lines if _step(line) <= step]
     with replacing(path) as unfinished:
@@ -46,12 +53,12 @@ def drop_lines_behind(path: Path, step: int) -> None:
 def _step(line: str) -> float:
     try:
         return json.loads(line)["step"]
-    except ValueError:  # torn by a kill
+    except ValueError:  # an interrupted write
         return math.inf
 
 
 class StopOnBrokenLoss(TrainerCallback):
-    """Ends the run with one line when the loss is no longer a number."""
+    """Stops the run with a one-line error when the loss is not finite."""
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not math.isfinite(logs.get("loss", 0.0)):
@@ -59,7 +66,7 @@ class StopOnBrokenLoss(TrainerCallback):
 
 
 class ProgressBar(TrainerCallback):
-    """Steps, rate, ETA and loss; where there is no terminal, a line at every log."""
+    """Steps, rate, ETA and loss; without a terminal, one line per log."""
 
     def __init__(self, title: str):
         self.title = title

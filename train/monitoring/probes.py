@@ -1,4 +1,4 @@
-"""Looks at the model while it learns: norms and cosines by layer (paper Fig. 5), and answers to held-out rows."""
+"""Measurements of the model during training: norm and cosine by layer (paper Fig. 5), and answers to held-out rows."""
 
 from itertools import islice
 from pathlib import Path
@@ -7,37 +7,36 @@ from typing import Any
 import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
 from train.data.collator import ImageTextCollator
 from train.data.tokenization import IGNORED
-from train.monitoring.log import append_line, drop_lines_behind
+from train.monitoring.log import JsonLinesFile
 
 
 MAX_NEW_TOKENS = 64
 
 
 def first_rows(rows: Dataset | IterableDataset, count: int) -> list[dict[str, Any]]:
-    """The first `count` rows, those with an image before those without."""
+    """The first `count` rows; those with an image come before those without."""
     seen = list(islice(rows, 16 * count))
     return sorted(seen, key=lambda row: not row["images"])[:count]
 
 
-class LayerProbe(TrainerCallback):
+class LayerProbe(JsonLinesFile):
     """`probe.jsonl`: mean norm and cosine by layer and modality on the same rows, at the start and every `save_steps`.
 
-    All processes pass the same rows, as sharded models need; one writes.
+    Every process runs the same rows, as sharded models require.
     """
 
     def __init__(self, path: Path, collator: ImageTextCollator, rows: list[dict[str, Any]]):
-        self.path = path
+        super().__init__(path)
         self.collator = collator
         self.rows = rows
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
-        if state.is_world_process_zero:
-            drop_lines_behind(self.path, state.global_step)
+        super().on_train_begin(args, state, control, **kwargs)
         if state.global_step == 0:
             self._write(args, state, model)
 
@@ -55,12 +54,11 @@ class LayerProbe(TrainerCallback):
                 batch.pop("labels")
                 model(**batch, use_cache=False, logits_to_keep=1)
         model.train(training)
-        if state.is_world_process_zero:
-            append_line(self.path, {"step": state.global_step, **profile.records()})
+        self.append(state, {"step": state.global_step, **profile.records()})
 
 
-class SampleAnswers(TrainerCallback):
-    """`samples.jsonl`: the model's greedy answer to the first turn of some held-out rows, at every evaluation."""
+class SampleAnswers(JsonLinesFile):
+    """`samples.jsonl`: the model's greedy answer to the first turn of some held-out rows, at each evaluation."""
 
     def __init__(
         self,
@@ -69,14 +67,10 @@ class SampleAnswers(TrainerCallback):
         rows: list[dict[str, Any]],
         tokenizer: PreTrainedTokenizerBase,
     ):
-        self.path = path
+        super().__init__(path)
         self.collator = collator
         self.tokenizer = tokenizer
         self.prompts = [_first_turn(row) for row in rows]
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        if state.is_world_process_zero:
-            drop_lines_behind(self.path, state.global_step)
 
     def on_evaluate(self, args, state, control, model=None, **kwargs):
         training = model.training
@@ -88,13 +82,12 @@ class SampleAnswers(TrainerCallback):
                 ids: Tensor = model.generate(**batch, max_new_tokens=MAX_NEW_TOKENS, do_sample=False, use_cache=True)
             answer = self.tokenizer.decode(ids[0, len(prompt["input_ids"]) :], skip_special_tokens=True)
             record = {"step": state.global_step, "row": number, "answer": answer}
-            if state.is_world_process_zero:
-                append_line(self.path, {**record, "reference": self.tokenizer.decode(reference)})
+            self.append(state, {**record, "reference": self.tokenizer.decode(reference)})
         model.train(training)
 
 
 def _first_turn(row: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """The row up to its first learned token, and the tokens learned there."""
+    """The row up to its first supervised token, and the supervised tokens that follow."""
     start = next(i for i, label in enumerate(row["labels"]) if label != IGNORED)
     end = next((i for i in range(start, len(row["labels"])) if row["labels"][i] == IGNORED), len(row["labels"]))
     prompt = {**row, "input_ids": row["input_ids"][:start], "labels": row["labels"][:start]}

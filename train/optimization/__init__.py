@@ -1,0 +1,1 @@
+"""What is trained and how: parameter groups, adapters, and the trainer."""

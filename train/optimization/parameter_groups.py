@@ -1,6 +1,6 @@
-"""Which parameter is trained at which rate: `{regex: learning rate}` and a list of frozen regexes.
+"""The learning rate of each parameter: `{regex: learning rate}` and a list of regexes of frozen parameters.
 
-Every parameter is frozen or belongs to exactly one rate, so that none is lost and none counted twice.
+Every parameter is either frozen or matches exactly one rate, so that none is missed and none is trained twice.
 """
 
 import re
@@ -13,7 +13,7 @@ from modeling_aligned_llava.errors import UserError
 
 @dataclass
 class ParameterGroup:
-    """Parameters trained at one rate; rate None: frozen."""
+    """Parameters trained at one learning rate, or frozen if it is None."""
 
     pattern: str
     learning_rate: float | None
@@ -26,10 +26,10 @@ class ParameterGroup:
 
 
 def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str]) -> list[ParameterGroup]:
-    """Sort the parameters of `model` by the first frozen regex or the one rate that matches their name.
+    """Group the parameters of `model` by the first frozen regex, or the only rate, that matches their name.
 
     Raises:
-        UserError: a parameter matches no rate, or several.
+        UserError: a parameter that is not frozen matches no rate, or several.
     """
     groups = [ParameterGroup(pattern, None, [], 0) for pattern in frozen]
     groups += [ParameterGroup(pattern, rate, [], 0) for pattern, rate in rates.items()]
@@ -44,7 +44,7 @@ def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str
 
 
 def freeze(model: nn.Module, groups: list[ParameterGroup]) -> None:
-    """Let gradients flow to the trained groups alone."""
+    """Require gradients for the trained groups only."""
     trained = {name for group in groups if group.learning_rate is not None for name in group.names}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)

@@ -1,4 +1,4 @@
-"""TRL's SFTTrainer with learning rates by module and checkpoints that are known to be whole."""
+"""TRL's SFTTrainer with a learning rate per parameter group and checkpoints that are known to be complete."""
 
 from pathlib import Path
 from typing import Any, cast
@@ -14,38 +14,38 @@ from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
 from train.data.sampler import LengthGroupedSampler
 from train.monitoring.gradient_ledger import GradientLedger
-from train.optimization.compact_head import score_labelled_positions_only
+from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
 from train.stage_folder import checkpoint_marker, write_json
 
 
 class AlignedSFTTrainer(SFTTrainer):
-    """`SFTTrainer` on rows that are tokenized already.
+    """`SFTTrainer` for rows that are already tokenized.
 
     Args:
-        parameter_groups: from `group_parameters`; the frozen ones are left out of the optimizer.
-        compact_head: compute logits only where there are labels, on a CPU too.
-        feature_cache: the collator's, where the vision tower is frozen.
-        ledger: sees the gradients before they are clipped.
-        kwargs: as `SFTTrainer`'s.
+        parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
+        labelled_logits_only: compute logits only at labelled positions, on a CPU too.
+        feature_cache: the one of the collator, where the vision tower is frozen.
+        ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
+        kwargs: those of `SFTTrainer`.
     """
 
     def __init__(
         self,
         *args: Any,
         parameter_groups: list[ParameterGroup],
-        compact_head: bool = True,
+        labelled_logits_only: bool = True,
         feature_cache: FeatureCache | None = None,
         ledger: GradientLedger | None = None,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
         self.feature_cache = feature_cache
-        self.ledger = ledger
-        score_labelled_positions_only(compact_head)
+        self.labelled_logits_only = labelled_logits_only
         super().__init__(*args, **kwargs)
-        if ledger is not None:
-            self.add_callback(ledger)
+        self.ledger = None if self.is_deepspeed_enabled else ledger
+        if self.ledger is not None:
+            self.add_callback(self.ledger)
         if feature_cache is not None:
             self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
             feature_cache.attach(self.vision_tower)
@@ -57,8 +57,17 @@ class AlignedSFTTrainer(SFTTrainer):
         with self.accelerator.autocast():
             return self.feature_cache.complete(inputs, self.vision_tower)
 
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        """TRL's loss; on a CPU with `labelled_logits_only`, its fused head sees only the labelled positions."""
+        if return_outputs or not self.labelled_logits_only or inputs["labels"].device.type != "cpu":
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        decoder = cast(PreTrainedModel, self.accelerator.unwrap_model(model)).base_model
+        with labelled_positions_only(decoder, inputs["labels"]) as shift_labels:
+            inputs = {**inputs, "shift_labels": shift_labels}
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
-        """One optimizer group for each learning rate (two where weight decay spares biases and norms)."""
+        """One optimizer group per learning rate, or two where weight decay spares biases and norms."""
         if self.optimizer is not None:
             return self.optimizer
         model = cast(PreTrainedModel, self.model if model is None else model)
@@ -81,8 +90,8 @@ class AlignedSFTTrainer(SFTTrainer):
         return self.optimizer
 
     def _clip_grad_norm(self, model):
-        if self.ledger is not None and not self.is_deepspeed_enabled:  # which has no gradients to look at
-            self.ledger.before_clipping(self)
+        if self.ledger is not None:
+            self.ledger.measure(cast(PreTrainedModel, self.model), self.args, self.state)
         return super()._clip_grad_norm(model)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
@@ -101,4 +110,4 @@ class AlignedSFTTrainer(SFTTrainer):
             write_json(checkpoint_marker(folder), {"step": step})
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """No card: TRL's would show a text-generation snippet."""
+        """Write no card: TRL's would show a text-generation snippet."""

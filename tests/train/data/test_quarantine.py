@@ -172,7 +172,7 @@ def test_converted_images_are_used_and_named(with_images, processor):
     assert len(read_entries(row_images.quarantine.path)) == 4  # and are named once
 
 
-def test_a_replacement_depends_on_seed_epoch_and_row_alone(with_images):
+def test_a_replacement_depends_only_on_seed_epoch_and_row(with_images):
     contents = [encoded(seed=i) if i % 2 else b"damaged" for i in range(40)]
 
     def chosen(rows, seed=42, epoch=0):
@@ -197,8 +197,8 @@ def test_workers_replace_alike_and_see_the_epoch(with_images, processor):
 
     for epoch in (0, 1):
         row_images.epoch.fill_(epoch)
-        alone, apart = batches(0), batches(2)
-        assert all(torch.equal(a, b) for a, b in zip(alone, apart, strict=True))
+        serial, parallel = batches(0), batches(2)
+        assert all(torch.equal(a, b) for a, b in zip(serial, parallel, strict=True))
     assert {entry.row for entry in read_entries(row_images.quarantine.path)} == {0, 3, 6, 9}
 
 

@@ -1,4 +1,4 @@
-"""The order of rows: complete, grouped, random between steps, and a function of seed and epoch alone."""
+"""The order of rows: complete, grouped by length, random between steps, determined by seed and epoch."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def test_steps_hold_rows_of_similar_length_in_random_order():
     assert abs(torch.corrcoef(torch.stack([position, means]))[0, 1]) < 0.2  # neither long nor short rows come first
 
 
-def test_order_depends_on_seed_and_epoch_alone():
+def test_order_depends_only_on_seed_and_epoch():
     def order(seed, epoch):
         sampler = LengthGroupedSampler(list(range(50)), step_size=4, seed=seed)
         sampler.set_epoch(epoch)
@@ -35,5 +35,5 @@ def test_an_incomplete_last_step_is_left_out_if_asked():
         LengthGroupedSampler(list(range(50)), step_size=8, seed=1, drop_last=drop) for drop in (False, True)
     )
     assert list(dropped) == list(kept)[:48] and (len(kept), len(dropped)) == (50, 48)
-    with pytest.raises(UserError, match="7 rows are less than one step of 8"):
+    with pytest.raises(UserError, match="7 rows are fewer than one step of 8"):
         LengthGroupedSampler(list(range(7)), step_size=8, seed=1, drop_last=True)

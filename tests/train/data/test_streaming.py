@@ -21,7 +21,7 @@ from train.data.row_images import RowImages
 from train.data.sources import read_sources
 from train.data.streaming import first_streamed, images_of_stream, open_stream
 from train.data.tokenization import Tokenization
-from train.monitoring.log import JsonLines
+from train.monitoring.log import LossLog
 from train.stage import run_stage
 
 
@@ -154,7 +154,7 @@ def test_a_stage_streams_and_resumes_to_the_bit(stage_arguments, tiny_checkpoint
 
     run_stage(arguments(tmp_path / "straight"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(JsonLines, "on_step_begin", stop, raising=False)
+        patch.setattr(LossLog, "on_step_begin", stop, raising=False)
         with pytest.raises(KeyboardInterrupt):
             run_stage(arguments(tmp_path / "stopped"))
     run_stage(arguments(tmp_path / "stopped"))

@@ -1,0 +1,86 @@
+"""LoRA adapters: what they train, resuming bit by bit, and the merged model."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modeling_aligned_llava.errors import UserError
+from tests import REPOSITORY
+from train.monitoring.log import LossLog
+from train.stage import run_stage
+
+
+RECIPE = REPOSITORY / "configuration" / "train" / "llama-3.2-3b" / "stage2_lora.yaml"
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": r".*language_model\.layers\..*\.(q|v)_proj"}
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def lora_arguments(stage_arguments, root, checkpoint, **settings):
+    """Command line of the LoRA recipe of Llama-3.2-3B on tiny shapes."""
+    return stage_arguments(
+        2,
+        "norm-gwc",
+        root,
+        config=RECIPE,
+        model_name_or_path=checkpoint,
+        lora=json.dumps(LORA),
+        bf16="false",
+        dataloader_num_workers=0,
+        dataloader_pin_memory="false",
+        **settings,
+    )
+
+
+def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
+    run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=2))
+    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
+    assert before.keys() == after.keys()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    adapted = {
+        name for name in before if "language_model" in name and ("q_proj.weight" in name or "v_proj.weight" in name)
+    }
+    assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
+
+
+def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):
+    run_stage(lora_arguments(stage_arguments, tmp_path / "straight", straight / "stage1"))
+
+    def stop(self, args, state, control, **kwargs):
+        if state.global_step == 4:
+            raise KeyboardInterrupt
+
+    arguments = lora_arguments(stage_arguments, tmp_path / "stopped", straight / "stage1")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LossLog, "on_step_begin", stop, raising=False)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(arguments)
+    run_stage(arguments)
+    one, other = (weights(tmp_path / name / "norm-gwc" / "stage2") for name in ("straight", "stopped"))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_with_bfloat16_only_frozen_weights_are_rounded(straight, stage_arguments, tmp_path):
+    arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=1, use_cpu="true")
+    arguments[arguments.index("--bf16") + 1] = "true"
+    run_stage(
+        [*arguments, "--warmup_steps", "0", "--learning_rates", '{"lora_": 1e-3, "multi_modal_projector": 1e-30}']
+    )
+    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
+    for name, tensor in before.items():
+        if "projector" in name:
+            assert torch.equal(tensor, after[name])
+        elif "q_proj" not in name and "v_proj" not in name:
+            assert torch.equal(tensor.bfloat16().float(), after[name])
+
+
+@pytest.mark.parametrize(("lora", "message"), [({"rank": 4}, "lora: .*rank"), ({"target_modules": "x"}, "lora: .*x")])
+def test_wrong_adapter_settings_are_one_line(stage_arguments, straight, tmp_path, lora, message):
+    arguments = lora_arguments(stage_arguments, tmp_path, straight / "stage1")
+    arguments[arguments.index("--lora") + 1] = json.dumps(lora)
+    with pytest.raises(UserError, match=message):
+        run_stage(arguments)

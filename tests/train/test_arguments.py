@@ -1,0 +1,91 @@
+"""Settings: every recipe parses, mistakes get one line, old names lead to the new ones."""
+
+import pytest
+
+from modeling_aligned_llava.errors import UserError
+from tests import REPOSITORY
+from train.arguments import RENAMED, accumulation_steps, parse_arguments
+
+
+RECIPES = sorted((REPOSITORY / "configuration" / "train").glob("*/stage*.yaml"))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_recipe_parses(recipe):
+    run, training = parse_arguments(["--config", str(recipe), "--method", "norm-gwc", "--bf16", "false"])
+    assert (
+        "norm-gwc/stage" in training.output_dir and "{" not in f"{training.output_dir}{run.model.model_name_or_path}"
+    )
+    assert training.max_grad_norm == 1.0 and training.warmup_steps == 0.03 and training.weight_decay == 0.0
+    assert (
+        training.gradient_accumulation_steps * training.per_device_train_batch_size
+        == run.optimization.global_batch_size
+    )
+    assert (run.data.prompt_format == "plain") == ("stage1" in recipe.name)
+
+
+def test_there_are_eight_recipes():
+    assert len(RECIPES) == 8
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "nrom"}, "unknown method 'nrom'; known methods: baseline"),
+        ({"config": "nowhere.yaml"}, "--config: there is no file nowhere.yaml"),
+        ({"prompt_format": "fancy"}, "prompt_format must be plain or chat, not 'fancy'"),
+        ({"global_batch_size": 9}, "global_batch_size 9 is not a multiple of per_device_train_batch_size 4 x 1"),
+        ({"no_such_setting": 1}, "no_such_setting"),
+    ],
+)
+def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message):
+    with pytest.raises(UserError, match=message) as error:
+        parse_arguments(stage_arguments(1, **{"method": "norm", "root": tmp_path, **change}))
+    assert "\n" not in str(error.value)
+
+
+def test_accumulation_follows_from_the_world_size():
+    assert accumulation_steps(256, 2, 64) == 2 and accumulation_steps(128, 1, 1) == 128
+    with pytest.raises(UserError, match="128 is not a multiple of per_device_train_batch_size 64 x 4 processes"):
+        accumulation_steps(128, 64, 4)
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_leads_to_the_new_one(stage_arguments, tmp_path, old):
+    message = f"the setting {old} is now called {RENAMED[old]}"
+    arguments = stage_arguments(1, "norm", tmp_path)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"{old}: 1\n")
+    for given in ([*arguments, f"--{old}", "1"], [*arguments, "--config", str(recipe)]):
+        with pytest.raises(UserError, match=f"^{message}$"):
+            parse_arguments(given)
+
+
+def test_help_shows_our_settings_in_groups(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        parse_arguments(["--help"])
+    text = capsys.readouterr().out
+    starts = [text.index(f"\n{group}:\n") for group in ("model", "data", "optimization", "monitoring", "speed")]
+    assert starts == sorted(starts) and starts[-1] < text.index("--lr_scheduler_type")
+    assert starts[3] < text.index("--eval_rows EVAL_ROWS") < starts[4]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
+        ({"sample_rows": 2}, r"sample_rows \(2\) must not exceed eval_rows \(0\)"),
+        ({"packing": "true"}, "use packed_rows, which supports images"),
+        ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
+        ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(stage_arguments, tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        parse_arguments(stage_arguments(1, "norm", tmp_path, **settings))
+
+
+def test_report_to_is_obeyed(stage_arguments, tmp_path):
+    assert parse_arguments(stage_arguments(1, "norm", tmp_path))[1].report_to == []
+    _, training = parse_arguments(stage_arguments(1, "norm", tmp_path, report_to="tensorboard"))
+    assert training.report_to == ["tensorboard"]

@@ -1,0 +1,65 @@
+"""The quick look at the settings, without the parser and without torch."""
+
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from train.stage_folder import StageFolder, comparable, peek_settings
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump({"frozen": ["^a", "^b"], "max_steps": 8, "learning_rates": {"x": 0.001}}))
+    return path
+
+
+def peek(recipe, *options):
+    return peek_settings(["--config", str(recipe), *options])
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "expected"),
+    [
+        (["--frozen", "^c", "^d", "--max_steps", "9"], "frozen", ["^c", "^d"]),
+        (["--frozen", "^c"], "frozen", ["^c"]),
+        (["--max-steps", "-1"], "max_steps", "-1"),
+        (["--max_steps=9"], "max_steps", "9"),
+        (["--lr_scheduler_kwargs", "a", "b"], "lr_scheduler_kwargs", ["a", "b"]),
+        (["--packed_rows", "--max_steps", "9"], "packed_rows", "true"),
+        (["--seed", "1", "--seed", "2"], "seed", "2"),
+    ],
+)
+def test_the_command_line_wins_over_the_recipe(recipe, options, name, expected):
+    assert peek(recipe, *options)[name] == expected
+
+
+def test_the_same_settings_compare_equal_wherever_they_stand(recipe):
+    given = peek(recipe, "--frozen", "^a", "^b", "--max_steps", "8")
+    assert comparable(given) == comparable(peek(recipe))
+
+
+def test_every_value_of_a_list_option_counts(recipe, tmp_path):
+    folder = StageFolder(tmp_path)
+    folder.record_settings(peek(recipe, "--frozen", "^a", "^c"))
+    assert folder.changed_settings(peek(recipe, "--frozen", "^a", "^c")) == []
+    assert folder.changed_settings(peek(recipe)) == ["frozen was ['^a', '^c'], is ['^a', '^b']"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["--config"], ["--config", "nowhere.yaml"]])
+def test_without_a_readable_recipe_there_is_nothing_to_see(arguments):
+    assert peek_settings(arguments) is None
+
+
+def test_a_finished_stage_is_recognised_without_torch(recipe, tmp_path):
+    arguments = ["--config", str(recipe), "--output_dir", str(tmp_path)]
+    folder = StageFolder(tmp_path)
+    folder.record_settings(peek_settings(arguments))
+    folder.mark_complete({})
+    code = (
+        f"import sys; from train import sft; sys.argv += {arguments!r}; sft.main(); assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert "already done" in done.stdout
