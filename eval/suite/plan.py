@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.data import mirror
-from eval.data.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
+from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
