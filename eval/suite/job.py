@@ -24,8 +24,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint;
-    `multimodal` is false for a bare decoder."""
+    """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint, ""
+    before it is trained; `multimodal` is false for a bare decoder."""
 
     name: str
     multimodal: bool

@@ -149,14 +149,23 @@ def _overlays(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> tuple[li
     return found, "" if found else note
 
 
+def write(folder: Path) -> None:
+    """Write the report of the finished run in `folder`.
+
+    Raises:
+        UserError: the run has no scores.
+    """
+    run = FinishedRun.read(folder)
+    text = report(run, measurements.measure(run))
+    path = folder / "report.html"
+    write_text(path, text.encode(errors="replace").decode())  # an answer may end in half a character
+    print(f"report: {path}")  # noqa: T201
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.page", description=__doc__.split("\n\n")[0])
     parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
-    run = FinishedRun.read(parser.parse_args().run)
-    text = report(run, measurements.measure(run))
-    path = run.folder / "report.html"
-    write_text(path, text.encode(errors="replace").decode())  # an answer may end in half a character
-    print(f"report: {path}")  # noqa: T201
+    write(parser.parse_args().run)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import SAMPLE, ImageQuestion, in_benchmarks
 from eval.diagnostics.hooks.loading import load
 from eval.diagnostics.measure.attention import AttentionReader, attention_by_image
@@ -25,6 +26,7 @@ PROFILED = 48  # images for the profile
 ATTENDED = 24  # of these, images for attention, those with a box first
 SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
 SCHEMA = 1
+MULTIMODAL = [key for key, benchmark in BY_KEY.items() if benchmark.harness == "lmms-eval"]  # not for a bare decoder
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
@@ -36,7 +38,8 @@ def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
         except Exception as error:  # whatever a foreign checkpoint raises is shown in the report
             words = " ".join(str(error).split())
             reason = without_paths(words if isinstance(error, UserError) else f"{type(error).__name__}: {words}")
-            print(f"{model.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
+            if any(cell["status"] != "not run" for key, cell in run.cells[model.name].items() if key in MULTIMODAL):
+                print(f"{model.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
             found[model.name] = {"error": reason}
     return found
 

@@ -12,10 +12,12 @@ from eval.run.files import write_text
 from modeling_aligned_llava.errors import run_main
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m eval.report.tables", description=__doc__.split("\n\n")[0])
-    parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
-    run = parser.parse_args().run
+def write(run: Path) -> None:
+    """Write the tables and the figure of a finished run, and show the table.
+
+    Raises:
+        UserError: the run has no scores.
+    """
     rows = read_scores(run)
     for suffix, writer in WRITERS.items():
         write_text(run / "tables" / f"table4.{suffix}", writer(rows))
@@ -26,6 +28,12 @@ def main() -> None:
     console = Console()
     show(rows, console if console.width >= 120 else Console(width=150))
     console.print(f"tables: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m eval.report.tables", description=__doc__.split("\n\n")[0])
+    parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
+    write(parser.parse_args().run)
 
 
 if __name__ == "__main__":
