@@ -6,17 +6,18 @@ To add a family, add one entry to `FAMILIES` and one tiny model to the tests.
 
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import transformers
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, LlavaConfig, PreTrainedModel
-from transformers.utils import logging
+from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
+from .inspection.model_parts import FAMILIES, REFUSED
+from .loading.checkpoint import load_part, load_strict
 from .methods import method_fields
 from .modeling_aligned_llava import build_norm
 from .norm_alignment import mean_embedding_norm
@@ -25,62 +26,6 @@ from .norm_alignment import mean_embedding_norm
 NORM = "alignment_norm"  # name of the submodule of the connector, and of the settings in the model's config
 
 Model = TypeVar("Model", bound=PreTrainedModel)
-
-
-class Family(NamedTuple):
-    """Where a family's connector is, and what the reader of its norms has to know.
-
-    Args:
-        connector: path below `model.base_model` of the module whose output [..., D] becomes the visual tokens.
-        note: what the family itself does out of the norm's reach; "": nothing.
-    """
-
-    connector: str
-    note: str = ""
-
-
-_NEWLINE = "`image_newline`, a learned vector with a norm of its own, ends the rows of an image"
-_SCALED = "text is scaled by sqrt(D) inside the embedding module; `s` is the norm behind that scaling"
-
-FAMILIES: dict[str, Family] = {
-    "llava": Family("multi_modal_projector"),
-    "llava_next": Family("multi_modal_projector", _NEWLINE),
-    "llava_onevision": Family(
-        "multi_modal_projector",
-        f"{_NEWLINE}; videos, and images above the `anyres_max` limit, are resampled behind the norm: "
-        "an average of tokens is shorter than they are",
-    ),
-    "qwen2_vl": Family("visual.merger"),
-    "qwen2_5_vl": Family("visual.merger"),
-    "qwen3_vl": Family(
-        "visual.merger",
-        "DeepStack adds the features of further mergers behind the first decoder layers, at whatever norm they have",
-    ),
-    "internvl": Family("multi_modal_projector"),
-    "idefics3": Family("connector"),
-    "smolvlm": Family("connector"),
-    "paligemma": Family("multi_modal_projector", _SCALED),
-    "gemma3": Family(
-        "multi_modal_projector", f"{_SCALED}; the decoder also normalises what a layer adds (sandwich norm)"
-    ),
-    "glm4v": Family("visual.merger", "the decoder also normalises what a layer adds (sandwich norm)"),
-    "mistral3": Family("multi_modal_projector"),
-    "ovis2": Family(
-        "visual_embeddings_table",
-        "the indicator tokens around an image are rows of the same table: they are aligned too",
-    ),
-}
-
-# What cannot be served, and why; any other model type is unknown rather than impossible.
-REFUSED: dict[str, str] = {
-    "aligned_llava": "it has the norm inside; choose the method at assembly or in from_pretrained",
-    "mllama": "its images enter by cross-attention: no visual token stands among the text",
-    "idefics": "its images enter by cross-attention: no visual token stands among the text",
-    "molmo2": "its visual features are added to text embeddings: a norm behind the connector does not set the sum's",
-    "chameleon": "its images are tokens of the text vocabulary: there is no connector, and no second norm",
-    "emu3": "its images are tokens of the text vocabulary: there is no connector, and no second norm",
-    "fuyu": "it has no vision tower and no connector: pixels are embedded by one linear layer",
-}
 
 
 def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = None, **fields: Any) -> Model:
@@ -135,7 +80,7 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         settings = getattr(config, NORM, None)
         if settings is None:
             raise UserError(f"{path}: was not saved from an aligned model (no {NORM!r} in its config)")
-        model = _load_without_norm(folder, config.architectures[0], kwargs)
+        model = load_strict(_saved_class(folder, config), folder, unused=rf".*\b{NORM}\..*", **kwargs)
         _attach(model, _connector(model), _norm_config(settings))
         norm = getattr(_connector(model), NORM, None)
         if norm is not None:
@@ -149,19 +94,29 @@ def _downloaded(repository: str, revision: str | None) -> Path:
     return Path(snapshot_download(repository, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
 
 
-def _load_without_norm(folder: Path, class_name: str, kwargs: dict[str, Any]) -> PreTrainedModel:
-    model_class = getattr(transformers, class_name, None)
-    if model_class is None:
-        raise UserError(f"{folder}: there is no class {class_name} in transformers {transformers.__version__}")
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the report would call the two tensors of the norm unexpected
-    try:
-        model, info = model_class.from_pretrained(folder, output_loading_info=True, **kwargs)
-    finally:
-        logging.set_verbosity(verbosity)
-    if info["missing_keys"]:
-        raise UserError(f"{folder}: lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
-    return model
+def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) -> PreTrainedModel:
+    """Load any vision-language checkpoint, aligned or not, with the norm that it was saved with.
+
+    Args:
+        path: folder or Hub id.
+        config: its configuration, perhaps with unused layers dropped; None: read from `path`.
+        **kwargs: as for `from_pretrained`.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded or lacks tensors.
+    """
+    config = config or load_part(AutoConfig, path, trust_remote_code=kwargs.get("trust_remote_code", False))
+    if getattr(config, NORM, None) is None:
+        return load_strict(AutoModelForImageTextToText, path, config=config, **kwargs)
+    kwargs.pop("trust_remote_code", None)  # the families that can be aligned are transformers' own
+    return load_aligned(path, **kwargs)
+
+
+def _saved_class(folder: Path, config: Any) -> Any:
+    name = config.architectures[0]
+    if (model_class := getattr(transformers, name, None)) is None:
+        raise UserError(f"{folder}: there is no class {name} in transformers {transformers.__version__}")
+    return model_class
 
 
 def _connector(model: PreTrainedModel) -> nn.Module:
@@ -236,4 +191,4 @@ def _saved_norm(folder: Path, names: list[str]) -> dict[str, Tensor]:
     return found
 
 
-__all__ = ["FAMILIES", "REFUSED", "Family", "align", "load_aligned"]
+__all__ = ["FAMILIES", "REFUSED", "align", "load_aligned", "load_vision_language"]

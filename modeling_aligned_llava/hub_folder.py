@@ -55,12 +55,12 @@ None came with these weights.
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether `name` can be a repository on the Hub and is no folder here."""
+    """Whether `name` is the `owner/name` of a repository on the Hub rather than a path on this machine."""
     try:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return bool(name) and not os.path.exists(name)
+    return name.count("/") == 1 and not os.path.exists(name)
 
 
 def forget_local_paths(config: Any) -> None:

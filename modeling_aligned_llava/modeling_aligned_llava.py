@@ -10,7 +10,6 @@ from typing import Any, cast
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModel, BitsAndBytesConfig, LlavaForConditionalGeneration, LlavaModel, LlavaPreTrainedModel
-from transformers import initialization as init
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from .configuration_aligned_llava import AlignedLlavaConfig
@@ -26,7 +25,7 @@ _AUTO_MAP = {
 
 
 def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedLayerNorm | None:
-    """The norm that the fields of `config` describe, aligned where its target is known; None without one."""
+    """Build the norm that the fields of `config` describe, at its initial gain if that is known; None without one."""
     if config.projector_norm == "none":
         return None
     norm = GlobalWeightCompensatedLayerNorm(
@@ -40,12 +39,15 @@ def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedL
         compensation_eps=config.compensation_eps,
     )
     if config.target is not None:
-        align_norm(norm, config)
+        set_initial_gain(norm, config)
     return norm
 
 
-def align_norm(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlavaConfig) -> None:
-    """Take the start of the gain and the constant scale of the norm from `config.target`."""
+def set_initial_gain(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlavaConfig) -> None:
+    """Reset the norm to the gain that gives visual tokens the norm `config.target` (Eq. 11).
+
+    The one place that computes it: called when the norm is built, and again once a missing norm has been measured.
+    """
     if config.needs_text_norm:
         assert config.target is not None
         gain = target_gain(config.target, norm.dim)
@@ -79,10 +81,7 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.
         if isinstance(module, GlobalWeightCompensatedLayerNorm):
-            if module.weight is not None:
-                init.constant_(module.weight, module.gain_init)
-            if module.bias is not None:
-                init.zeros_(module.bias)
+            module.reset_parameters()  # transformers guards torch's initialisers: loaded tensors stay as they are
         else:
             super()._init_weights(module)
 
@@ -106,7 +105,7 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
             raise ValueError("the checkpoint holds a trained norm but its config no text_norm; set config.text_norm")
         config.text_norm = mean_embedding_norm(embedding)
         assert norm is not None
-        align_norm(norm, config)
+        set_initial_gain(norm, config)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:

@@ -10,13 +10,14 @@ from datasets import Dataset, IterableDataset
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
 from transformers.utils import logging
 from trl import SFTConfig
+from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
-from modeling_aligned_llava.loading.checkpoint import load_complete
+from modeling_aligned_llava.loading.checkpoint import load_strict
 from train.arguments import RunArguments, parse_arguments
 from train.data.collator import ImageTextCollator, OpenImages
 from train.data.feature_cache import FeatureCache
@@ -53,7 +54,7 @@ def run_stage(argv: list[str]) -> None:
     sources = read_sources(run.data_path, run.image_folder)
     with training.main_process_first(desc="assembly"):
         source = _source_checkpoint(run, folder, training.seed, sources)
-    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
+    model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
     if run.lora:
         assert isinstance(run.lora, dict)
         add_adapters(model, run.lora, training.seed, torch.bfloat16 if training.bf16 else torch.float32)
@@ -219,7 +220,9 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
     if run.lora:
         merge_adapters(trainer.accelerator.unwrap_model(trainer.model))
     trainer.save_model(str(unfinished))
-    record = norm_parameters(trainer.accelerator.unwrap_model(trainer.model))  # every process: shards are gathered
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with maybe_gather_lm_head_ctx(*model.model.multi_modal_projector.parameters()):  # TRL's, for ZeRO-3: any tensors
+        record = norm_parameters(model)  # on every process, because FSDP2 gathers too
     if not trainer.is_world_process_zero():
         return
     write_json(unfinished / "norm_parameters.json", record)

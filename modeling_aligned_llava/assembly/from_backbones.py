@@ -20,11 +20,10 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part
+from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
@@ -37,15 +36,23 @@ IMAGE_TOKEN = "<image>"  # noqa: S105
 VOCABULARY_MULTIPLE = 64
 
 
-class _TowerKind(NamedTuple):
-    select_strategy: Literal[
-        "full", "default"
-    ]  # "full": every token is a patch; "default": the first one, CLS, is dropped
+class TowerKind(NamedTuple):
+    """How LLaVA reads the features of a vision tower.
+
+    Args:
+        select_strategy: "full": every token is a patch; "default": the first `extra_tokens`, CLS, are dropped.
+        extra_tokens: tokens that are no patches.
+    """
+
+    select_strategy: Literal["full", "default"]
     extra_tokens: int
 
 
-# SigLIP2's towers of fixed resolution are siglip_vision_model too.
-_TOWERS = {"siglip_vision_model": _TowerKind("full", 0), "clip_vision_model": _TowerKind("default", 1)}
+# By the model type of the vision config; SigLIP2's towers of fixed resolution are siglip_vision_model too.
+TOWERS: dict[str, TowerKind] = {
+    "siglip_vision_model": TowerKind("full", 0),
+    "clip_vision_model": TowerKind("default", 1),
+}
 
 
 def assemble(
@@ -79,7 +86,7 @@ def assemble(
     check_source(vision_tower, "vision tower")
     check_source(language_model, "language model")
     tower, kind = _load_tower(vision_tower)
-    language = load_part(AutoModelForCausalLM, language_model, "language model")
+    language = load_strict(AutoModelForCausalLM, language_model, "language model")
     tokenizer = load_part(SavedTokenizer, language_model, "tokenizer")
     image_processor = load_part(AutoImageProcessor, vision_tower, "image processor")
     template = choose_template(tokenizer, chat_template, language_model)
@@ -128,23 +135,18 @@ def assemble(
     return out
 
 
-def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
+def _load_tower(source: str | Path) -> tuple[PreTrainedModel, TowerKind]:
     config = load_part(AutoConfig, source, "vision tower")
     vision_config = getattr(config, "vision_config", config)  # a whole SigLIP / CLIP model, or its vision half alone
-    kind = _TOWERS.get(vision_config.model_type)
+    kind = TOWERS.get(vision_config.model_type)
     if vision_config.model_type == "siglip2_vision_model":
         raise UserError(f"vision tower: {source} is a NaFlex tower (any resolution); LLaVA takes SigLIP2's fixed ones")
     if kind is None:
-        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(_TOWERS)}")
+        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(TOWERS)}")
     vision_config.num_hidden_layers -= 1
     if vision_config.model_type == "siglip_vision_model":
         vision_config.vision_use_head = False
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the report would list every dropped weight as unexpected
-    model, info = load_part(AutoModel, source, "vision tower", config=config, output_loading_info=True)
-    logging.set_verbosity(verbosity)
-    if info["missing_keys"]:
-        raise UserError(f"vision tower: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    model = load_strict(AutoModel, source, "vision tower", unused=".*", config=config)  # the dropped layers
     return (model if vision_config is config else model.vision_model), kind
 
 

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditi
 from modeling_aligned_llava.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.checkpoint import check_source, load_part
+from modeling_aligned_llava.loading.checkpoint import check_source, load_part, load_strict
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
@@ -56,11 +56,7 @@ def convert(
     processor = load_part(AutoProcessor, source, "processor")
     if chat_template is not None:
         processor.chat_template = shipped_template(chat_template)
-    theirs, info = load_part(
-        LlavaForConditionalGeneration, source, "LLaVA checkpoint", dtype="auto", output_loading_info=True
-    )
-    if info["missing_keys"]:
-        raise UserError(f"LLaVA checkpoint: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    theirs = load_strict(LlavaForConditionalGeneration, source, "LLaVA checkpoint", dtype="auto")
 
     saved = {name: value for name, value in theirs.config.to_dict().items() if name not in _NOT_FIELDS}
     text_norm = mean_embedding_norm(theirs.get_input_embeddings())

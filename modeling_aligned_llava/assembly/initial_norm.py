@@ -12,7 +12,7 @@ from transformers import BaseImageProcessor
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align_norm
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
 
 
 IMAGES = 64  # N is measured on the first 64 training images
@@ -38,7 +38,7 @@ def start_norm(
     if config.needs_visual_norm and config.visual_norm is None:
         config.visual_norm = _mean_token_norm(model, image_processor, images)
     if projector.norm is not None:
-        align_norm(projector.norm, config)
+        set_initial_gain(projector.norm, config)
     if config.projector_init == "rescaled":
         assert config.target is not None and config.visual_norm is not None
         for parameter in projector.linear_2.parameters():

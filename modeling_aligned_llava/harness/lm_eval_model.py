@@ -10,6 +10,7 @@ vocabulary's logits only where a continuation is scored.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,13 +18,14 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import CAPACITY, TokenTree, can_read_trees
-from modeling_aligned_llava.loading.checkpoint import load_complete, local_folder
+from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS, PrefixTree, can_read_trees
+from modeling_aligned_llava.loading.checkpoint import load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
@@ -32,7 +34,7 @@ Request = tuple[tuple[str, str], list[int], list[int]]  # (texts, tokens of the 
 
 
 @register_model("aligned_llava")
-class AlignedText(HFLM):
+class AlignedLlavaLM(HFLM):
     """Log-likelihoods for lm-eval's `loglikelihood` tasks (and HFLM's own `generate_until`).
 
     Args:
@@ -68,14 +70,15 @@ class AlignedText(HFLM):
             device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
-        auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
-        model = load_complete(auto_class, folder, dtype, trust_remote_code).to(device or "cpu")
+        load = load_vision_language if multimodal else partial(load_strict, AutoModelForCausalLM)
+        model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+        model.to(device or "cpu")
         tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # what lm-eval reads to give out the documents
             self.accelerator = accelerator
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        self._tree = TokenTree(model) if shared_prefix and can_read_trees(model) else None
+        self._tree = PrefixTree(model) if shared_prefix and can_read_trees(model) else None
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._settings = json.dumps(
@@ -111,7 +114,9 @@ class AlignedText(HFLM):
         with tqdm(
             total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
         ) as bar:
-            for batch in pack(segments, [len(row) for row in rows], self.batch_size, CAPACITY if self._tree else None):
+            for batch in pack(
+                segments, [len(row) for row in rows], self.batch_size, CACHE_TOKENS if self._tree else None
+            ):
                 members = [row for segment in batch for row in segment.rows]
                 indices = [index for row in members for index in owners[row]]
                 keys = [self._key(requests[index]) for index in indices]

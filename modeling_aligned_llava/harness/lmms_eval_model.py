@@ -21,7 +21,7 @@ from tqdm import tqdm
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import CAPACITY
+from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 
 
@@ -167,7 +167,7 @@ class AlignedLlava(lmms):
         pictures_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
         ranges = [(end, len(ids) - 1) for end, ids in zip(pictures_end, tokens, strict=True)]
         segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
-        return pack(segments, [len(ids) + limit for ids in tokens], self.batch_size, CAPACITY)
+        return pack(segments, [len(ids) + limit for ids in tokens], self.batch_size, CACHE_TOKENS)
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Canonical JSON of all that shapes an answer besides its prompt and image."""

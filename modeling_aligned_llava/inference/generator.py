@@ -12,13 +12,12 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig
+from transformers import AutoConfig, AutoProcessor, GenerationConfig
 
-from modeling_aligned_llava.connectors import NORM, load_aligned
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import TokenTree, can_read_trees
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_complete
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
 FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
@@ -34,10 +33,10 @@ class Generator:
     processor: Any
 
     @functools.cached_property
-    def tree(self) -> TokenTree | None:
+    def tree(self) -> PrefixTree | None:
         """Reads what rows share once; None if the model cannot."""
         fixed = self.model.config.model_type in FIXED_RESOLUTION
-        return TokenTree(self.model) if fixed and can_read_trees(self.model) else None
+        return PrefixTree(self.model) if fixed and can_read_trees(self.model) else None
 
     def render(self, text: str, images: int) -> str:
         """One user turn as the checkpoint's chat template writes it, `images` pictures before the text.
@@ -118,10 +117,7 @@ class Generator:
 
 def _configuration(folder: str, trust_remote_code: bool) -> Any:
     """The checkpoint's configuration; a LLaVA's vision tower ends at the layer that its projector reads."""
-    try:
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
     if config.model_type in FIXED_RESOLUTION and isinstance(config.vision_feature_layer, int):
         unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
         config.vision_config.num_hidden_layers -= unused
@@ -134,11 +130,8 @@ def load_generator(
 ) -> Generator:
     """Load a checkpoint, complete, for greedy decoding with its own processor."""
     config = _configuration(folder, trust_remote_code)
-    if getattr(config, NORM, None) is not None:  # its own class would load it without the norm
-        model = load_aligned(folder, dtype=dtype).eval()
-    else:
-        model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code, config=config)
-    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
+    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:

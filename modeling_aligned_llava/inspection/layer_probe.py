@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from modeling_aligned_llava.inspection.model_parts import image_token_id
+
 
 MODALITIES = ("text", "visual")
 
@@ -71,16 +73,16 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
         ValueError: the decoder has no list of layers, or the config names no image token.
     """
     layers = getattr(model.get_decoder(), "layers", None)
-    image_token_id = getattr(model.config, "image_token_id", getattr(model.config, "image_token_index", None))
-    if not isinstance(layers, nn.ModuleList) or image_token_id is None:
+    image_token = image_token_id(model.config)
+    if not isinstance(layers, nn.ModuleList) or image_token is None:
         raise ValueError(f"{type(model).__name__} has no decoder layers or no image token id to probe")
     profile = LayerProfile()
 
     def before_model(_, args, kwargs):
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        profile.begin(ids, kwargs.get("attention_mask"), image_token_id)
+        profile.begin(ids, kwargs.get("attention_mask"), image_token)
 
-    def behind_layer(index: int, before: Tensor, after: Tensor) -> None:
+    def after_layer(index: int, before: Tensor, after: Tensor) -> None:
         profile.add_norm(index, before)
         profile.add_cosine(index, before, after)
         if index == len(layers) - 1:
@@ -88,7 +90,7 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
 
     handle = model.register_forward_pre_hook(before_model, with_kwargs=True)
     try:
-        with watch_layers(layers, behind_layer):
+        with watch_layers(layers, after_layer):
             yield profile
     finally:
         handle.remove()

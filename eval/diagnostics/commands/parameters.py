@@ -12,6 +12,7 @@ from eval.diagnostics.hooks.loading import load
 from eval.diagnostics.output.tables import PAPER, number, show
 from eval.run.files import write_json
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.norm_parameters import effective_parameters, statistics
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
 
 
@@ -33,14 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
         write_json(arguments.out / "parameters.json", found)
 
 
-@torch.no_grad()
 def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
     """Statistics of the effective gain and bias [D] in float64, how far the gain went, and the token norm."""
     start = norm.gain_init * norm.scale
-    gain = torch.full((norm.dim,), start, dtype=torch.float64)
-    if norm.weight is not None:
-        gain = (norm.weight.double().cpu() * norm.scale).expand(norm.dim)
-    bias = torch.zeros(norm.dim, dtype=torch.float64) if norm.bias is None else norm.bias.double().cpu() * norm.scale
+    gain, bias = effective_parameters(norm)
+    bias = torch.zeros_like(gain) if bias is None else bias
     return {
         "gain": _statistics(gain),
         "bias": _statistics(bias),
@@ -51,17 +49,7 @@ def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
 
 
 def _statistics(values: Tensor) -> dict[str, float]:
-    size = values.abs()
-    return {
-        "l2": values.norm().item(),
-        "mean_abs": size.mean().item(),
-        "var_abs": size.var().item(),
-        "std_abs": size.std().item(),
-        "standard_error": size.std().item() / math.sqrt(len(values)),
-        "min": values.min().item(),
-        "negative": float((values < 0).sum()),
-        "rms": values.square().mean().sqrt().item(),
-    }
+    return {key: value for key, value in statistics(values).items() if key != "std"}
 
 
 def show_parameters(found: dict[str, dict[str, Any]], out: Path | None = None) -> None:

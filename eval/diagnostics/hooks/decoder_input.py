@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eval.diagnostics.hooks.token_masks import Masks, find_tokens
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import Anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
 CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
@@ -17,7 +17,7 @@ Look = Callable[[Tensor, Masks], Tensor | None]
 
 
 @contextmanager
-def at_entry(model: Any, parts: Anatomy, look: Look, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
+def at_entry(model: Any, parts: ModelParts, look: Look, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
     """Call `look(states [rows, tokens, D], masks)` in every pass; states that it returns take their place.
 
     Raises:

@@ -20,7 +20,7 @@ from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.measure.rotation import sinks
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
 NUMBERS = (
@@ -35,7 +35,7 @@ NUMBERS = (
 
 
 @contextmanager
-def attention_weights(model: Any, parts: Anatomy, look: Callable[[int, Tensor], None]) -> Iterator[None]:
+def attention_weights(model: Any, parts: ModelParts, look: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Call `look(layer, weights [rows, heads, tokens, tokens])` for every decoder layer with attention.
 
     The model runs in eager attention inside the `with` block. Layers without attention (convolutions) are not called.
@@ -103,7 +103,7 @@ class AttentionReader:
         self.generator = torch.Generator().manual_seed(seed)
 
     @contextmanager
-    def reading(self, model: Any, parts: Anatomy, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
+    def reading(self, model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
         handles = [
             layer.register_forward_pre_hook(lambda _, args, kwargs: self._before_layer(args, kwargs), with_kwargs=True)
             for layer in parts.layers
@@ -175,7 +175,7 @@ def attention(
     model: Any, processor: Any, sample: list[Picture], queries: str = "text", connector: str | None = None
 ) -> dict[str, Any]:
     """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`."""
-    parts = anatomy(model, connector)
+    parts = model_parts(model, connector)
     found: dict[str, Any] = {"queries": queries, "images": len(sample)}
     for kind in ("plain", "shuffled"):
         reader = AttentionReader(queries, shuffle=kind == "shuffled")

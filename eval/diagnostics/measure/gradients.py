@@ -17,7 +17,7 @@ from eval.diagnostics.hooks.decoder_input import at_entry
 from eval.diagnostics.hooks.loading import inputs_of, special_ids
 from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.statistics.bootstrap import mean_interval
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
 
 
@@ -26,7 +26,7 @@ GROUPS = ("connector", "vision", "language", "norm")
 
 
 def gradients_of(
-    model: Any, parts: Anatomy, arm: str, inputs: dict[str, Any], text_norm: float, special: frozenset[int]
+    model: Any, parts: ModelParts, arm: str, inputs: dict[str, Any], text_norm: float, special: frozenset[int]
 ) -> dict[str, float]:
     """Of one image: gradient norm of each parameter group, and at visual tokens |y|, |dL/dy| and |dL/dx|.
 
@@ -70,7 +70,7 @@ def _mean_norm(states: Any) -> float:
     return states.detach().double().norm(dim=-1).mean().item()
 
 
-def _groups(model: Any, parts: Anatomy) -> dict[str, list[Tensor]]:
+def _groups(model: Any, parts: ModelParts) -> dict[str, list[Tensor]]:
     """Every parameter in one group: a connector inside of the vision module is no part of vision."""
     connector = {id(p) for p in parts.connector.parameters()}
     vision = {id(p) for p in parts.vision.parameters()} - connector if parts.vision is not None else set()
@@ -85,7 +85,7 @@ def gradients(
     model: Any, processor: Any, sample: list[Picture], connector: str | None = None
 ) -> dict[str, dict[str, Any]]:
     """`{arm: {number: {"mean", "ci95", "over_none", "over_none_ci95"}}}` over the images; weights are unchanged."""
-    parts, special = anatomy(model, connector), special_ids(processor)
+    parts, special = model_parts(model, connector), special_ids(processor)
     text_norm = mean_embedding_norm(parts.embedding)  # type: ignore[arg-type]
     model.requires_grad_(True)
     values: dict[str, dict[str, list[float]]] = {arm: defaultdict(list) for arm in ARMS}

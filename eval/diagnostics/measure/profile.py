@@ -22,7 +22,7 @@ from eval.diagnostics.measure.rotation import QUANTITIES, TERMS, attribution
 from eval.diagnostics.statistics.bootstrap import draws, interval, resampled_means
 from eval.run.files import write_json
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
 SCHEMA = 1
@@ -56,7 +56,7 @@ def profile_loaded(
     connector: str | None = None,
 ) -> dict[str, Any]:
     """`profile` of a model that is loaded already and is called `name`; UserError as there, but for the loading."""
-    parts = anatomy(model, connector)
+    parts = model_parts(model, connector)
     embedding = {
         "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
         "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),

@@ -19,7 +19,7 @@ from eval.diagnostics.statistics.bootstrap import mean_interval
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.run.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -94,7 +94,7 @@ def attention(model: Any, processor: Any, sample: list[Picture]) -> dict[str, An
         layers and pictures of `mass` (share of attention that falls on the image), `inside`, and `area`, what uniform
         attention would have inside, each with its 95 % interval over pictures.
     """
-    parts = anatomy(model)
+    parts = model_parts(model)
     attended = sorted(sample, key=lambda picture: not picture.boxes)[:ATTENDED]
     shown = {picture.id for picture in of_each_benchmark(attended)}
     values: dict[str, list[float]] = defaultdict(list)

@@ -16,7 +16,7 @@ from eval.diagnostics.measure.embeddings import embedding_norms, embedding_stati
 from eval.diagnostics.measure.vocabulary import check_vocabulary, looks_untrained, vocabulary
 from eval.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.eval.diagnostics import more_families
 
 
@@ -71,7 +71,7 @@ def test_gemma_scales_inside_the_module():
 
 def test_vocabulary_of_ovis(capsys):
     model, inputs = more_families.tiny("ovis2")
-    parts = anatomy(model)
+    parts = model_parts(model)
     found = vocabulary(model, parts, [inputs])
     assert found["tokens at layer 0"]["count"] == 4
     assert 1 <= found["N_eff"]["mean"] <= 64
@@ -81,7 +81,7 @@ def test_vocabulary_of_ovis(capsys):
     assert "looks untrained" in capsys.readouterr().out
     model, _ = more_families.tiny("llava")
     with pytest.raises(UserError, match="no visual vocabulary"):
-        check_vocabulary(anatomy(model), "tiny")
+        check_vocabulary(model_parts(model), "tiny")
 
 
 def test_an_untrained_table_has_the_norms_of_table_3():
