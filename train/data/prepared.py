@@ -239,7 +239,7 @@ def _progress() -> Progress:
 
 def _fingerprint(source: Source, data: Dataset | None, how: Tokenization) -> str:
     """Names everything that the prepared rows depend on, this code included."""
-    code = [Path(__file__).with_name(f"{name}.py") for name in ("training_data", "sources", "conversations")]
+    code = [Path(__file__).with_name(f"{name}.py") for name in ("prepared", "sources", "conversations")]
     code.append(Path(__file__).with_name("tokenization.py"))
     digest = hashlib.sha256()
     for file in code:

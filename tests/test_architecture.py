@@ -1,0 +1,102 @@
+"""The structure that docs/architecture.md draws: who may import whom, no circles, folders of a readable size."""
+
+import ast
+import re
+import subprocess
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests import REPOSITORY
+
+
+PLUGIN = "modeling_aligned_llava"
+MAY_IMPORT = {
+    PLUGIN: set(),
+    "tinyworld": {PLUGIN},
+    "train": {PLUGIN},
+    "eval": {PLUGIN},
+    "benchmarks": {PLUGIN, "tinyworld", "train", "eval"},
+}
+MOST_ENTRIES = 16
+PAGE = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+
+
+def tracked(folder: str) -> list[Path]:
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", folder]
+    listed = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)  # noqa: S603
+    return [path for path in map(Path, listed.stdout.splitlines()) if (REPOSITORY / path).is_file()]
+
+
+def module_file(module: str) -> Path | None:
+    path = Path(*module.split("."))
+    found = (path.with_suffix(".py"), path / "__init__.py")
+    return next((each for each in found if (REPOSITORY / each).is_file()), None)
+
+
+def imported_files(file: Path) -> set[Path]:
+    """The files of this repository that a file imports, wherever in it the import stands."""
+    package = file.parent.parts
+    names = set()
+    for node in ast.walk(ast.parse((REPOSITORY / file).read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join([*start, *([node.module] if node.module else [])])
+            names |= {f"{base}.{alias.name}" for alias in node.names}
+            names.add(base)
+    specific = {
+        name for name in names if not any(other.startswith(f"{name}.") and module_file(other) for other in names)
+    }
+    return {found for name in specific if (found := module_file(name)) is not None and found != file}
+
+
+FILES = [file for room in MAY_IMPORT for file in tracked(room) if file.suffix == ".py"]
+IMPORTS = {file: imported_files(file) for file in FILES}
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_lies_below_it(room):
+    found = {(str(file), other.parts[0]) for file in FILES if file.parts[0] == room for other in IMPORTS[file]}
+    assert {pair for pair in found if pair[1] not in MAY_IMPORT[room] | {room}} == set()
+
+
+def test_no_circle_between_files():
+    # A package's `__init__` offers what its modules define; that they find it already loaded is no dependence on it.
+    graph = {file: {other for other in others if other.name != "__init__.py"} for file, others in IMPORTS.items()}
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("folder", sorted({parent for file in FILES for parent in file.parents}))
+def test_no_circle_between_the_entries_of_a_folder(folder):
+    depth = len(folder.parts)
+    graph = defaultdict(set)
+    for file, others in IMPORTS.items():
+        for other in others:
+            if file.is_relative_to(folder) and other.is_relative_to(folder) and other.name != "__init__.py":
+                first, second = file.parts[depth], other.parts[depth]
+                graph[first] |= {second} - {first}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_folders_fit_on_a_screen(room):
+    entries = defaultdict(set)
+    for path in tracked(room):
+        for parent in path.parents[:-1]:
+            entries[parent].add(path.relative_to(parent).parts[0])
+    assert {
+        str(folder): len(names) for folder, names in entries.items() if len(names - {"__init__.py"}) > MOST_ENTRIES
+    } == {}
+
+
+def test_the_page_names_files_that_are_there():
+    named = re.findall(r"`((?:modeling_aligned_llava|train|eval|tinyworld|configuration)/[\w./-]+)`", PAGE)
+    assert len(named) > 20
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
