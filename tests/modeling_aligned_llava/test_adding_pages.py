@@ -67,8 +67,8 @@ def test_a_norm_variant_is_one_entry(copy):
     (entry,) = steps("adding_a_norm_variant.md", "yaml")
     with (copy / "configuration/methods.yaml").open("a", encoding="utf-8") as file:
         file.write(f"\n{entry}")
-    (train_one_step,) = steps("adding_a_norm_variant.md", "bash")
-    run(train_one_step, copy)
+    (train_ten_steps,) = steps("adding_a_norm_variant.md", "bash")
+    run(train_ten_steps, copy)
     folder = copy / "results/norm-double"
     config = json.loads((folder / "config.json").read_text())
     (name,) = yaml.safe_load(entry)
@@ -115,14 +115,12 @@ def test_a_backbone_is_a_folder_of_recipes_and_perhaps_a_template(copy):
     )
     assert recipes["stage2"]["model_name_or_path"] == "results/qwen2.5-3b/checkpoints/{method}/stage1"
     assert "qwen2.5-7b" not in json.dumps(recipes)
-    # The page's first training command, on tinyworld's backbones and data: no GPU, one step.
-    train = next(line for line in try_it.splitlines() if "train.sft" in line).replace(
-        "--max_steps 10", "--max_steps 1"
-    )
+    # The page's training command, on tinyworld's backbones and data: no GPU, one step.
+    (train,) = (line for line in try_it.splitlines() if "train.sft" in line)
     run(
-        f"{train} --vision_tower tinyworld/backbones/vision --language_model tinyworld/backbones/language --bf16 false "
-        "--data_path results/tinyworld/data/stage1.json --image_folder results/tinyworld/data/images "
-        "--global_batch_size 8 --per_device_train_batch_size 8 --max_steps 1",
+        f"{train} --vision_tower tinyworld/backbones/vision --language_model tinyworld/backbones/language "
+        "--data_path results/tinyworld/data/stage1.json --image_folder results/tinyworld/data/images --bf16 false "
+        "--global_batch_size 8 --per_device_train_batch_size 8 --max_steps 1 --logging_steps 1",
         copy,
     )
     template = (copy / "modeling_aligned_llava/chat_templates/my_template.jinja").read_text(encoding="utf-8")
