@@ -1,7 +1,7 @@
-"""The norm of the paper (section 5) behind the connector of other Hugging Face vision-language models, in place.
+"""Put the norm of the paper (section 5) on the connector's output in other vision-language models, in place.
 
 The norm becomes a submodule of the connector, called by a forward hook: two keys join the checkpoint, none changes.
-To add a family, add one entry to `FAMILIES` and one tiny model to the tests.
+The families are entries of `inspection/model_parts.py`.
 """
 
 from inspect import get_annotations
@@ -29,14 +29,14 @@ Model = TypeVar("Model", bound=PreTrainedModel)
 
 
 def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = None, **fields: Any) -> Model:
-    """Put the norm of `method` behind the connector of `model`, in place.
+    """Put the norm of `method` on the output of the connector of `model`, in place.
 
     `model.save_pretrained` then writes the two tensors of the norm with the rest, and its settings in the config under
     `alignment_norm`; `load_aligned` reads them. The norm is kept in float32. `baseline` adds no module.
 
     Args:
         model: a loaded model of one of `FAMILIES`, with or without its language-model head.
-        method: an arm named in `configuration/methods.yaml`.
+        method: a name in `configuration/methods.yaml`.
         text_norm: the target `s` of Eq. 11; None: measured on the embeddings of `model`.
         **fields: fields of `AlignedLlavaConfig` about the norm that differ from those of the method.
 
@@ -49,20 +49,20 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
     """
     connector = _connector(model)
     if getattr(model.config, NORM, None) is not None:
-        raise UserError(f"align: this {model.config.model_type} model is aligned already; load it anew")
+        raise UserError(f"align: this {model.config.model_type} model is aligned already; load it again")
     settings: dict[str, Any] = {**method_fields(method), "text_norm": text_norm, **fields}
     config = _norm_config(settings)
     if config.needs_text_norm and text_norm is None:
         settings["text_norm"] = config.text_norm = _measured_text_norm(model)
     if config.needs_visual_norm and config.visual_norm is None:
-        raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; give it")
+        raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; pass it")
     _attach(model, connector, config)
     setattr(model.config, NORM, settings)
     return model
 
 
 def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any) -> PreTrainedModel:
-    """The model that was aligned and then saved with `save_pretrained`; its norm is read back bit for bit.
+    """Load a model that was aligned and saved with `save_pretrained`; its norm is read back bit for bit.
 
     The class's own `from_pretrained` would load the same folder without the norm.
 
@@ -79,7 +79,7 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         config = AutoConfig.from_pretrained(folder)
         settings = getattr(config, NORM, None)
         if settings is None:
-            raise UserError(f"{path}: was not saved from an aligned model (no {NORM!r} in its config)")
+            raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
         model = load_strict(_saved_class(folder, config), folder, unused=rf".*\b{NORM}\..*", **kwargs)
         _attach(model, _connector(model), _norm_config(settings))
         norm = getattr(_connector(model), NORM, None)
@@ -121,7 +121,7 @@ def _saved_class(folder: Path, config: Any) -> Any:
 
 def _connector(model: PreTrainedModel) -> nn.Module:
     if not isinstance(model, PreTrainedModel):
-        raise UserError(f"align: takes a transformers model, not a {type(model).__name__}; align before wrapping it")
+        raise UserError(f"align takes a transformers model, not a {type(model).__name__}; align before wrapping it")
     model_type = model.config.model_type
     if model_type in REFUSED:
         raise UserError(f"align: {model_type} cannot be served: {REFUSED[model_type]}")
@@ -131,7 +131,7 @@ def _connector(model: PreTrainedModel) -> nn.Module:
 
 
 def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
-    """The checked fields of the norm; the parts of the config that describe a LLaVA are not looked at."""
+    """Check the fields of the norm; the fields that describe a LLaVA keep their defaults."""
     known = get_annotations(AlignedLlavaConfig).keys() - get_annotations(LlavaConfig).keys()
     unknown = sorted(settings.keys() - known)
     if unknown:
@@ -141,7 +141,7 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
     except ValueError as error:
         raise UserError(f"align: {error}") from error
     if config.projector_init == "rescaled":
-        raise UserError("align: it adds a norm; a rescaled projector is made by modeling_aligned_llava.assembly")
+        raise UserError("align adds a norm; a rescaled projector is made by python -m modeling_aligned_llava.assembly")
     return config
 
 
@@ -151,7 +151,7 @@ def _text_embedding(model: PreTrainedModel) -> nn.Embedding:
 
 def _measured_text_norm(model: PreTrainedModel) -> float:
     if _text_embedding(model).weight.is_meta:
-        raise UserError("align: cannot measure the text norm, the embeddings are not in memory; give text_norm")
+        raise UserError("align: cannot measure the text norm, the embeddings are not in memory; pass text_norm")
     try:
         return mean_embedding_norm(_text_embedding(model))
     except ValueError as error:
@@ -165,19 +165,19 @@ def _attach(model: PreTrainedModel, connector: nn.Module, config: AlignedLlavaCo
     device = next(connector.parameters()).device
     if device.type == "meta":
         raise UserError("align: the weights of the connector are not in memory (offloaded, or on the meta device)")
-    # Else `model.init_weights()` would reset the gain of what it takes for a new LayerNorm.
+    # Otherwise `model.init_weights()` would reset the gain, taking the module for a new LayerNorm.
     norm._is_hf_initialized = True  # type: ignore[assignment]
     connector.add_module(NORM, norm.to(device).train(connector.training))
     connector.register_forward_hook(_normalise)
 
 
 def _normalise(connector: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that copies and wrappers of it are the ones called."""
+    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that a copied model calls its own norm."""
     return connector.get_submodule(NORM)(output)
 
 
 def _saved_norm(folder: Path, names: list[str]) -> dict[str, Tensor]:
-    """The tensors of the norm, by their names in its state dict, from the safetensors files of a folder."""
+    """Read the tensors of the norm from the safetensors files of a folder, by their names in its state dict."""
     found: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:

@@ -1,7 +1,7 @@
-"""LLaVA with the alignment norm behind its projector (paper section 5).
+"""LLaVA with the alignment norm on its projector's output (paper section 5).
 
-The norm lives inside the projector, so that forward, generate, `get_image_features` and trainers that replace
-`forward` all pass it. Without a norm the model is bit-equal to transformers' `LlavaForConditionalGeneration`.
+The norm is part of the projector, so forward, generate, `get_image_features` and trainers that replace `forward` all
+pass through it. Without a norm the model is bit-equal to transformers' `LlavaForConditionalGeneration`.
 """
 
 import os
@@ -75,7 +75,7 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
 
     config_class = AlignedLlavaConfig
     config: AlignedLlavaConfig
-    processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, that it was loaded from
+    processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, of the weights
     _keep_in_fp32_modules_strict = ["multi_modal_projector.norm"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -86,9 +86,9 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
             super()._init_weights(module)
 
     def initialize_weights(self) -> None:
-        """Initialise what is not loaded; a norm without a measured text norm is aligned to the embeddings here.
+        """Initialise what is not loaded; a new norm without a known text norm is measured on the embeddings here.
 
-        `_init_weights` cannot do it: the projector is visited before the embeddings.
+        `_init_weights` cannot do it, because it visits the projector before the embeddings.
         """
         projector = cast(AlignedLlavaMultiModalProjector, self.base_model.multi_modal_projector)
         config, norm = self.config, projector.norm
@@ -98,7 +98,9 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         if embedding.weight.is_meta:
             return
         if config.needs_visual_norm and config.visual_norm is None:
-            raise ValueError("this arm needs visual_norm, which modeling_aligned_llava.assembly measures on images")
+            raise ValueError(
+                "this method needs visual_norm, which python -m modeling_aligned_llava.assembly measures on images"
+            )
         if not config.needs_text_norm or config.text_norm is not None:
             return
         if norm_loaded:
@@ -109,10 +111,10 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' own, but that 8- and 4-bit loading leaves the projector whole, as it does the head.
+        """Like the parent method, but keeps the projector unquantized, as it does the head.
 
         Raises:
-            OSError: a weights file is cut short or no safetensors file.
+            OSError: a weights file is cut short or is not a safetensors file.
         """
         source = pretrained_model_name_or_path
         try:
@@ -136,9 +138,9 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
-        """Save the model with the code that loads it, the processor it came with and a model card.
+        """Save the model with the code that loads it, its processor and a model card.
 
-        `push_to_hub=True` uploads as well; the arguments of `push_to_hub` are then accepted here.
+        `push_to_hub=True` uploads the folder as well; the arguments of `push_to_hub` are then accepted here.
         """
         publish = kwargs.pop("push_to_hub", False)
         names = ("repo_id", "private", "revision", "create_pr", "commit_message", "commit_description", "tags")
@@ -155,16 +157,16 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
             self.push_to_hub(**destination, token=kwargs.get("token"))
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
-        """Save and upload in one commit; arguments and result are those of `hub_folder.push`."""
+        """Save and upload in one commit; for arguments and result see `hub_folder.push`."""
         return push(self, *args, **kwargs)
 
 
 class AlignedLlavaModel(AlignedLlavaPreTrainedModel, LlavaModel):
-    """Vision tower, projector with its norm, language model; no head."""
+    """Vision tower, projector with its norm, and language model, without a head."""
 
     def __init__(self, config: AlignedLlavaConfig):
-        super(LlavaModel, self).__init__(config)  # not LlavaModel's own: it would build the plain projector
-        config.check_alignment()  # fields overridden in from_pretrained come after the config's own check
+        super(LlavaModel, self).__init__(config)  # skips LlavaModel's own, which builds the plain projector
+        config.check_alignment()  # from_pretrained overrides fields after the config's own check
         self.vision_tower = AutoModel.from_config(config.vision_config)
         self.multi_modal_projector = AlignedLlavaMultiModalProjector(config)
         self.language_model = AutoModel.from_config(config.text_config)

@@ -1,4 +1,4 @@
-"""A llava-hf checkpoint -> an aligned one of any arm; its weights stay as they are, bit for bit.
+"""Convert a llava-hf checkpoint to an aligned one of any method; its weights stay the same, bit for bit.
 
 python -m modeling_aligned_llava.assembly --llava DIR --method norm-gwc --out DIR
 """
@@ -18,7 +18,7 @@ from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditi
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
 from .checkpoint_folder import write_checkpoint
-from .initial_norm import start_norm
+from .initial_norm import initialise_norm
 
 
 _NOT_FIELDS = {"model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"}
@@ -32,16 +32,16 @@ def convert(
     chat_template: str | None = None,
     images: Iterable[str | Path] | None = None,
 ) -> Path:
-    """Write the checkpoint folder that continues `source` in another arm; in arm `baseline` its logits are the same.
+    """Write a checkpoint folder of any method with the weights of `source`; `baseline` has the same logits.
 
-    The text norm is measured on the embeddings as they are: rows that were only added as padding count too.
+    The text norm is measured on the embeddings as they are, including rows that only pad the vocabulary.
 
     Args:
         source: folder or Hub id of a `LlavaForConditionalGeneration` with its processor.
         out: folder to write; it appears complete or not at all.
-        fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
+        fields: fields of `AlignedLlavaConfig`, as returned by `method_fields`.
         chat_template: name of a shipped template; None: the checkpoint's own, which may lack generation markers.
-        images: files of training images, for arms that are measured on them.
+        images: files of training images, for methods that measure N.
 
     Raises:
         UserError: `source` is missing, another architecture or incomplete, or `out` exists.
@@ -62,7 +62,7 @@ def convert(
     text_norm = mean_embedding_norm(theirs.get_input_embeddings())
     aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
     model = _take_over(theirs, aligned)
-    start_norm(model, processor.image_processor, images)
+    initialise_norm(model, processor.image_processor, images)
     write_checkpoint(model, processor, out)
     return out
 
@@ -70,12 +70,12 @@ def convert(
 def _take_over(
     theirs: LlavaForConditionalGeneration, config: AlignedLlavaConfig
 ) -> AlignedLlavaForConditionalGeneration:
-    """The same tensors in our class: every key keeps its name, and only the norm's may be new."""
+    """Move the modules of `theirs` into our class: every key keeps its name, and only the norm's may be new."""
     with torch.device("meta"):
         model = AlignedLlavaForConditionalGeneration(config)
     norm = model.model.multi_modal_projector.norm
     new = {f"model.multi_modal_projector.norm.{name}" for name in ([] if norm is None else norm.state_dict())}
-    # Modules move, not tensors: buffers that no checkpoint holds (rotary frequencies) come along.
+    # Whole modules, because buffers that no checkpoint holds (rotary frequencies) must come along.
     projector = model.model.multi_modal_projector
     model.model.vision_tower = theirs.model.vision_tower
     model.model.language_model = theirs.model.language_model

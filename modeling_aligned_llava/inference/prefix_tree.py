@@ -60,8 +60,8 @@ class BufferLayer(DynamicLayer):
         super().__init__()
         self.start = self.end = self.capacity = 0
 
-    def reset(self, capacity: int) -> None:
-        """Forget all columns; the buffer grows to `capacity` at the next update if it is smaller."""
+    def reserve(self, capacity: int) -> None:
+        """Forget all columns; a smaller buffer grows to `capacity` at the next update."""
         self.start, self.end, self.capacity = 0, 0, capacity
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -126,7 +126,8 @@ class PrefixTree:
         logits: dict[int, Tensor] = {}
         for group in _groups(pieces):
             # 2) Find the segments that open in this pass, and the columns whose logits are needed.
-            column, keep = self.length, []
+            column = self.length
+            keep: list[int] = []
             for piece in group:
                 first_column.setdefault(piece.segment, column)
                 column += len(piece.tokens)
@@ -160,7 +161,7 @@ class PrefixTree:
         """Forget the previous batch and make room for `columns` columns."""
         capacity = max(CACHE_TOKENS, columns)
         for layer in self.layers:
-            layer.reset(capacity)
+            layer.reserve(capacity)
         self.length = 0
         self.segment_of_column, self.row_of_column = torch.full((2, capacity), SHARED, device=self.model.device)
         self.segment_of_row = {row: index for index, segment in enumerate(batch) for row in segment.rows}

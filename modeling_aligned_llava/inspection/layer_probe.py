@@ -1,7 +1,8 @@
-"""Norm and direction of hidden states by layer and modality (paper Figs. 3-5): hooks on any HF VLM's decoder.
+"""Norm and direction of hidden states by layer and modality (paper Figs. 3-5), by hooks on any decoder.
 
-Entry l of `norm` is the mean L2 norm of what enters decoder layer l, the last one what leaves the last layer, before
-the final norm (which `output_hidden_states` would include). Entry l of `cosine` compares what enters and leaves it.
+Entry l of `norm` is the mean L2 norm of the input of decoder layer l; the last entry is that of the last layer's
+output, before the final norm (which `output_hidden_states` would include). Entry l of `cosine` compares input and
+output of layer l.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,15 +22,15 @@ MODALITIES = ("text", "visual")
 
 @dataclass
 class LayerProfile:
-    """Running sums over tokens, by layer [L + 1] and modality [2]; fp64, on the model's device until read."""
+    """Running sums over tokens by layer [L + 1] and modality [2], in float64, on the model's device until read."""
 
-    masks: Tensor | None = None  # (2, rows, tokens): where text and visual tokens stand in the current batch
+    masks: Tensor | None = None  # (2, rows, tokens): text and visual tokens of the current batch
     norm_sums: dict[int, Tensor] = field(default_factory=dict)
     cosine_sums: dict[int, Tensor] = field(default_factory=dict)
     counts: Tensor | None = None
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """`{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`; one without tokens is left out."""
+        """Return `{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`, without empty modalities."""
         if self.counts is None:
             return {}
         norms = torch.stack([self.norm_sums[i] for i in sorted(self.norm_sums)]).cpu()  # (L + 1, 2)
@@ -52,7 +53,7 @@ class LayerProfile:
         self._add(self.norm_sums, layer, values)
 
     def add_cosine(self, layer: int, before: Tensor, after: Tensor) -> None:
-        # 1 - cos is as small as 1e-5 in deep layers: less than bfloat16, and nearly float32, resolves
+        # 1 - cos can be 1e-5 in deep layers, which bfloat16 and nearly float32 cannot resolve
         values = torch.cosine_similarity(before.detach().double(), after.detach().double(), dim=-1)
         self._add(self.cosine_sums, layer, values)
 
@@ -64,10 +65,10 @@ class LayerProfile:
 
 @contextmanager
 def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
-    """Collect a profile from every forward pass with `input_ids` inside the `with` block; padding is left out.
+    """Collect a profile from every forward pass with `input_ids` inside the `with` block, without padding.
 
-    Sums only, in constant memory and without waiting for the device. A pass that is recomputed for gradient
-    checkpointing would count twice: probe without gradients.
+    It keeps sums alone: constant memory, and no waiting for the device. Probe without gradients, because a pass
+    recomputed for gradient checkpointing would count twice.
 
     Raises:
         ValueError: the decoder has no list of layers, or the config names no image token.
@@ -98,7 +99,7 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
 
 @contextmanager
 def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    """Call `look(layer, before, after)` with what enters and leaves every decoder layer, [rows, tokens, D]."""
+    """Call `look(layer, before, after)` with input and output of every decoder layer, [rows, tokens, D]."""
 
     def hook(index: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         before = args[0] if args else kwargs["hidden_states"]

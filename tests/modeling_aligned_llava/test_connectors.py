@@ -171,9 +171,9 @@ def test_norms_of_every_form_are_saved_and_loaded(method, tmp_path):
     torch.testing.assert_close(tokens.norm(dim=-1), torch.full((len(tokens),), target), rtol=0.01, atol=0)
 
 
-def test_arms_that_only_assembly_can_make_are_refused():
+def test_methods_that_only_assembly_can_make_are_refused():
     for method, message in (
-        ("projector-rescaled", "a rescaled projector is made by modeling_aligned_llava.assembly"),
+        ("projector-rescaled", "a rescaled projector is made by python -m modeling_aligned_llava.assembly"),
         ("norm-geomean", "this target needs visual_norm"),
     ):
         with pytest.raises(UserError, match=message) as error:
@@ -294,7 +294,7 @@ def test_a_wrong_model_or_field_gives_one_line_and_changes_nothing():
     align(model)
     one_line("this llava model is aligned already", align, model)
     meta = tiny("llava")[0].to("meta")
-    one_line("embeddings are not in memory; give text_norm", align, meta)
+    one_line("embeddings are not in memory; pass text_norm", align, meta)
     one_line("weights of the connector are not in memory", align, meta, text_norm=1.0)
     empty, _ = tiny("llava")
     torch.nn.init.zeros_(empty.get_input_embeddings().weight)

@@ -273,7 +273,7 @@ def test_the_loading_page_works_as_written(trained, tmp_path, monkeypatch, capsy
     page = (REPOSITORY / "docs/loading.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
     monkeypatch.chdir(tmp_path)
-    PICTURE.save("picture.jpg")
+    PICTURE.save("image.jpg")
     Path("path/to").mkdir(parents=True)
     Path("path/to/checkpoint").symlink_to(trained["norm-gwc"])
     capsys.readouterr()

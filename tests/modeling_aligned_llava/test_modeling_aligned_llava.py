@@ -122,7 +122,7 @@ def test_visual_tokens_start_at_the_target(tiny_checkpoint, tiny_images, method)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "projector-rescaled"])
-def test_a_baseline_checkpoint_switches_to_any_arm_at_loading(tiny_checkpoint, inputs, method):
+def test_a_baseline_checkpoint_switches_to_any_method_at_loading(tiny_checkpoint, inputs, method):
     visual_norm = load(tiny_checkpoint("norm-geomean")).config.visual_norm
     switched = load(tiny_checkpoint("baseline"), **method_fields(method), visual_norm=visual_norm)
     assembled = load(tiny_checkpoint(method))
@@ -146,7 +146,7 @@ def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match="projector_init scales weights: choose it at assembly"):
         load(tiny_checkpoint("baseline"), **method_fields("projector-rescaled"))
-    with pytest.raises(ValueError, match="this arm needs visual_norm"):
+    with pytest.raises(ValueError, match="this method needs visual_norm"):
         load(tiny_checkpoint("baseline"), **method_fields("norm-geomean"))
 
 
