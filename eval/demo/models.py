@@ -18,7 +18,7 @@ from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator, load_generator
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 from modeling_aligned_llava.loading.checkpoint import check_source, local_folder
 
 
@@ -40,7 +40,7 @@ class DemoModel:
 
     name: str
     generator: Generator
-    parts: Anatomy
+    parts: ModelParts
     embedding: dict[str, Any]  # statistics of the norms of its text embeddings
     lock: Lock = field(default_factory=Lock)
 
@@ -126,7 +126,7 @@ def load_models(models: dict[str, str], device: str, trust_remote_code: bool = F
             raise UserError(f"--models {name}: {error}") from error
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"--models {name}: cannot load {source}: {' '.join(str(error).split())}") from error
-        parts = anatomy(generator.model)
+        parts = model_parts(generator.model)
         norms = embedding_statistics(embedding_norms(parts.embedding))
         loaded.append(DemoModel(name, generator, parts, {"text embeddings": norms}))
     return loaded

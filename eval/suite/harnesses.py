@@ -98,7 +98,7 @@ class LmEval:
     def __init__(self, job: Job) -> None:
         import lm_eval.tasks
 
-        from modeling_aligned_llava.harness.lm_eval_model import AlignedText
+        from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 
         self.job = job
         self.device = resolve_device(job.device)
@@ -106,7 +106,7 @@ class LmEval:
         self.tasks = lm_eval.tasks.TaskManager(
             include_path=[stock / folder for folder in task_folders("lm-eval")], include_defaults=False
         )
-        self.model = AlignedText(
+        self.model = AlignedLlavaLM(
             job.checkpoint,
             dtype=job.dtype,
             device=self.device,
