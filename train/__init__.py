@@ -6,4 +6,4 @@ import os
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # otherwise TRL reports every trainer it builds
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # peft imports it; it warns of kernels it can do without
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # imported by peft; it warns about optional kernels

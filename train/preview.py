@@ -28,7 +28,7 @@ from train.data.conversations import NO_FILE
 from train.data.prepared import TrainingData, open_training_data, row_lengths
 from train.data.row_images import open_row
 from train.data.sources import read_sources
-from train.data.tokenization import IGNORED, Tokenization
+from train.data.tokenization import IGNORE_INDEX, Tokenization
 
 
 SUPERVISED = "bold green"
@@ -84,7 +84,7 @@ def stage_tokenization(run: RunArguments, training: SFTConfig) -> Tokenization:
 
 def _show_row(data: TrainingData, number: int, how: Tokenization, console: Console) -> None:
     row = data.dataset[number]
-    supervised = sum(label != IGNORED for label in row["labels"])
+    supervised = sum(label != IGNORE_INDEX for label in row["labels"])
     console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
     for name in row["images"]:
         try:
@@ -116,7 +116,7 @@ def render(ids: list[int], labels: list[int], how: Tokenization, marks: bool = F
 
 
 def _kind(ids: list[int], labels: list[int], at: int, how: Tokenization) -> str:
-    return "image" if ids[at] == how.image_token_id else "given" if labels[at] == IGNORED else "supervised"
+    return "image" if ids[at] == how.image_token_id else "given" if labels[at] == IGNORE_INDEX else "supervised"
 
 
 def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
@@ -126,8 +126,8 @@ def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
 def _summary(data: TrainingData) -> Table:
     lengths = row_lengths(data.dataset)
     supervised, images = [], []
-    for batch in data.dataset.with_format("numpy", columns=["learned", "images"]).iter(1000):
-        supervised += [int(mask.sum()) for mask in batch["learned"]]
+    for batch in data.dataset.with_format("numpy", columns=["assistant_masks", "images"]).iter(1000):
+        supervised += [int(mask.sum()) for mask in batch["assistant_masks"]]
         images += [len(names) for names in batch["images"]]
     reasons = Counter(entry.reason for entry in data.bad_rows)
     table = Table("", "", title="summary", show_header=False)

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import BaseImageProcessor
 
 from train.data.feature_cache import FeatureCache
-from train.data.tokenization import IGNORED
+from train.data.tokenization import IGNORE_INDEX
 
 
 Rows = list[dict[str, Any]]
@@ -53,7 +53,7 @@ class ImageTextCollator:
     def _pad(self, rows: Rows) -> dict[str, Tensor]:
         longest = max(len(row["input_ids"]) for row in rows)
         input_ids = torch.full((len(rows), longest), self.pad_token_id)
-        labels = torch.full((len(rows), longest), IGNORED)
+        labels = torch.full((len(rows), longest), IGNORE_INDEX)
         attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
         for i, row in enumerate(rows):
             length = len(row["input_ids"])
@@ -65,7 +65,7 @@ class ImageTextCollator:
 
 def _pack(rows: Rows) -> dict[str, Tensor]:
     # the last token of a row must not predict the first one of the next row
-    labels = [token for row in rows for token in (IGNORED, *row["labels"][1:])]
+    labels = [token for row in rows for token in (IGNORE_INDEX, *row["labels"][1:])]
     return {
         "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),
         "labels": torch.tensor([labels]),

@@ -1,4 +1,4 @@
-"""One row of LLaVA's format (`id`, optional `image`, `conversations`) checked and turned into chat messages."""
+"""Check a row in LLaVA's format (`id`, optional `image`, `conversations`) and turn it into chat messages."""
 
 import os
 from pathlib import Path, PurePosixPath
@@ -10,8 +10,8 @@ NO_FILE = "there is no image file"
 _ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
 
-class InsideImage(str):
-    """Names an image that lies inside the data: `embedded:ROW:NUMBER`."""
+class EmbeddedImage(str):
+    """The name of an image embedded in the data: `embedded:ROW:NUMBER`."""
 
     PREFIX = "embedded:"
 
@@ -20,8 +20,8 @@ class BadRow(Exception):
     """A row that cannot be used.
 
     Args:
-        reason: the kind of fault, the same words for all rows that have it.
-        detail: what is particular to this row.
+        reason: the kind of fault, worded the same for all rows that have it.
+        detail: what is specific to this row.
     """
 
     def __init__(self, reason: str, detail: str = ""):
@@ -30,13 +30,13 @@ class BadRow(Exception):
 
 
 def image_files(image: Any, folder: Path | None) -> list[str]:
-    """Paths of the files that a row names, all inside `folder`.
+    """The paths of the files that a row names, all inside `folder`.
 
     Raises:
         BadRow: a name leaves the folder, or there is no such file.
     """
     names = [] if image is None else image if isinstance(image, list) else [image]
-    return [name if isinstance(name, InsideImage) else _image_file(name, folder) for name in names]
+    return [name if isinstance(name, EmbeddedImage) else _image_file(name, folder) for name in names]
 
 
 def _image_file(name: Any, folder: Path | None) -> str:
@@ -56,9 +56,9 @@ def _image_file(name: Any, folder: Path | None) -> str:
 def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
     """LLaVA's turns as chat messages `{"role", "content": [parts]}` with `images` image parts.
 
-    A single image comes first in the turn that mentions it (or in the first turn), as in LLaVA. Several images stand
-    where their placeholders stand, or all in front when there is no placeholder. Any further literal `<image>` is
-    text, and is spaced out so that the tokenizer does not take it for an image.
+    A single image comes first in the turn that mentions it (or in the first turn), as in LLaVA. Several images take
+    the place of their placeholders, or all come first if there is no placeholder. Any further `<image>` is text, and
+    becomes `< image >` so that the tokenizer does not take it for an image.
 
     Raises:
         BadRow: the turns are malformed, empty or one-sided, or mention fewer images than there are.
@@ -98,7 +98,7 @@ def _check_text(message: dict[str, Any], images: int) -> None:
 
 
 def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
-    """Replace the text of the turns that hold images by parts."""
+    """Replace the text of the turns with images by parts."""
     users = [message for message in spoken if message["role"] == "user"]
     mentions = sum(message["content"].count(PLACEHOLDER) for message in users)
     if images == 1:
@@ -113,7 +113,7 @@ def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
         for message in users:
             head, *rest = message["content"].split(PLACEHOLDER, left)
             left -= len(rest)
-            # the template ends the line behind an image
+            # the template ends the line after an image
             pieces = [[_text(head)], *([_IMAGE, _text(piece.removeprefix("\n"))] for piece in rest)]
             message["content"] = [part for piece in pieces for part in piece if part is _IMAGE or part["text"]]
 

@@ -1,4 +1,4 @@
-"""Features of the frozen vision tower, kept on disk for stage 1: computed once, shared by all arms and epochs."""
+"""Features of the frozen vision tower, cached on disk for stage 1: computed once, shared by all methods and epochs."""
 
 import hashlib
 import json
@@ -18,15 +18,15 @@ from modeling_aligned_llava.loading.build_once import replacing
 
 
 class FeatureCache:
-    """One file an image, in a folder named after tower, layer, image processor and precision.
+    """One file per image, in a folder named after tower, layer, image processor and precision.
 
-    Nothing is thrown out when the limit is reached, the rest is just not kept: an epoch visits every image once in
-    random order, so that replacing old features by new ones would lose as much as it wins.
+    When the limit is reached, nothing is evicted and further features are not stored: an epoch visits every image once
+    in random order, so replacing old features would lose as much as it gains.
 
     Args:
         folder: root of the cache.
-        limit: bytes that this cache may hold, those of earlier runs included.
-        processes: how many fill it; each gets an equal share of what is left.
+        limit: maximum size in bytes, including files of earlier runs.
+        processes: number of processes that fill it; each gets an equal share of the remaining space.
         tower: the frozen vision tower; its weights are part of the key.
         layer: index of the hidden state that the projector reads.
         image_processor: its settings are part of the key.
@@ -55,16 +55,16 @@ class FeatureCache:
 
     @staticmethod
     def key(image: Image) -> str:
-        """Hash of the picture as the image processor gets it: the same one in another file or table is found."""
+        """Hash of the decoded image, so that the same image in another file or table is found."""
         return hashlib.sha256(f"{image.mode} {image.size} ".encode() + image.tobytes()).hexdigest()
 
     def load(self, key: str) -> Tensor | None:
-        """Features [tokens, width] of an image, or None where they are not kept."""
+        """Features [tokens, width] of an image, or None if they are not cached."""
         file = self._file(key)
         return load_file(file)["features"] if file.exists() else None
 
     def store(self, key: str, features: Tensor) -> None:
-        """Keep features [tokens, width] if the limit allows it; a file is there whole or not at all."""
+        """Store features [tokens, width] atomically, if the limit allows it."""
         file = self._file(key)
         size = features.numel() * features.element_size()
         if size > self.left or file.exists():
@@ -92,7 +92,7 @@ class FeatureCache:
         return batch
 
     def attach(self, tower: PreTrainedModel) -> None:
-        """Let the tower hand features [images, tokens, width] through; pixels [images, 3, H, W] are still encoded."""
+        """Make the tower pass features [images, tokens, width] through; it still encodes pixels [images, 3, H, W]."""
         tower.forward = partial(_pass_features, tower.forward, self.layer)  # type: ignore[method-assign]
 
 

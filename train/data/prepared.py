@@ -1,5 +1,6 @@
-"""Opens the training data: every row checked, tokenized and filtered once, into a memory-mapped file that later runs
-and all arms share. Paths stay paths; images are opened by the workers.
+"""Check, tokenize and filter every row once, into a memory-mapped file that all methods and later runs share.
+
+Images stay paths; the workers open them during training.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.images import open_image
-from train.data.conversations import NO_FILE, BadRow, InsideImage, image_files, messages_of
+from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of
 from train.data.quarantine import Entry
 from train.data.sources import Source, parsed_rows, raw_table
 from train.data.tokenization import Tokenization, expand
@@ -30,30 +31,30 @@ from train.data.worker_processes import workers_end_with_us
 
 
 _BATCH = 500
-_ROWS_A_PROCESS = 10_000  # fewer are checked sooner than another process has started
+_ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another process
 _PREPARED = Features(
     {
         "input_ids": List(Value("int32")),
-        "learned": List(Value("int8")),
+        "assistant_masks": List(Value("int8")),
         "length": Value("int32"),
         "images": List(Value("string")),
         "row": Value("int32"),
-        "fault": Value("string"),  # an `Entry` as JSON; null where the row can be used
+        "fault": Value("string"),  # an `Entry` as JSON; null if the row is usable
     }
 )
 
 
 @dataclass
 class TrainingData:
-    """What a stage is trained on.
+    """The rows of a stage.
 
     Args:
-        dataset: rows of `input_ids`, `labels`, `length`, `images` (paths, or names of images inside the data), and
-            `source` and `row`, which say where a row is from.
-        sources: what `source` numbers.
-        raw: for each source its rows as they were read, with the images that lie inside.
-        bad_rows: the rows that opening left out.
-        opened: rows there were, used or not.
+        dataset: rows of `input_ids`, `labels`, `length`, `images` (paths, or names of embedded images), and `source`
+            and `row`, the origin of a row.
+        sources: the sources that `source` numbers.
+        raw: the raw rows of each source, with their embedded images.
+        bad_rows: the rows left out.
+        opened: number of all rows, usable or not.
     """
 
     dataset: Dataset
@@ -71,8 +72,8 @@ def open_training_data(
     Args:
         sources: the mixture.
         tokenization: how rows become tokens.
-        cache: folder for what was prepared; default: beside what `datasets` caches.
-        seed: picks the rows of a source whose weight is not whole.
+        cache: folder for prepared rows; by default in the cache of `datasets`.
+        seed: chooses the rows of a source whose weight is not an integer.
 
     Raises:
         UserError: a source cannot be read, or has no rows.
@@ -98,7 +99,7 @@ def open_training_data(
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
-    """Tokens of every row, without reading the rows."""
+    """The number of tokens of each row, without reading the rows."""
     return dataset.with_format("numpy", columns=["length"])["length"][:]
 
 
@@ -112,7 +113,7 @@ def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entr
 
 
 def usable_rows(source: Source, how: Tokenization, raw: list[Any], numbers: list[int]) -> list[dict[str, Any] | Entry]:
-    """Each raw row as `{"id", "row", "images", "input_ids", "learned", "length"}`, or as what is wrong with it."""
+    """Each raw row as `{"id", "row", "images"}` with its tokens, or as what is wrong with it."""
     rows = [check_row(source, number, row) for number, row in zip(numbers, raw, strict=True)]
     good = [row for row in rows if isinstance(row, dict)]
     tokens = iter(how(good) if good else [])
@@ -142,20 +143,20 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
 
 
 def first_images(sources: list[Source], cache: str | None = None) -> Iterator[str | bytes]:
-    """The images of the data in their order, as paths or bytes, without those that cannot be opened."""
+    """The images of the data in order, as paths or bytes, skipping those that cannot be opened."""
     for source in sources:
         raw = raw_table(source, str(_root(cache)))
         for row in checked_rows(source, raw):
             for name in row["images"] if isinstance(row, dict) else ():
-                image = inside_bytes(raw, name) if isinstance(name, InsideImage) else name
+                image = embedded_bytes(raw, name) if isinstance(name, EmbeddedImage) else name
                 with suppress(UserError):
                     open_image(image)
                     yield image
 
 
-def inside_bytes(data: Dataset, name: str) -> bytes:
-    """The file that an `InsideImage` names."""
-    row, number = map(int, name.removeprefix(InsideImage.PREFIX).split(":"))
+def embedded_bytes(data: Dataset, name: str) -> bytes:
+    """The image file that an `EmbeddedImage` names."""
+    row, number = map(int, name.removeprefix(EmbeddedImage.PREFIX).split(":"))
     cell = data[row]["image" if "image" in data.column_names else "images"]
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
 
@@ -165,15 +166,15 @@ def _root(cache: str | Path | None) -> Path:
 
 
 def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
-    """What the quarantine file says of a bad row."""
+    """The entry of a bad row in the quarantine file."""
     return Entry(source.path, row, name, fault.reason, str(fault).removeprefix(fault.reason).removeprefix(": "))
 
 
 def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Dataset:
-    """A row of tokens, or of what is wrong with it, for each raw row; prepared by one process, the others wait.
+    """For each raw row, its tokens or what is wrong with it. One process prepares them while others wait.
 
     Raises:
-        UserError: the chat template is of no use.
+        UserError: the chat template marks no supervised tokens, or drops images.
     """
     file = root / f"{_fingerprint(source, raw, how)}.arrow"
     processes = min(joblib.cpu_count(), len(raw) // _ROWS_A_PROCESS)
@@ -196,7 +197,7 @@ def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Da
     with lock_for(file), workers_end_with_us():
         rows = prepare()
         if any(entry.reason == NO_FILE and os.path.isfile(entry.detail) for entry in _bad_rows(rows)):
-            for made in rows.cache_files:  # a file that was missing has come
+            for made in rows.cache_files:  # a missing file has appeared
                 os.unlink(made["filename"])
             rows = prepare()
     return rows.with_format(None)
@@ -213,7 +214,7 @@ def _bad_rows(rows: Dataset) -> list[Entry]:
 
 
 def _fingerprint(source: Source, raw: Dataset, how: Tokenization) -> str:
-    """Names everything that the prepared rows depend on, this code included."""
+    """Identify everything that the prepared rows depend on, including this code."""
     digest = hashlib.sha256()
     for name in ("prepared", "sources", "conversations", "tokenization"):
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
@@ -226,7 +227,7 @@ def _fingerprint(source: Source, raw: Dataset, how: Tokenization) -> str:
 
 
 def _weighted(usable: np.ndarray, weight: float, seed: int) -> np.ndarray:
-    """Whole rows as often as the weight says, and a random share of them once more for its fraction."""
+    """Indices of the rows: all as often as the integer part of the weight, and a random share for its fraction."""
     whole, fraction = divmod(weight, 1)
     order = np.random.default_rng(seed).permutation(len(usable))
     some = np.sort(order[: round(fraction * len(usable))])
@@ -234,12 +235,11 @@ def _weighted(usable: np.ndarray, weight: float, seed: int) -> np.ndarray:
 
 
 def _expanded(batch: dict[str, list[Any]], image_token_id: int, image_tokens: int) -> dict[str, list[Any]]:
-    """Stored columns as the trainer sees them."""
-    if "learned" not in batch:
-        return batch  # a single column was asked for
-    learned = batch.pop("learned")
+    """The stored columns as the trainer reads them."""
+    if "assistant_masks" not in batch:
+        return batch  # only some columns are requested
+    masks = batch.pop("assistant_masks")
     pairs = [
-        expand(ids, marks, image_token_id, image_tokens)
-        for ids, marks in zip(batch["input_ids"], learned, strict=True)
+        expand(ids, mask, image_token_id, image_tokens) for ids, mask in zip(batch["input_ids"], masks, strict=True)
     ]
     return {**batch, "input_ids": [ids for ids, _ in pairs], "labels": [labels for _, labels in pairs]}

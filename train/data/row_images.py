@@ -14,8 +14,8 @@ from transformers import TrainerCallback
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image
-from train.data.conversations import InsideImage
-from train.data.prepared import TrainingData, inside_bytes
+from train.data.conversations import EmbeddedImage
+from train.data.prepared import TrainingData, embedded_bytes
 from train.data.quarantine import Entry, Quarantine
 
 
@@ -92,8 +92,8 @@ def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list
     images, changes = [], []
     for name in row["images"]:
         source = data.sources[row["source"]]
-        if name.startswith(InsideImage.PREFIX) and not source.is_text:
-            content = inside_bytes(data.raw[row["source"]], name)
+        if name.startswith(EmbeddedImage.PREFIX) and not source.is_text:
+            content = embedded_bytes(data.raw[row["source"]], name)
             image, change = decode_image(content, f"{source.path}, row {row['row']}: image")
         else:
             image, change = decode_image(name)

@@ -1,5 +1,6 @@
-"""Where conversations come from: LLaVA's JSON or JSON lines beside an image folder, parquet or a Hub dataset with the
-images inside, and weighted mixtures of these. Each becomes a memory-mapped table of raw rows: memory stays flat."""
+"""Sources of conversations: JSON or JSON lines with an image folder, parquet files or Hub datasets with embedded images,
+and weighted mixtures of these. Each becomes a memory-mapped table of raw rows, so memory use stays constant.
+"""
 
 import hashlib
 import json
@@ -15,7 +16,7 @@ from datasets import Dataset, Features, Image, IterableDataset, Sequence, Value,
 from datasets.exceptions import DatasetGenerationError
 
 from modeling_aligned_llava.errors import UserError
-from train.data.conversations import InsideImage
+from train.data.conversations import EmbeddedImage
 
 
 _CHUNK = 1 << 22
@@ -28,8 +29,8 @@ class Source:
 
     Args:
         path: a `.json`, `.jsonl` or `.parquet` file, a folder of parquet files, or a Hub id.
-        image_folder: root of the images that rows name; None where they are inside.
-        weight: how often each row is seen in an epoch; below 1 a fixed random share of the rows.
+        image_folder: root of the image files that rows name; None if images are embedded.
+        weight: how often each row is used per epoch; below 1, a fixed random share of the rows.
         split: the split of a Hub dataset.
     """
 
@@ -40,7 +41,7 @@ class Source:
 
     @property
     def is_text(self) -> bool:
-        """Whether this is JSON, and not a table."""
+        """Whether the source is JSON rather than a table."""
         return self.path.endswith((".json", ".jsonl"))
 
 
@@ -72,7 +73,7 @@ def _entry(entry: dict[str, Any], folder: Path | None) -> Source:
     source = Source(**{"image_folder": folder, **entry})
     weight = float(source.weight)
     if not 0 < weight < 1000:
-        raise ValueError(f"weight {weight} of {source.path} is not above 0")
+        raise ValueError(f"weight {weight} of {source.path} is not between 0 and 1000")
     return replace(
         source, weight=weight, image_folder=Path(source.image_folder) if source.image_folder is not None else None
     )
@@ -103,7 +104,7 @@ def table(source: Source, *, streaming: bool = False, cache: str | None = None) 
             data = load_dataset("parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache)
         else:
             data = load_dataset(source.path, split=source.split, streaming=streaming, cache_dir=cache)
-    except Exception as error:  # whatever the Hub, the parquet reader or a dataset's own builder raises
+    except Exception as error:  # the Hub, the parquet reader and datasets' own builders raise anything
         cause = error.__cause__ or error
         raise UserError(f"data_path: {source.path} cannot be read: {' '.join(str(cause).split())}") from error
     for name, feature in (data.features or {}).items():
@@ -115,7 +116,7 @@ def table(source: Source, *, streaming: bool = False, cache: str | None = None) 
 
 
 def raw_table(source: Source, cache: str) -> Dataset:
-    """The rows of a source as they are: the columns that count; for JSON a column `json` with the text of each row.
+    """The raw rows of a source: the columns that are used or, for JSON, a column `json` with the text of each row.
 
     Raises:
         UserError: it cannot be read.
@@ -140,7 +141,7 @@ def raw_table(source: Source, cache: str) -> Dataset:
 
 
 def _file_fingerprint(path: Path) -> str:
-    """Names the content of a file, and this code, which splits it into rows."""
+    """Identify the content of a file and this code, which splits it into rows."""
     stat = path.stat()
     digest = hashlib.sha256(Path(__file__).read_bytes())
     digest.update(f"{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}".encode())
@@ -148,11 +149,11 @@ def _file_fingerprint(path: Path) -> str:
 
 
 def parsed_rows(batch: pa.Table, first_row: int) -> list[Any]:
-    """Rows of a `raw_table` as parsed JSON, or the ValueError of a damaged line; of images inside only `InsideImage`s.
+    """Rows of a `raw_table` as parsed JSON, or the ValueError of a damaged line; embedded images as `EmbeddedImage`s.
 
     Args:
         batch: consecutive rows.
-        first_row: number of the first of them.
+        first_row: number of the first row.
     """
     if batch.column_names == ["json"]:
         return [_parsed(text) for text in batch["json"].to_pylist()]
@@ -189,10 +190,10 @@ def _json_lines(path: Path) -> Iterator[bytes]:
 
 
 def _json_array(path: Path) -> Iterator[bytes]:
-    """The elements of a JSON list as they are written, without holding the whole file.
+    """The texts of the elements of a JSON list, without loading the whole file.
 
-    Not with ijson: it turns half a surrogate pair into a question mark, which would then be trained on, cannot read
-    integers above 64 bits, and takes quadratic memory on nested lists.
+    ijson does not fit: it turns half a surrogate pair into a question mark, which would then be trained on, cannot
+    read integers above 64 bits, and needs quadratic memory for nested lists.
     """
     decoder = json.JSONDecoder()
     try:
@@ -217,7 +218,7 @@ def _json_array(path: Path) -> Iterator[bytes]:
                             break
                     except json.JSONDecodeError:
                         pass
-                    # at the end of what was read, or broken: only more text can tell
+                    # incomplete or broken: only more text can tell
                     more = file.read(max(_CHUNK, len(text) - at))
                     if not more:
                         decoder.raw_decode(text, at)
@@ -230,7 +231,7 @@ def _json_array(path: Path) -> Iterator[bytes]:
 
 
 def _skip_space(file: Any, text: str, at: int) -> tuple[str, int]:
-    """Text and position of the next character that is not white; reads on where the text ends."""
+    """Text and position of the next character that is not white space; reads on at the end of the text."""
     while True:
         while text[at : at + 1] in (" ", "\n", "\r", "\t"):
             at += 1
@@ -242,18 +243,18 @@ def _skip_space(file: Any, text: str, at: int) -> tuple[str, int]:
 
 
 def _image_names(column: pa.Array, first_row: int) -> list[Any]:
-    """For each row its file names, or names for the bytes inside; no bytes are read."""
+    """For each row, its file names or the names of its embedded images; no image is read."""
     several = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     if pa.types.is_struct(column.type.value_type if several else column.type):
         cells = [(value.values if several else [value]) if value.is_valid else [] for value in column]
         return [
-            [_image_name(cell, InsideImage(f"{InsideImage.PREFIX}{row}:{i}")) for i, cell in enumerate(of_row)]
+            [_image_name(cell, EmbeddedImage(f"{EmbeddedImage.PREFIX}{row}:{i}")) for i, cell in enumerate(of_row)]
             for row, of_row in enumerate(cells, start=first_row)
         ]
     return column.to_pylist()
 
 
-def _image_name(cell: pa.StructScalar, inside: str) -> str | None:
+def _image_name(cell: pa.StructScalar, embedded: str) -> str | None:
     if cell.is_valid and cell["bytes"].is_valid:
-        return inside
+        return embedded
     return cell["path"].as_py() if cell.is_valid else None

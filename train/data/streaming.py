@@ -1,7 +1,7 @@
-"""Rows read while training, from parquet or the Hub, without storing them: checked, tokenized and opened on the way.
+"""Rows read from parquet or the Hub during training, without storing them: checked, tokenized and decoded on the fly.
 
-A stream has no second look at a row, so one that cannot be used is passed over instead of replaced. The order is that
-of the files, shuffled in a buffer; lengths are not known beforehand, so rows are not grouped by them.
+A stream cannot go back to another row, so an unusable row is skipped instead of replaced. Rows come in the order of
+the files, shuffled in a buffer; their lengths are not known in advance, so they are not grouped by length.
 """
 
 from collections.abc import Iterator
@@ -14,26 +14,26 @@ from PIL.Image import Image
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image, open_image
-from train.data.conversations import BadRow, InsideImage
+from train.data.conversations import BadRow, EmbeddedImage
 from train.data.prepared import bad_entry, usable_rows
 from train.data.quarantine import Entry, Quarantine
 from train.data.sources import Source, table
 from train.data.tokenization import Tokenization, expand
 
 
-BUFFER = 1000  # rows that are shuffled among each other
+BUFFER = 1000  # size of the shuffle buffer in rows
 _BATCH = 16
-_ENOUGH = 1000  # rows before a share says anything
+_ENOUGH = 1000  # rows to read before the share of bad rows is meaningful
 
 
 def open_stream(
     sources: list[Source], tokenization: Tokenization, quarantine: Quarantine, seed: int
 ) -> IterableDataset:
-    """Rows of `input_ids`, `labels`, `length` and `images` (bytes), in the proportion of the weights, forever.
+    """An endless stream of rows (`input_ids`, `labels`, `length`, `images` as bytes), mixed according to the weights.
 
     Raises:
-        UserError: a source is JSON, which is not streamed, or cannot be read; while reading: the share of rows that
-            cannot be used is above the quarantine's limit.
+        UserError: a source is JSON, which is not streamed, or cannot be read; while reading, the share of unusable
+            rows exceeds the limit of the quarantine.
     """
     streams = []
     for number, source in enumerate(sources):
@@ -58,12 +58,12 @@ def open_stream(
 
 
 def images_of_stream(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[Image]]:
-    """What the collator asks for; that the images can be opened is known."""
+    """The rows and their images, for the collator; the stream has checked that the images can be opened."""
     return rows, [open_image(content) for row in rows for content in row["images"]]
 
 
 def first_streamed(sources: list[Source]) -> Iterator[bytes]:
-    """The images of the data in their order, as bytes, without those that cannot be opened."""
+    """The images of the data in order, as bytes, skipping those that cannot be opened."""
     for source in sources:
         for row in _raw_stream(source):
             for content in _contents(row).values():
@@ -81,7 +81,7 @@ def _raw_stream(source: Source) -> IterableDataset:
 
 
 class _Prepare:
-    """A batch of raw rows -> the rows of it that can be used."""
+    """Turn a batch of raw rows into its usable rows."""
 
     def __init__(self, source: Source, tokenization: Tokenization, quarantine: Quarantine):
         self.source, self.tokenization = source, tokenization
@@ -110,7 +110,7 @@ class _Prepare:
         except UserError as error:
             return bad_entry(self.source, row["row"], row["id"], BadRow("the image cannot be used", str(error)))
         how = self.tokenization
-        ids, labels = expand(row["input_ids"], row["learned"], how.image_token_id, how.image_tokens)
+        ids, labels = expand(row["input_ids"], row["assistant_masks"], how.image_token_id, how.image_tokens)
         return {"input_ids": ids, "labels": labels, "length": row["length"], "images": images}
 
     def _check_image(self, content: bytes, row: dict[str, Any]) -> None:
@@ -135,12 +135,14 @@ def _cells(raw: dict[str, Any]) -> list[Any]:
 
 
 def _contents(raw: dict[str, Any]) -> dict[str, bytes]:
-    """The images inside a row by an `InsideImage` name."""
+    """The embedded images of a row by `EmbeddedImage` name."""
     cells = [cell for cell in _cells(raw) if isinstance(cell, dict)]
-    return {InsideImage(f"{InsideImage.PREFIX}{i}"): cell["bytes"] for i, cell in enumerate(cells) if cell["bytes"]}
+    return {
+        EmbeddedImage(f"{EmbeddedImage.PREFIX}{i}"): cell["bytes"] for i, cell in enumerate(cells) if cell["bytes"]
+    }
 
 
 def _file_names(raw: dict[str, Any]) -> list[Any]:
-    """The files that a row names, for those of its images that are not inside."""
+    """The files that a row names, for those of its images that are not embedded."""
     cells = [cell for cell in _cells(raw) if not (isinstance(cell, dict) and cell["bytes"])]
     return [cell["path"] if isinstance(cell, dict) else cell for cell in cells]

@@ -1,6 +1,6 @@
-"""Messages -> token ids and what is learned of them, once before training: the collator then has only to pad.
+"""Tokenize messages and mark the supervised tokens, once before training; the collator only pads.
 
-What is learned comes from the template's {% generation %} markers; `<image>` becomes one id per visual token.
+The template's {% generation %} markers mark the supervised tokens; `<image>` becomes one id per visual token.
 """
 
 import re
@@ -14,8 +14,8 @@ from modeling_aligned_llava.errors import UserError
 from train.data.conversations import BadRow
 
 
-IGNORED = -100
-_TEMPLATE = threading.Lock()  # a compiled template, shared by its users, notes there what it is generating
+IGNORE_INDEX = -100
+_TEMPLATE = threading.Lock()  # the compiled template is shared, and keeps the markers of the row it is rendering
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Tokenization:
         tokenizer: a fast tokenizer that has `<image>` as one token.
         template: chat template with generation markers.
         image_token_id: id of `<image>`.
-        image_tokens: visual tokens of one image.
-        max_length: rows with more tokens are refused, never cut; None keeps all.
+        image_tokens: number of visual tokens per image.
+        max_length: rows with more tokens are rejected, never truncated; None keeps all.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -37,12 +37,12 @@ class Tokenization:
     max_length: int | None
 
     def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-        """For each row `{"messages", "images"}` its `input_ids` (one id an image), `learned` and `length`.
+        """For each row `{"messages", "images"}`: `input_ids` (one id per image), `assistant_masks` and `length`.
 
-        `length` counts all visual tokens.
+        `assistant_masks` is 1 for supervised tokens. `length` counts all visual tokens.
 
         Raises:
-            UserError: the template marks nothing to learn, or drops images.
+            UserError: the template marks no supervised tokens, or drops images.
         """
         with _TEMPLATE:
             encoded = cast(
@@ -64,7 +64,7 @@ class Tokenization:
         self, row: dict[str, Any], ids: list[int], mask: list[int], control: re.Pattern
     ) -> dict[str, Any] | BadRow:
         if not any(mask):
-            raise UserError("the chat template marks no answer to learn from: it needs {% generation %}")
+            raise UserError("the chat template marks no supervised tokens: it needs {% generation %}")
         if ids.count(self.image_token_id) != len(row["images"]):
             raise UserError(
                 f"the chat template writes {ids.count(self.image_token_id)} images for a row of {len(row['images'])}"
@@ -76,23 +76,25 @@ class Tokenization:
         length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
         if self.max_length is not None and length > self.max_length:
             return BadRow(f"longer than max_length {self.max_length}", f"{length} tokens")
-        return {"input_ids": ids, "learned": mask, "length": length}
+        return {"input_ids": ids, "assistant_masks": mask, "length": length}
 
     def _control_tokens(self) -> re.Pattern:
         special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
         return re.compile("|".join(re.escape(token) for token in special if token != "<image>") or "(?!)")  # noqa: S105
 
 
-def expand(ids: list[int], learned: list[int], image_token_id: int, image_tokens: int) -> tuple[list[int], list[int]]:
-    """Repeat the image's id for each of its visual tokens.
+def expand(
+    ids: list[int], assistant_mask: list[int], image_token_id: int, image_tokens: int
+) -> tuple[list[int], list[int]]:
+    """Repeat the id of each image once per visual token.
 
     Returns:
-        `input_ids` and `labels`, the latter `IGNORED` where nothing is learned.
+        `input_ids` and `labels`, the latter `IGNORE_INDEX` where the token is not supervised.
     """
-    labels = [token if learn else IGNORED for token, learn in zip(ids, learned, strict=True)]
+    labels = [token if supervised else IGNORE_INDEX for token, supervised in zip(ids, assistant_mask, strict=True)]
     input_ids = list(ids)
-    places = [place for place, token in enumerate(ids) if token == image_token_id]
-    for place in reversed(places):
-        input_ids[place : place + 1] = [image_token_id] * image_tokens
-        labels[place : place + 1] = [IGNORED] * image_tokens
+    positions = [position for position, token in enumerate(ids) if token == image_token_id]
+    for position in reversed(positions):
+        input_ids[position : position + 1] = [image_token_id] * image_tokens
+        labels[position : position + 1] = [IGNORE_INDEX] * image_tokens
     return input_ids, labels

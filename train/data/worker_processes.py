@@ -1,4 +1,4 @@
-"""Forked worker processes that end when the process that forked them is killed."""
+"""Worker processes that end when the process that forked them is killed."""
 
 import os
 import threading
@@ -12,10 +12,10 @@ _watched: int | None = None
 
 @contextmanager
 def workers_end_with_us() -> Iterator[None]:
-    """Processes forked inside the block end within a second of this one, however it ends.
+    """Let processes forked inside the block end within a second of this one, however it ends.
 
-    The pool of `datasets.map` and the manager of its queue would wait for ever, and keep the pipes and locks that
-    they inherited.
+    Otherwise, the pool of `datasets.map` and the manager of its queue would wait forever, and keep the pipes and locks
+    that they inherited.
     """
     global _watched
     _watched = os.getpid()

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
 from train.data.collator import ImageTextCollator
-from train.data.tokenization import IGNORED
+from train.data.tokenization import IGNORE_INDEX
 from train.monitoring.log import JsonLinesFile
 
 
@@ -88,7 +88,7 @@ class SampleAnswers(JsonLinesFile):
 
 def _first_turn(row: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """The row up to its first supervised token, and the supervised tokens that follow."""
-    start = next(i for i, label in enumerate(row["labels"]) if label != IGNORED)
-    end = next((i for i in range(start, len(row["labels"])) if row["labels"][i] == IGNORED), len(row["labels"]))
+    start = next(i for i, label in enumerate(row["labels"]) if label != IGNORE_INDEX)
+    end = next((i for i in range(start, len(row["labels"])) if row["labels"][i] == IGNORE_INDEX), len(row["labels"]))
     prompt = {**row, "input_ids": row["input_ids"][:start], "labels": row["labels"][:start]}
     return prompt, row["input_ids"][start:end]

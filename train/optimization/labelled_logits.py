@@ -12,7 +12,7 @@ from typing import cast
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from train.data.tokenization import IGNORED
+from train.data.tokenization import IGNORE_INDEX
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def labelled_positions_only(decoder: nn.Module, labels: Tensor) -> Iterator[Tens
     Yields:
         The labels [1, n] of these positions: the `shift_labels` of TRL's fused head, which it does not shift again.
     """
-    labelled = labels[:, 1:] != IGNORED
+    labelled = labels[:, 1:] != IGNORE_INDEX
 
     def select(module: nn.Module, args: tuple, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
         states = cast(Tensor, output.last_hidden_state)

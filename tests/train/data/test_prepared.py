@@ -1,4 +1,4 @@
-"""From LLaVA's rows to batches: what is learned, what is an image, where rows come from, and what is refused."""
+"""From LLaVA's rows to batches: supervised tokens, images, sources, and rejected rows."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ from train.data.prepared import open_training_data, row_lengths
 from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
 from train.data.sources import read_sources
-from train.data.tokenization import IGNORED, Tokenization
+from train.data.tokenization import IGNORE_INDEX, Tokenization
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def texts(data, processor):
     return [processor.tokenizer.decode(sample["input_ids"]) for sample in data.dataset]
 
 
-def test_multi_turn_row_learns_each_answer_and_its_end(processor, write):
+def test_each_answer_of_a_row_and_its_end_are_supervised(processor, write):
     data = open_data(write(row("<image>\nA?", "one", "B?", "two", image="red.png")), processor)
     (sample,) = data.dataset
     assert data.bad_rows == [] and sample["length"] == len(sample["input_ids"]) == row_lengths(data.dataset)[0]
@@ -67,16 +67,16 @@ def test_multi_turn_row_learns_each_answer_and_its_end(processor, write):
         "<|im_start|>user\n<image><image><image><image>\nA?<|im_end|>\n<|im_start|>assistant\none<|im_end|>\n"
         "<|im_start|>user\nB?<|im_end|>\n<|im_start|>assistant\ntwo<|im_end|>\n"
     ]
-    kept = [i for i in sample["labels"] if i != IGNORED]
+    kept = [i for i in sample["labels"] if i != IGNORE_INDEX]
     assert processor.tokenizer.decode(kept) == "one<|im_end|>two<|im_end|>"
-    assert all(label in (IGNORED, i) for i, label in zip(sample["input_ids"], sample["labels"], strict=True))
+    assert all(label in (IGNORE_INDEX, i) for i, label in zip(sample["input_ids"], sample["labels"], strict=True))
 
 
 def test_plain_prompt_is_image_caption_end(processor, write):
     data = open_data(write(row("<image>\nDescribe.", "a dog", image="red.png")), processor, "plain")
     (sample,) = data.dataset
     assert texts(data, processor) == ["<image>" * 4 + "a dog<|im_end|>"]
-    assert sample["labels"] == [IGNORED] * 4 + sample["input_ids"][4:]
+    assert sample["labels"] == [IGNORE_INDEX] * 4 + sample["input_ids"][4:]
 
 
 def test_only_the_placeholder_is_an_image(processor, write):
@@ -113,8 +113,8 @@ def test_several_images_stand_where_they_are_mentioned(processor, write):
     assert [(entry.row, entry.reason, entry.detail) for entry in data.bad_rows] == [
         (4, "fewer <image> than images", "1 for 2")
     ]
-    _, pictures = row_images(data, path.parent)([data.dataset[1]])
-    assert [picture.getpixel((0, 0)) for picture in pictures] == [(255, 0, 0), (0, 0, 255)]
+    _, images = row_images(data, path.parent)([data.dataset[1]])
+    assert [image.getpixel((0, 0)) for image in images] == [(255, 0, 0), (0, 0, 255)]
 
 
 def test_long_rows_are_left_out_whole(processor, write):
@@ -134,7 +134,7 @@ def test_collator_pads_and_preprocesses_like_the_processor(processor, write):
     shorter, longer = sorted(rows, key=lambda r: r["length"])
     i, width, length = rows.index(shorter), longer["length"], shorter["length"]
     assert batch["input_ids"][i].tolist() == shorter["input_ids"] + [pad] * (width - length)
-    assert batch["labels"][i].tolist() == shorter["labels"] + [IGNORED] * (width - length)
+    assert batch["labels"][i].tolist() == shorter["labels"] + [IGNORE_INDEX] * (width - length)
     assert batch["attention_mask"][i].tolist() == [1] * length + [0] * (width - length)
     theirs = processor(images=[Pictures.open(folder / "red.png")], text=["<image>\n"], return_tensors="pt")
     assert torch.equal(batch["pixel_values"], theirs["pixel_values"])
@@ -178,7 +178,7 @@ def test_a_template_without_markers_is_refused(processor, write):
     template = "{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}"
     how = Tokenization(processor.tokenizer, template, processor.image_token_id, 4, None)
     path = write(row("A?", "one"))
-    with pytest.raises(UserError, match="the chat template marks no answer to learn from"):
+    with pytest.raises(UserError, match="the chat template marks no supervised tokens"):
         open_training_data(read_sources(str(path), None), how, path.parent / "cache")
     assert [file.name for file in (path.parent / "cache").iterdir() if file.is_file() and file.suffix != ".lock"] == []
 
@@ -256,9 +256,9 @@ def test_images_inside_parquet_are_those_of_the_folder(processor, write, tmp_pat
     path = parquet(tmp_path, rows, several)
     data = open_data(path, processor)
     assert [entry.row for entry in data.bad_rows] == ([3, 4] if several else [4])
-    kept, pictures = row_images(data, tmp_path)(list(data.dataset)[:3])
+    kept, images = row_images(data, tmp_path)(list(data.dataset)[:3])
     assert [len(r["images"]) for r in kept] == [1, 0, 1 + several]
-    assert [p.getpixel((0, 0)) for p in pictures] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
+    assert [p.getpixel((0, 0)) for p in images] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
 
 
 def test_weights_of_a_mixture(processor, write, tmp_path):
