@@ -40,7 +40,7 @@ def arc(n):
 
 def test_the_entry_of_the_page_has_the_fields_of_a_benchmark():
     (entry,) = blocks("python")
-    (added,) = eval(entry, vars(benchmarks))  # noqa: S307
+    added = eval(entry, vars(benchmarks))  # noqa: S307
     assert added.correct([{"acc_norm": 1.0}]) == 1.0 and added.key not in benchmarks.BY_KEY
 
 
@@ -52,7 +52,7 @@ def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_m
     registry = copy / "eval/data/benchmarks.py"
     (entry,) = blocks("python")
     head, tail = registry.read_text(encoding="utf-8").split("EXTRA_BENCHMARKS = (\n")
-    registry.write_text(f"{head}EXTRA_BENCHMARKS = (\n{indent(entry, '    ')}{tail}", encoding="utf-8")
+    registry.write_text(f"{head}EXTRA_BENCHMARKS = (\n{indent(entry.rstrip(), '    ')},\n{tail}", encoding="utf-8")
     write_dataset(data / "allenai/ai2_arc", {"ARC-Easy": {"train": arc(2), "validation": arc(2), "test": arc(6)}})
 
     _fetch, commands = blocks("bash")
