@@ -9,8 +9,9 @@ bash eval/run_all.sh [options]
 
 Without options: builds tinyworld, trains the arms baseline, norm and norm-gwc on it, evaluates them and the bare
 language model on the nine benchmarks of the paper's Table 4, and prints that table. Offline but for the set-up; about
-15 minutes on two CPU cores after the set-up (once, about 4 minutes). Killed at any point and started again, it goes on
-where it was; run again, it changes nothing.
+15 minutes on two CPU cores after the set-up (once, about 4 minutes). Every core (of two) or GPU has a slot: an arm is
+evaluated while others are trained. What programs print is in logs/. An arm that fails, or Ctrl-C, ends everything;
+killed at any point and started again, it goes on where it was; run again, it changes nothing.
 
   --methods M [M ...]         arms to train, names from configuration/methods.yaml; the first is the one that others are
                               compared with, unless --baseline says otherwise (default: baseline norm norm-gwc)
