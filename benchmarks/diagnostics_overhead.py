@@ -18,7 +18,7 @@ from transformers import LlavaConfig, LlavaForConditionalGeneration, Qwen2Config
 
 from benchmarks.record import environment, write
 from eval.diagnostics.measure.layers import Measurement, measuring
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
 IMAGE_TOKEN, TEXT_TOKENS, VOCABULARY, SEED = 8191, 32, 8192, 0
@@ -60,7 +60,7 @@ def build(width: int, layers: int, side: int, device: str) -> tuple[Any, dict[st
 
 def seconds(model: Any, inputs: dict[str, torch.Tensor], measurement: Measurement | None) -> float:
     """Seconds of one forward pass, with statistics if there is a measurement; hooks are set outside the timing."""
-    with nullcontext() if measurement is None else measuring(model, anatomy(model), into=measurement):
+    with nullcontext() if measurement is None else measuring(model, model_parts(model), into=measurement):
         start = time.perf_counter()
         model(**inputs, use_cache=False)
     if torch.cuda.is_available():

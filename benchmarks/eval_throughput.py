@@ -233,9 +233,9 @@ def stock_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
 
 
 def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
-    from modeling_aligned_llava.harness.lm_eval_model import AlignedText
+    from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 
-    return AlignedText(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
+    return AlignedLlavaLM(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
 
 
 def compare(stock: Callable[[], tuple], ours: Callable[[], tuple], rounds: int) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Evaluation: the nine benchmarks through lmms-eval and lm-eval, statistics, tables, diagnostics."""
+"""Evaluation: the nine benchmarks through lmms-eval and lm-eval, statistics, tables, reports, diagnostics."""

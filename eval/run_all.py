@@ -1,6 +1,6 @@
-"""The whole comparison after the set-up, called by `eval/run_all.sh`, which explains and checks the options.
+"""The whole comparison after the installation, called by `eval/run_all.sh`, which explains and checks the options.
 
-Data, then training and benchmarks side by side, a checkpoint's evaluation as soon as it is trained; tables; report.
+Build the data, train, evaluate each checkpoint as soon as it is trained, write the tables and the report.
 """
 
 import argparse
@@ -13,10 +13,10 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from eval.report.page import __main__ as page
-from eval.report.tables import table4 as tables
+from eval.report.page.report import write_report
+from eval.report.tables.all_tables import write_tables
 from eval.run.files import write_json
-from eval.scoring.scores import Arm
+from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
 from eval.suite.runner import Runner, only_writer, places
 from eval.suite.schedule import Children, Place, Step, run_steps
@@ -25,7 +25,7 @@ from modeling_aligned_llava.errors import UserError, run_main
 
 
 TOY = "tinyworld"
-DECODER = f"language-model={TOY}/backbones/language"  # it shows what multimodal training does to the text columns
+DECODER = f"language-model={TOY}/backbones/language"  # shows what multimodal training does to the text benchmarks
 SEED = 42
 
 
@@ -41,22 +41,22 @@ def parser() -> argparse.ArgumentParser:
 
 
 def end_on_signals() -> None:
-    """Ctrl-C and SIGTERM become an error like others: whoever started processes ends them."""
+    """Turn Ctrl-C and SIGTERM into an error, so that whoever started processes stops them."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, signal.SIG_IGN)
-        raise UserError("stopped; the same command goes on from here")
+        raise UserError("stopped; the same command continues from here")
 
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, end)
 
 
 def build_data(out: Path, log: Path, children: Children) -> None:
-    """Build tinyworld unless it is there.
+    """Build tinyworld unless it exists.
 
     Raises:
-        UserError: that failed; what it said is in the log.
+        UserError: the build failed; its output is in the log.
     """
 
     def build(place: Place) -> None:
@@ -70,15 +70,15 @@ def build_data(out: Path, log: Path, children: Children) -> None:
         run_steps([Step("data", build, 1)], [None], children)
 
 
-def trained_arms(run: Path, methods: list[str], seeds: list[int]) -> tuple[suite.Models, list[Training]]:
-    """The arms of a training run, whether they are trained already or not, and what trains them."""
+def models_to_train(run: Path, methods: list[str], seeds: list[int]) -> tuple[suite.Models, list[Training]]:
+    """The models of a training run, trained already or not, and the steps that train them."""
     models: suite.Models = {}
     trainings = []
     for seed in seeds:
         for method in methods:
             name = method if seed == SEED else f"{method}-seed{seed}"
             folder = run / "checkpoints" / name / "stage2"
-            models[name] = (Arm(name, TOY, method, seed), folder.resolve(), True)
+            models[name] = (EvaluatedModel(name, TOY, method, seed), folder.resolve(), True)
             options = ["--backbone", TOY, "--method", method, "--seed", str(seed), "--output-root", str(run)]
             log = run / "logs" / f"train.{method}.{seed}.log"
             for stage in STAGES:
@@ -103,7 +103,7 @@ def main() -> None:
     else:
         say(f"2 data: {run / 'data'}")
         build_data(run / "data", logs / "data.log", Children())
-        models, trainings = trained_arms(run, own.methods, own.seeds)
+        models, trainings = models_to_train(run, own.methods, own.seeds)
         named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), DECODER]
         options = ["--run", str(run), "--data", str(run / "data" / "mirrors"), "--models", *named]
         options += ["--backbone", TOY, "--seed", str(SEED), "--max-new-tokens", "16"]
@@ -119,9 +119,9 @@ def main() -> None:
         write_json(run / "run.json", suite.describe_run(args, models, jobs))
         suite.write_scores(args, models, jobs, baseline)
     say("4 tables")
-    tables.write(run)
+    write_tables(run)
     say("5 report")
-    page.write(run)
+    write_report(run)
     sys.exit(0 if ok else 1)
 
 

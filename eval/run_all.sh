@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The whole comparison with one command: train the arms, judge them on nine benchmarks, print Table 4 of the paper.
+# The whole comparison with one command: train the methods, evaluate them on nine benchmarks, print the paper's Table 4.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -7,22 +7,22 @@ usage() {
     cat <<'HELP'
 bash eval/run_all.sh [options]
 
-Without options: builds tinyworld, trains the arms baseline, norm and norm-gwc on it, evaluates them and the bare
-language model on the nine benchmarks of the paper's Table 4, and prints that table. Offline but for the set-up; about
-15 minutes on two CPU cores after the set-up (once, about 4 minutes). Killed at any point and started again, it goes on
-where it was; run again, it changes nothing.
+Without options: builds tinyworld, trains the methods baseline, norm and norm-gwc on it, evaluates them and the bare
+language model on the nine benchmarks of the paper's Table 4, and prints that table. It takes about 10 minutes on two
+CPU cores after the installation (once, about 4 minutes, the only part that needs a network). A trained model is
+evaluated while others are trained, one process per core (of two) or GPU. Library output goes to logs/. A failed step
+or Ctrl-C stops everything. After a kill, the same command continues; run again when finished, it changes nothing.
 
-  --methods M [M ...]         arms to train, names from configuration/methods.yaml; the first is the one that others are
-                              compared with, unless --baseline says otherwise (default: baseline norm norm-gwc)
-  --seeds N [N ...]           seeds to train each arm with (default: 42)
-  --run NAME                  everything lands in results/NAME (default: tinyworld)
-  --baseline NAME             the arm that others are compared with (default: the first)
+  --methods M [M ...]         methods to train, from configuration/methods.yaml (default: baseline norm norm-gwc)
+  --seeds N [N ...]           seeds to train each method with (default: 42)
+  --run NAME                  write everything to results/NAME (default: tinyworld)
+  --baseline NAME             the method to compare the others with (default: the first)
 
-Evaluate checkpoints that exist already, on mirrors of the real benchmarks (one folder a dataset, ROOT/org/name/, as
-`hf download --repo-type dataset org/name --local-dir ROOT/org/name` writes it); nothing is trained:
+To evaluate existing checkpoints on the real benchmarks, without training, give local copies of the datasets (one
+folder each, ROOT/org/name/, as `python -m eval.data fetch ROOT` downloads them):
 
   --models NAME=PATH [...]    checkpoints to evaluate
-  --data ROOT                 the mirrors
+  --data ROOT                 folder of the datasets
   --run NAME                  default with --models: custom
 
   --help                      this text
@@ -39,7 +39,7 @@ fail() {
 }
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Options: everything that can be wrong is found before any work starts.
+# Options: every mistake is found before any work starts.
 
 METHODS=() SEEDS=() MODELS=() RUN="" DATA="" BASELINE=""
 while (($#)); do
@@ -66,7 +66,7 @@ while (($#)); do
 done
 
 if ((${#MODELS[@]})); then
-    [[ -n $DATA ]] || fail "--models needs --data ROOT, the mirrors of the benchmarks"
+    [[ -n $DATA ]] || fail "--models needs --data ROOT, the folder of the datasets"
     ((${#METHODS[@]} + ${#SEEDS[@]} == 0)) || fail "--models evaluates existing checkpoints; --methods and --seeds train"
     [[ -d $DATA ]] || fail "--data $DATA: no such folder"
     for model in "${MODELS[@]}"; do
@@ -92,8 +92,8 @@ fi
 OUT=results/$RUN
 mkdir -p "$OUT/logs"
 
-# One run at a time in a folder. The lock lives as long as any process that inherited it: what a killed run left working
-# finishes its step first, so that two never write the same files.
+# One run per folder. Child processes inherit the lock: steps that outlive a killed run finish first, so that two runs
+# never write the same files.
 exec 9>"$OUT/.lock"
 "${PYTHON:-python3}" - "$OUT" <<'LOCK' || fail "could not lock $OUT"
 import fcntl, sys
@@ -105,10 +105,10 @@ except BlockingIOError:
 LOCK
 
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
-# glibc asks for huge pages: the same numbers in 5 % less time, where the kernel gives them out on demand.
+# Huge pages save 5 % of the time where the kernel provides them on demand; results do not change.
 export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 
-# Ctrl-C and SIGTERM go to what works here; the shell waits until that has ended its own children.
+# Pass Ctrl-C and SIGTERM on to the running command, and wait until it has stopped its own children.
 child=
 trap 'trap "" INT TERM; [[ -z $child ]] || { kill -TERM "$child"; wait "$child"; }; exit 130' INT TERM
 attend() {
@@ -117,12 +117,12 @@ attend() {
     wait "$child"
 }
 
-# Set-up: .venv with all that is needed. Once, about 4 minutes and 7 GB; afterwards nothing.
+# Set-up: install everything into .venv. Once, about 4 minutes and 7 GB.
 printf '\n== 1 set-up\n'
 attend make --silent install
 PATH=$PWD/.venv/bin:$PATH
 
-# The rest: data, training and evaluation on all cores or GPUs, tables, report.
+# Data, training and evaluation on all cores or GPUs, tables, report.
 if ((${#MODELS[@]})); then
     attend python -m eval.run_all --run "$OUT" --models "${MODELS[@]}" --data "$DATA" ${BASELINE:+--baseline "$BASELINE"}
 else

@@ -1,7 +1,7 @@
-"""Is vision used? The seven multimodal benchmarks once more with every image replaced by a grey one of the same size.
+"""Does the model use vision? Repeats the multimodal benchmarks with a grey image of the same size for every image.
 
 `python -m eval.vision_check --run results/tinyworld --method baseline` prints both scores of each task and the mean
-difference, and exits with status 1 if that is under `--minimum` points.
+difference, and exits with status 1 if the mean is below `--minimum` points.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from modeling_aligned_llava.errors import UserError, run_main
 
 
 def recorded_run(run: Path, name: str) -> argparse.Namespace:
-    """The arguments that evaluated model `name` of the run, for its multimodal tasks.
+    """The arguments that evaluated model `name` of the run, for the multimodal tasks.
 
     Raises:
-        UserError: the run was not evaluated, or knows no such model.
+        UserError: the run was not evaluated, or has no such model.
     """
     record = read_json(run / "run.json")
     if record is None:
@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.vision_check", description=__doc__.split("\n\n")[0])
     parser.add_argument("--run", required=True, type=Path, help="folder of an evaluated run, e.g. results/tinyworld")
     parser.add_argument("--method", default="baseline", help="model of the run to check (default: baseline)")
-    parser.add_argument("--minimum", type=float, default=20, help="points the mean must fall by (default 20)")
+    parser.add_argument("--minimum", type=float, default=20, help="required fall of the mean, in points (default 20)")
     own = parser.parse_args()
     args = recorded_run(own.run, own.method)
     blank = own.run / "blank"
@@ -63,7 +63,7 @@ def main() -> None:
         Runner(blank / "logs", places(1, args.device), console).run(blank_jobs)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
-    table = Table(title=f"{own.method}: true images against blank ones")
+    table = Table(title=f"{own.method}: true images against blank images")
     for column in ("benchmark", "true", "blank", "difference"):
         table.add_column(column, justify="left" if column == "benchmark" else "right")
     differences = {}
@@ -80,7 +80,7 @@ def main() -> None:
     table.add_row("mean", "", "", f"{mean:+.1f}")
     write_json(blank / "vision_check.json", {"method": own.method, "differences": differences, "mean": mean})
     console.print(table)
-    console.print(f"mean difference {mean:.1f} points, asked for at least {own.minimum:g}")
+    console.print(f"mean difference {mean:.1f} points, at least {own.minimum:g} required")
     sys.exit(0 if mean >= own.minimum else 1)
 
 

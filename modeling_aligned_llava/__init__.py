@@ -1,4 +1,4 @@
-"""Norm-aligned LLaVA (arXiv 2512.08374): importing this registers it with the Auto classes."""
+"""Norm-aligned LLaVA (arXiv 2512.08374); importing the package registers it with the Auto classes."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
 
@@ -14,7 +14,7 @@ AutoModel.register(AlignedLlavaConfig, AlignedLlavaModel)
 AutoModelForImageTextToText.register(AlignedLlavaConfig, AlignedLlavaForConditionalGeneration)
 AutoProcessor.register(AlignedLlavaConfig, LlavaProcessor)
 
-# save_pretrained then copies the modelling files beside the weights.
+# With this, save_pretrained copies the modelling files beside the weights.
 AlignedLlavaConfig.register_for_auto_class()
 AlignedLlavaModel.register_for_auto_class("AutoModel")
 AlignedLlavaForConditionalGeneration.register_for_auto_class("AutoModelForImageTextToText")

@@ -1,6 +1,6 @@
-"""Configuration of a LLaVA model whose visual tokens are given the norm of text (paper section 5, Eq. 11-12).
+"""Configuration of a LLaVA whose visual tokens are given the norm of text (paper section 5, Eq. 11-12).
 
-The fields below are orthogonal; `configuration/methods.yaml` names the combinations that are the arms of a study.
+The fields are orthogonal; `configuration/methods.yaml` names the combinations that the study compares.
 """
 
 import math
@@ -10,24 +10,11 @@ from typing import Any
 from transformers.utils.versions import require_version
 
 
-require_version("transformers>=5.20")  # before anything that older versions lack
+require_version("transformers>=5.20")  # before an import that older versions lack
 
 from transformers import LlavaConfig  # noqa: E402
 
 
-# The names in configuration/methods.yaml, which does not travel with the weights.
-METHODS = (
-    "baseline",
-    "norm",
-    "norm-gwc",
-    "norm-default-init",
-    "norm-relative",
-    "norm-geomean",
-    "norm-rms",
-    "norm-scalar",
-    "norm-fixed",
-    "projector-rescaled",
-)
 _CHOICES = {
     "projector_norm": ("none", "layernorm", "rmsnorm"),
     "projector_init": ("default", "rescaled"),
@@ -37,7 +24,7 @@ _CHOICES = {
     "norm_gain": ("vector", "scalar", "fixed"),
     "norm_bias": (True, False),
 }
-# Fields that say what the saved tensors of a norm mean: with another value they would make another function.
+# Fields that define what the saved tensors of a norm mean: with another value they would compute something else.
 _MEANING = (
     "projector_norm",
     "norm_init",
@@ -54,38 +41,37 @@ _COMPENSATION = ("compensation_exponent", "compensation_max", "compensation_eps"
 
 
 class AlignedLlavaConfig(LlavaConfig):
-    """`LlavaConfig` plus the norm behind the projector; the defaults are the paper's full method, `norm-gwc`.
+    """`LlavaConfig` plus the norm on the projector's output; the defaults are the paper's full method, `norm-gwc`.
 
     Args:
-        method: name of the arm this checkpoint belongs to, recorded at assembly; None for a free combination.
-        projector_norm: "none" (plain LLaVA), "layernorm", or "rmsnorm" (no centring).
+        method: name of the method that the checkpoint was made for; None for a combination without a name.
+        projector_norm: "none" (plain LLaVA), "layernorm" or "rmsnorm" (no centring).
         projector_init: "default", or "rescaled": assembly multiplies the last Linear of the projector by
             `target / visual_norm`, so that visual tokens start at the target without any norm.
         norm_init: "text" starts the gain at `target / sqrt(d)`, so that every visual token has the target's norm
             (Eq. 11); "ones" is torch's default (the ablation of Table 5).
         norm_target: "text": the target is `target_scale * text_norm`; "geomean": it is
             `target_scale * sqrt(text_norm * visual_norm)`.
-        norm_parametrization: "absolute" learns the gain itself; "relative" learns a factor that starts at 1 and is
+        norm_parametrization: "absolute" trains the gain itself; "relative" trains a factor that starts at 1 and is
             multiplied by the constant `target / sqrt(d)`.
-        norm_gain: "vector" (one gain a dimension), "scalar" (one number), or "fixed" (not learned).
+        norm_gain: "vector" (one gain per dimension), "scalar" (one number) or "fixed" (not trained).
         norm_bias: whether the norm has a bias.
         norm_eps: epsilon of the norm.
-        text_norm: the measured mean L2 norm `s` of the non-zero text embeddings; None: measured when the norm is
-            initialised.
-        visual_norm: the mean L2 norm `N` of the untouched projector's tokens, measured by assembly on training images.
-        target_scale: k; visual tokens start at `k` times the target.
-        compensation_exponent: strength of Global Weight Compensation: the gradient behind the norm is multiplied by
-            `1 / max(mean|gain|, compensation_eps) ** exponent` (Eq. 12 is exponent 1; 0 is off).
+        text_norm: `s`, the mean L2 norm of the non-zero text embeddings; None: measured when the norm is initialised.
+        visual_norm: `N`, the mean L2 norm of the initial projector's tokens, measured by assembly on images.
+        target_scale: factor k included in `target`.
+        compensation_exponent: strength of Global Weight Compensation: the gradient flowing back through the norm is
+            multiplied by `1 / max(mean|gain|, compensation_eps) ** exponent` (Eq. 12 is exponent 1; 0 is off).
         compensation_max: upper limit of that factor; None: no limit.
-        compensation_eps: lower limit of mean|gain| (the paper does not say).
+        compensation_eps: lower limit of mean|gain| (the paper gives none).
 
     Raises:
-        ValueError: a field is out of its range; one line names it.
+        ValueError: a field is out of range; one line names it.
     """
 
     model_type = "aligned_llava"
 
-    # The types of LlavaConfig's own fields allow dicts and None, which its __post_init__ turns into configs.
+    # LlavaConfig accepts dicts and None for its own fields; its __post_init__ turns them into configs.
     vision_config: Any = None
     text_config: Any = None
 
@@ -111,10 +97,10 @@ class AlignedLlavaConfig(LlavaConfig):
 
     @classmethod
     def from_dict(cls, config_dict, **kwargs):
-        """As for any config; fields given here (through `from_pretrained`) switch a `baseline` to another arm.
+        """Like the parent method; fields given here (through `from_pretrained`) switch a `baseline` to another method.
 
         Raises:
-            ValueError: a field is out of its range, or would change what the tensors of the checkpoint mean.
+            ValueError: a field is out of range, or would change what the tensors of the checkpoint mean.
         """
         fields = (*_MEANING, *_COMPENSATION, "projector_init")
         saved = {name: config_dict.get(name, getattr(cls, name)) for name in fields}
@@ -131,15 +117,17 @@ class AlignedLlavaConfig(LlavaConfig):
                     "norm whose tensors would mean something else; switch from a baseline checkpoint"
                 )
         if changed and "method" not in kwargs:
-            config.method = None  # what is left is a free combination
+            config.method = None  # the combination no longer has a name
         return result
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' own, which would only warn of another architecture and fill the model with random weights.
+        """Like the parent method, but rejects other model types.
+
+        transformers would only warn, and fill the model with random weights.
 
         Raises:
-            ValueError: the configuration is not of this model type; one line names both.
+            ValueError: the configuration has another model type; one line names both.
         """
         found, _ = cls.get_config_dict(pretrained_model_name_or_path, *args, **kwargs)
         if (model_type := found.get("model_type")) != cls.model_type:
@@ -151,17 +139,17 @@ class AlignedLlavaConfig(LlavaConfig):
 
     @property
     def needs_text_norm(self) -> bool:
-        """Whether the start of the norm depends on `text_norm`."""
+        """Whether the initial norm depends on `text_norm`."""
         return self.projector_norm != "none" and (self.norm_init == "text" or self.norm_parametrization == "relative")
 
     @property
     def needs_visual_norm(self) -> bool:
-        """Whether the start of the norm, or of the projector, depends on `visual_norm`."""
+        """Whether the initial norm, or projector, depends on `visual_norm`."""
         return (self.needs_text_norm and self.norm_target == "geomean") or self.projector_init == "rescaled"
 
     @property
     def target(self) -> float | None:
-        """The L2 norm at which visual tokens start; None while a measured norm that it needs is not known."""
+        """The initial L2 norm of visual tokens; None while a norm that it depends on has not been measured."""
         if self.text_norm is None:
             return None
         if self.norm_target == "text":
@@ -169,9 +157,7 @@ class AlignedLlavaConfig(LlavaConfig):
         return None if self.visual_norm is None else self.target_scale * math.sqrt(self.text_norm * self.visual_norm)
 
     def check_alignment(self) -> None:
-        """Raise a one-line `ValueError` if a field of the norm is out of its range."""
-        if self.method is not None and self.method not in METHODS:
-            raise ValueError(f"unknown method {self.method!r}; known methods: {', '.join(METHODS)}, or null")
+        """Raise a one-line `ValueError` if a field of the norm is out of range."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
                 known = ", ".join("null" if choice is None else str(choice) for choice in choices)

@@ -1,22 +1,23 @@
-"""The norm of the paper (section 5) behind the connector of other Hugging Face vision-language models, in place.
+"""Put the norm of the paper (section 5) on the connector's output in other vision-language models, in place.
 
 The norm becomes a submodule of the connector, called by a forward hook: two keys join the checkpoint, none changes.
-To add a family, add one entry to `FAMILIES` and one tiny model to the tests.
+The families are entries of `inspection/model_parts.py`.
 """
 
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import transformers
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AutoConfig, LlavaConfig, PreTrainedModel
-from transformers.utils import logging
+from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
+from .inspection.model_parts import FAMILIES, REFUSED
+from .loading.checkpoint import load_part, load_strict
 from .methods import method_fields
 from .modeling_aligned_llava import build_norm
 from .norm_alignment import mean_embedding_norm
@@ -27,71 +28,15 @@ NORM = "alignment_norm"  # name of the submodule of the connector, and of the se
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 
-class Family(NamedTuple):
-    """Where a family's connector is, and what the reader of its norms has to know.
-
-    Args:
-        connector: path below `model.base_model` of the module whose output [..., D] becomes the visual tokens.
-        note: what the family itself does out of the norm's reach; "": nothing.
-    """
-
-    connector: str
-    note: str = ""
-
-
-_NEWLINE = "`image_newline`, a learned vector with a norm of its own, ends the rows of an image"
-_SCALED = "text is scaled by sqrt(D) inside the embedding module; `s` is the norm behind that scaling"
-
-FAMILIES: dict[str, Family] = {
-    "llava": Family("multi_modal_projector"),
-    "llava_next": Family("multi_modal_projector", _NEWLINE),
-    "llava_onevision": Family(
-        "multi_modal_projector",
-        f"{_NEWLINE}; videos, and images above the `anyres_max` limit, are resampled behind the norm: "
-        "an average of tokens is shorter than they are",
-    ),
-    "qwen2_vl": Family("visual.merger"),
-    "qwen2_5_vl": Family("visual.merger"),
-    "qwen3_vl": Family(
-        "visual.merger",
-        "DeepStack adds the features of further mergers behind the first decoder layers, at whatever norm they have",
-    ),
-    "internvl": Family("multi_modal_projector"),
-    "idefics3": Family("connector"),
-    "smolvlm": Family("connector"),
-    "paligemma": Family("multi_modal_projector", _SCALED),
-    "gemma3": Family(
-        "multi_modal_projector", f"{_SCALED}; the decoder also normalises what a layer adds (sandwich norm)"
-    ),
-    "glm4v": Family("visual.merger", "the decoder also normalises what a layer adds (sandwich norm)"),
-    "mistral3": Family("multi_modal_projector"),
-    "ovis2": Family(
-        "visual_embeddings_table",
-        "the indicator tokens around an image are rows of the same table: they are aligned too",
-    ),
-}
-
-# What cannot be served, and why; any other model type is unknown rather than impossible.
-REFUSED: dict[str, str] = {
-    "aligned_llava": "it has the norm inside; choose the method at assembly or in from_pretrained",
-    "mllama": "its images enter by cross-attention: no visual token stands among the text",
-    "idefics": "its images enter by cross-attention: no visual token stands among the text",
-    "molmo2": "its visual features are added to text embeddings: a norm behind the connector does not set the sum's",
-    "chameleon": "its images are tokens of the text vocabulary: there is no connector, and no second norm",
-    "emu3": "its images are tokens of the text vocabulary: there is no connector, and no second norm",
-    "fuyu": "it has no vision tower and no connector: pixels are embedded by one linear layer",
-}
-
-
 def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = None, **fields: Any) -> Model:
-    """Put the norm of `method` behind the connector of `model`, in place.
+    """Put the norm of `method` on the output of the connector of `model`, in place.
 
     `model.save_pretrained` then writes the two tensors of the norm with the rest, and its settings in the config under
     `alignment_norm`; `load_aligned` reads them. The norm is kept in float32. `baseline` adds no module.
 
     Args:
         model: a loaded model of one of `FAMILIES`, with or without its language-model head.
-        method: an arm named in `configuration/methods.yaml`.
+        method: a name in `configuration/methods.yaml`.
         text_norm: the target `s` of Eq. 11; None: measured on the embeddings of `model`.
         **fields: fields of `AlignedLlavaConfig` about the norm that differ from those of the method.
 
@@ -104,20 +49,20 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
     """
     connector = _connector(model)
     if getattr(model.config, NORM, None) is not None:
-        raise UserError(f"align: this {model.config.model_type} model is aligned already; load it anew")
+        raise UserError(f"align: this {model.config.model_type} model is aligned already; load it again")
     settings: dict[str, Any] = {**method_fields(method), "text_norm": text_norm, **fields}
     config = _norm_config(settings)
     if config.needs_text_norm and text_norm is None:
         settings["text_norm"] = config.text_norm = _measured_text_norm(model)
     if config.needs_visual_norm and config.visual_norm is None:
-        raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; give it")
+        raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; pass it")
     _attach(model, connector, config)
     setattr(model.config, NORM, settings)
     return model
 
 
 def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any) -> PreTrainedModel:
-    """The model that was aligned and then saved with `save_pretrained`; its norm is read back bit for bit.
+    """Load a model that was aligned and saved with `save_pretrained`; its norm is read back bit for bit.
 
     The class's own `from_pretrained` would load the same folder without the norm.
 
@@ -134,8 +79,8 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         config = AutoConfig.from_pretrained(folder)
         settings = getattr(config, NORM, None)
         if settings is None:
-            raise UserError(f"{path}: was not saved from an aligned model (no {NORM!r} in its config)")
-        model = _load_without_norm(folder, config.architectures[0], kwargs)
+            raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
+        model = load_strict(_saved_class(folder, config), folder, unused=rf".*\b{NORM}\..*", **kwargs)
         _attach(model, _connector(model), _norm_config(settings))
         norm = getattr(_connector(model), NORM, None)
         if norm is not None:
@@ -149,24 +94,34 @@ def _downloaded(repository: str, revision: str | None) -> Path:
     return Path(snapshot_download(repository, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
 
 
-def _load_without_norm(folder: Path, class_name: str, kwargs: dict[str, Any]) -> PreTrainedModel:
-    model_class = getattr(transformers, class_name, None)
-    if model_class is None:
-        raise UserError(f"{folder}: there is no class {class_name} in transformers {transformers.__version__}")
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the report would call the two tensors of the norm unexpected
-    try:
-        model, info = model_class.from_pretrained(folder, output_loading_info=True, **kwargs)
-    finally:
-        logging.set_verbosity(verbosity)
-    if info["missing_keys"]:
-        raise UserError(f"{folder}: lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
-    return model
+def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) -> PreTrainedModel:
+    """Load any vision-language checkpoint, aligned or not, with the norm that it was saved with.
+
+    Args:
+        path: folder or Hub id.
+        config: its configuration, perhaps with unused layers dropped; None: read from `path`.
+        **kwargs: as for `from_pretrained`.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded or lacks tensors.
+    """
+    config = config or load_part(AutoConfig, path, trust_remote_code=kwargs.get("trust_remote_code", False))
+    if getattr(config, NORM, None) is None:
+        return load_strict(AutoModelForImageTextToText, path, config=config, **kwargs)
+    kwargs.pop("trust_remote_code", None)  # the families that can be aligned are transformers' own
+    return load_aligned(path, **kwargs)
+
+
+def _saved_class(folder: Path, config: Any) -> Any:
+    name = config.architectures[0]
+    if (model_class := getattr(transformers, name, None)) is None:
+        raise UserError(f"{folder}: there is no class {name} in transformers {transformers.__version__}")
+    return model_class
 
 
 def _connector(model: PreTrainedModel) -> nn.Module:
     if not isinstance(model, PreTrainedModel):
-        raise UserError(f"align: takes a transformers model, not a {type(model).__name__}; align before wrapping it")
+        raise UserError(f"align takes a transformers model, not a {type(model).__name__}; align before wrapping it")
     model_type = model.config.model_type
     if model_type in REFUSED:
         raise UserError(f"align: {model_type} cannot be served: {REFUSED[model_type]}")
@@ -176,7 +131,7 @@ def _connector(model: PreTrainedModel) -> nn.Module:
 
 
 def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
-    """The checked fields of the norm; the parts of the config that describe a LLaVA are not looked at."""
+    """Check the fields of the norm; the fields that describe a LLaVA keep their defaults."""
     known = get_annotations(AlignedLlavaConfig).keys() - get_annotations(LlavaConfig).keys()
     unknown = sorted(settings.keys() - known)
     if unknown:
@@ -186,7 +141,7 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
     except ValueError as error:
         raise UserError(f"align: {error}") from error
     if config.projector_init == "rescaled":
-        raise UserError("align: it adds a norm; a rescaled projector is made by modeling_aligned_llava.assembly")
+        raise UserError("align adds a norm; a rescaled projector is made by python -m modeling_aligned_llava.assembly")
     return config
 
 
@@ -196,7 +151,7 @@ def _text_embedding(model: PreTrainedModel) -> nn.Embedding:
 
 def _measured_text_norm(model: PreTrainedModel) -> float:
     if _text_embedding(model).weight.is_meta:
-        raise UserError("align: cannot measure the text norm, the embeddings are not in memory; give text_norm")
+        raise UserError("align: cannot measure the text norm, the embeddings are not in memory; pass text_norm")
     try:
         return mean_embedding_norm(_text_embedding(model))
     except ValueError as error:
@@ -210,19 +165,19 @@ def _attach(model: PreTrainedModel, connector: nn.Module, config: AlignedLlavaCo
     device = next(connector.parameters()).device
     if device.type == "meta":
         raise UserError("align: the weights of the connector are not in memory (offloaded, or on the meta device)")
-    # Else `model.init_weights()` would reset the gain of what it takes for a new LayerNorm.
+    # Otherwise `model.init_weights()` would reset the gain, taking the module for a new LayerNorm.
     norm._is_hf_initialized = True  # type: ignore[assignment]
     connector.add_module(NORM, norm.to(device).train(connector.training))
     connector.register_forward_hook(_normalise)
 
 
 def _normalise(connector: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that copies and wrappers of it are the ones called."""
+    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that a copied model calls its own norm."""
     return connector.get_submodule(NORM)(output)
 
 
 def _saved_norm(folder: Path, names: list[str]) -> dict[str, Tensor]:
-    """The tensors of the norm, by their names in its state dict, from the safetensors files of a folder."""
+    """Read the tensors of the norm from the safetensors files of a folder, by their names in its state dict."""
     found: dict[str, Tensor] = {}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as weights:
@@ -236,4 +191,4 @@ def _saved_norm(folder: Path, names: list[str]) -> dict[str, Tensor]:
     return found
 
 
-__all__ = ["FAMILIES", "REFUSED", "Family", "align", "load_aligned"]
+__all__ = ["FAMILIES", "REFUSED", "align", "load_aligned", "load_vision_language"]

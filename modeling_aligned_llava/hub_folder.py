@@ -1,6 +1,6 @@
-"""What a published folder holds besides weights and configuration: the processor, a model card, no local paths.
+"""What a published folder holds besides weights and configuration: the processor and a model card, but no local paths.
 
-Travels with the weights as part of the code that loads them, so it needs no more than huggingface_hub.
+The file is saved beside the weights with the code that loads them, so it imports nothing but huggingface_hub.
 """
 
 import os
@@ -55,30 +55,30 @@ None came with these weights.
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether `name` can be a repository on the Hub and is no folder here."""
+    """Whether `name` is the `owner/name` of a repository on the Hub rather than a path on this machine."""
     try:
         validate_repo_id(name)
     except HFValidationError:
         return False
-    return bool(name) and not os.path.exists(name)
+    return name.count("/") == 1 and not os.path.exists(name)
 
 
 def forget_local_paths(config: Any) -> None:
-    """Sub-configs record where they came from; a Hub id may stay, a path on this machine is nobody's business."""
+    """Keep the Hub ids that the sub-configs record as their origin; remove local paths."""
     for part in (config.vision_config, config.text_config):
         if not is_hub_id(part.name_or_path):
             part.name_or_path = ""
 
 
 def processor_files(folder: str | os.PathLike) -> Iterator[Path]:
-    """The files of the processor and its tokenizer in a folder."""
+    """Return the files of the processor and its tokenizer in a folder."""
     return (file for pattern in PROCESSOR_FILES for file in sorted(Path(folder).glob(pattern)))
 
 
 def copy_processor(source: str, revision: str | None, folder: str | os.PathLike) -> None:
-    """Copy the processor that lies beside the weights a model was loaded from, unless `folder` has its own.
+    """Copy the processor from `source`, where the weights were loaded from, unless `folder` has its own.
 
-    Of a Hub id only what is in the local cache is taken: saving never waits for the network.
+    For a Hub id only the local cache is used: saving never waits for the network.
     """
     origin = Path(source)
     if not origin.is_dir():
@@ -97,7 +97,7 @@ def copy_processor(source: str, revision: str | None, folder: str | os.PathLike)
 def write_plain_card(
     config: Any, folder: str | os.PathLike, name: str = "path/to/this/folder", tags: Sequence[str] = ()
 ) -> None:
-    """A model card without scores, unless the folder has one: backbones, method, how to load `name`."""
+    """Write a model card without scores (backbones, method, how to load `name`), unless the folder has one."""
     path = Path(folder) / "README.md"
     if path.exists():
         return
@@ -111,7 +111,7 @@ def write_plain_card(
 
 
 def card_data(tags: Sequence[str] = (), **metadata: Any) -> ModelCardData:
-    """The metadata every card has, with more of it."""
+    """Return the metadata that all cards share, extended by `metadata`."""
     return ModelCardData(
         pipeline_tag="image-text-to-text",
         library_name="transformers",
@@ -131,13 +131,13 @@ def upload(
     commit_message: str | None = None,
     commit_description: str | None = None,
 ) -> str:
-    """Create the repository (and the branch `revision`) where missing and put `files` there in one commit.
+    """Upload `files` in one commit; create the repository (and the branch `revision`) if necessary.
 
     Args:
-        files: path in the repository -> file on this machine, or content.
+        files: path in the repository -> local file, or content.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
     """
     api = HfApi(token=token)
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
@@ -167,19 +167,19 @@ def push(
     max_shard_size: int | str | None = "50GB",
     tags: Sequence[str] = (),
 ) -> str:
-    """Save a model and upload the folder; a card that the repository has already is kept.
+    """Save a model and upload the folder; an existing card in the repository is kept.
 
     Args:
         model: one of this package's models.
         repo_id: name of the repository, created if it does not exist.
-        private: whether a repository made here is private.
-        revision: branch to commit to, made if it does not exist.
+        private: whether a new repository is private.
+        revision: branch to commit to, created if it does not exist.
         create_pr: open a pull request instead.
         max_shard_size: see `save_pretrained`.
         tags: more tags for the card.
 
     Returns:
-        The address of the commit.
+        The URL of the commit.
     """
     with TemporaryDirectory() as folder:
         path = Path(folder)

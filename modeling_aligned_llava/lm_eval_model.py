@@ -1,4 +1,4 @@
-"""The former place of `modeling_aligned_llava.harness.lm_eval_model`; says so."""
+"""The former module of the lm-eval adapter; names the new one."""
 
 import sys
 

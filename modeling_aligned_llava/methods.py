@@ -1,4 +1,7 @@
-"""The named arms of a study: `configuration/methods.yaml`, method name -> fields of `AlignedLlavaConfig`."""
+"""The named methods of the study: `configuration/methods.yaml`, method name -> fields of `AlignedLlavaConfig`.
+
+A norm variant is one entry of that file. The equations of the methods: docs/methods.md.
+"""
 
 from functools import cache
 from inspect import get_annotations
@@ -7,8 +10,11 @@ from typing import Any
 
 import yaml
 
-from .configuration_aligned_llava import METHODS, AlignedLlavaConfig
+from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
+
+
+_MEASURED = {"text_norm", "visual_norm"}  # belong to a checkpoint, not to a method
 
 
 @cache
@@ -21,25 +27,29 @@ def _methods() -> dict[str, dict[str, Any]]:
 
 
 def method_names() -> list[str]:
-    """The known methods, in the order of the file."""
+    """Return the known methods, in the order of the file."""
     return list(_methods())
 
 
 def method_fields(name: str) -> dict[str, Any]:
-    """All fields of `AlignedLlavaConfig` that make up the method, its own name under `method` included.
+    """Return all fields of `AlignedLlavaConfig` that make up the method, with its own name under `method`.
 
-    Fields that the file leaves out have their default, so that `from_pretrained(path, **method_fields(name))` leaves
-    nothing of another arm behind. The measured norms are no part of a method.
+    Fields that the file omits have their defaults, so `from_pretrained(path, **method_fields(name))` keeps nothing of
+    the method that a checkpoint was made for. Measured norms are not part of a method.
 
     Raises:
-        UserError: the method is not known; the message lists those that are, or says where its name is missing.
+        UserError: the method is unknown, or its entry has an unknown field or a value out of range.
     """
     if name not in _methods():
         raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
-    if name not in METHODS:
-        raise UserError(
-            f"method {name!r} is in methods.yaml; add its name to METHODS in configuration_aligned_llava.py"
-        )
-    own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "text_norm", "visual_norm"}
+    own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "method"} - _MEASURED
+    entry = _methods()[name]
+    if unknown := sorted(entry.keys() - own):
+        raise UserError(f"methods.yaml: {name} has the unknown field {unknown[0]!r}; fields: {', '.join(sorted(own))}")
     defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(own)}
-    return {**defaults, "method": name, **_methods()[name]}
+    fields = {**defaults, "method": name, **entry}
+    try:
+        AlignedLlavaConfig(**fields)
+    except ValueError as error:
+        raise UserError(f"methods.yaml: {name}: {error}") from error
+    return fields

@@ -1,7 +1,7 @@
-"""LLaVA with the alignment norm behind its projector (paper section 5).
+"""LLaVA with the alignment norm on its projector's output (paper section 5).
 
-The norm lives inside the projector, so that forward, generate, `get_image_features` and trainers that replace
-`forward` all pass it. Without a norm the model is bit-equal to transformers' `LlavaForConditionalGeneration`.
+The norm is part of the projector, so forward, generate, `get_image_features` and trainers that replace `forward` all
+pass through it. Without a norm the model is bit-equal to transformers' `LlavaForConditionalGeneration`.
 """
 
 import os
@@ -10,7 +10,6 @@ from typing import Any, cast
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModel, BitsAndBytesConfig, LlavaForConditionalGeneration, LlavaModel, LlavaPreTrainedModel
-from transformers import initialization as init
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from .configuration_aligned_llava import AlignedLlavaConfig
@@ -26,7 +25,7 @@ _AUTO_MAP = {
 
 
 def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedLayerNorm | None:
-    """The norm that the fields of `config` describe, aligned where its target is known; None without one."""
+    """Build the norm that the fields of `config` describe, at its initial gain if that is known; None without one."""
     if config.projector_norm == "none":
         return None
     norm = GlobalWeightCompensatedLayerNorm(
@@ -40,12 +39,15 @@ def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedL
         compensation_eps=config.compensation_eps,
     )
     if config.target is not None:
-        align_norm(norm, config)
+        set_initial_gain(norm, config)
     return norm
 
 
-def align_norm(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlavaConfig) -> None:
-    """Take the start of the gain and the constant scale of the norm from `config.target`."""
+def set_initial_gain(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlavaConfig) -> None:
+    """Reset the norm to the gain that gives visual tokens the norm `config.target` (Eq. 11).
+
+    The one place that computes it: called when the norm is built, and again once a missing norm has been measured.
+    """
     if config.needs_text_norm:
         assert config.target is not None
         gain = target_gain(config.target, norm.dim)
@@ -73,23 +75,20 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
 
     config_class = AlignedLlavaConfig
     config: AlignedLlavaConfig
-    processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, that it was loaded from
+    processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, of the weights
     _keep_in_fp32_modules_strict = ["multi_modal_projector.norm"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
         # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.
         if isinstance(module, GlobalWeightCompensatedLayerNorm):
-            if module.weight is not None:
-                init.constant_(module.weight, module.gain_init)
-            if module.bias is not None:
-                init.zeros_(module.bias)
+            module.reset_parameters()  # transformers guards torch's initialisers: loaded tensors stay as they are
         else:
             super()._init_weights(module)
 
     def initialize_weights(self) -> None:
-        """Initialise what is not loaded; a norm without a measured text norm is aligned to the embeddings here.
+        """Initialise what is not loaded; a new norm without a known text norm is measured on the embeddings here.
 
-        `_init_weights` cannot do it: the projector is visited before the embeddings.
+        `_init_weights` cannot do it, because it visits the projector before the embeddings.
         """
         projector = cast(AlignedLlavaMultiModalProjector, self.base_model.multi_modal_projector)
         config, norm = self.config, projector.norm
@@ -99,21 +98,23 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         if embedding.weight.is_meta:
             return
         if config.needs_visual_norm and config.visual_norm is None:
-            raise ValueError("this arm needs visual_norm, which modeling_aligned_llava.assembly measures on images")
+            raise ValueError(
+                "this method needs visual_norm, which python -m modeling_aligned_llava.assembly measures on images"
+            )
         if not config.needs_text_norm or config.text_norm is not None:
             return
         if norm_loaded:
             raise ValueError("the checkpoint holds a trained norm but its config no text_norm; set config.text_norm")
         config.text_norm = mean_embedding_norm(embedding)
         assert norm is not None
-        align_norm(norm, config)
+        set_initial_gain(norm, config)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:
-        """As transformers' own, but that 8- and 4-bit loading leaves the projector whole, as it does the head.
+        """Like the parent method, but keeps the projector unquantized, as it does the head.
 
         Raises:
-            OSError: a weights file is cut short or no safetensors file.
+            OSError: a weights file is cut short or is not a safetensors file.
         """
         source = pretrained_model_name_or_path
         try:
@@ -137,9 +138,9 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
     ) -> None:
-        """Save the model with the code that loads it, the processor it came with and a model card.
+        """Save the model with the code that loads it, its processor and a model card.
 
-        `push_to_hub=True` uploads as well; the arguments of `push_to_hub` are then accepted here.
+        `push_to_hub=True` uploads the folder as well; the arguments of `push_to_hub` are then accepted here.
         """
         publish = kwargs.pop("push_to_hub", False)
         names = ("repo_id", "private", "revision", "create_pr", "commit_message", "commit_description", "tags")
@@ -156,16 +157,16 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
             self.push_to_hub(**destination, token=kwargs.get("token"))
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> str:  # type: ignore[override]
-        """Save and upload in one commit; arguments and result are those of `hub_folder.push`."""
+        """Save and upload in one commit; for arguments and result see `hub_folder.push`."""
         return push(self, *args, **kwargs)
 
 
 class AlignedLlavaModel(AlignedLlavaPreTrainedModel, LlavaModel):
-    """Vision tower, projector with its norm, language model; no head."""
+    """Vision tower, projector with its norm, and language model, without a head."""
 
     def __init__(self, config: AlignedLlavaConfig):
-        super(LlavaModel, self).__init__(config)  # not LlavaModel's own: it would build the plain projector
-        config.check_alignment()  # fields overridden in from_pretrained come after the config's own check
+        super(LlavaModel, self).__init__(config)  # skips LlavaModel's own, which builds the plain projector
+        config.check_alignment()  # from_pretrained overrides fields after the config's own check
         self.vision_tower = AutoModel.from_config(config.vision_config)
         self.multi_modal_projector = AlignedLlavaMultiModalProjector(config)
         self.language_model = AutoModel.from_config(config.text_config)

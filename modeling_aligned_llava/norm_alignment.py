@@ -1,8 +1,8 @@
-"""The norm put behind the projector: LayerNorm with Global Weight Compensation (paper section 5, Eq. 11-12 and 24-26).
+"""LayerNorm with Global Weight Compensation, for the projector's output (paper section 5, Eq. 11-12 and 24-26).
 
-Torch only. A small gain makes the forward right (visual tokens as short as text) and the gradient behind it small;
-the compensation divides that gradient by mean|gain| and leaves the gradients of gain and bias alone.
-Shape suffixes: D = hidden size.
+A small gain gives visual tokens the norm of text but shrinks the gradient to the projector; the compensation divides
+that gradient by mean|gain| and leaves the gradients of gain and bias as they are. Torch only: the file is saved beside
+the weights. Shape suffixes: D = hidden size.
 """
 
 import math
@@ -45,9 +45,9 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         gain: "vector": `weight` [D]; "scalar": `weight` [1], one learnable number; "fixed": no `weight`, the gain
             stays at `gain_init`.
         bias: False: no `bias`.
-        gain_init: start of every element of the gain; `s / sqrt(D)` gives every token the norm `s` (Eq. 11).
+        gain_init: initial value of every element of the gain; `s / sqrt(D)` gives every token the norm `s` (Eq. 11).
         scale: constant factor of gain and bias (1 for the paper's parametrisation).
-        compensation_exponent: 1 is the paper's compensation, 0 none.
+        compensation_exponent: 1 is the paper's compensation, 0 is none.
         compensation_max: upper limit of the factor; None: no limit.
         compensation_eps: lower limit of mean|gain|.
     """
@@ -71,7 +71,7 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         self.compensation_exponent = compensation_exponent
         self.compensation_max = compensation_max
         self.compensation_eps = compensation_eps
-        # Never below float32: a gain of 0.0134 in bfloat16 swallows every update under 3e-5.
+        # Never below float32: a gain of 0.0134 in bfloat16 loses every update below 3e-5.
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
         size = {"vector": dim, "scalar": 1, "fixed": 0}[gain]
         self.weight = nn.Parameter(torch.empty(size, dtype=dtype)) if size else None
@@ -86,9 +86,9 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def compensation_factor(self) -> Tensor:
-        """The 0-dim factor of the input gradient, `1 / max(mean|gain|, eps) ** exponent`.
+        """Return the 0-dim factor of the input gradient, `1 / max(mean|gain|, eps) ** exponent`.
 
-        Call it inside a forward pass only: under FSDP and ZeRO-3 the gain is whole only there.
+        Call it only inside a forward pass: under FSDP and ZeRO-3 the gain is whole only there.
         """
         gain = torch.tensor(self.gain_init) if self.weight is None else self.weight.detach()
         gain = gain.to(torch.promote_types(gain.dtype, torch.float32))
@@ -117,7 +117,7 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         return parameter if self.scale == 1.0 else parameter * self.scale
 
     def _apply(self, fn, recurse=True):
-        # `model.bfloat16()` and `model.to(dtype)` come through here: move the parameters, never round them.
+        # `model.bfloat16()` and `model.to(dtype)` call this: move the parameters, never round them.
         def keep_precision(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return tensor.to(moved.device) if moved.dtype in (torch.float16, torch.bfloat16) else moved
@@ -132,15 +132,15 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
 
 
 def target_gain(text_norm: float, dim: int, target_scale: float = 1.0) -> float:
-    """The gain that gives every normalised token [D] the L2 norm `target_scale * text_norm` (Eq. 11)."""
+    """Return the gain that gives every normalised token [D] the L2 norm `target_scale * text_norm` (Eq. 11)."""
     return target_scale * text_norm / math.sqrt(dim)
 
 
 @torch.no_grad()
 def mean_embedding_norm(embedding: nn.Embedding, chunk: int = 8192) -> float:
-    """Mean L2 norm `s` of the non-zero rows of what the embedding module outputs (Eq. 11), over its vocabulary.
+    """Return `s`, the mean L2 norm over the vocabulary of the non-zero outputs of the embedding module (Eq. 11).
 
-    The module is called, not its weight read: some language models scale their embeddings there.
+    The module is called because some language models scale their embeddings there.
 
     Raises:
         ValueError: there is no non-zero row to measure (an empty shard, or weights not loaded).

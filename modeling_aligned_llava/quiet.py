@@ -1,4 +1,4 @@
-"""Programs show their own lines; bars of libraries, and warnings that ask nothing of the user, they do not."""
+"""Keeps the output of our programs to their own lines, without progress bars and warnings of libraries."""
 
 import sys
 import warnings
@@ -10,9 +10,9 @@ OURS = "(modeling_aligned_llava|train|eval|tinyworld|__main__)"
 
 
 def quiet() -> None:
-    """Silence what libraries show. Errors, logged warnings and the warnings of this repository are left alone.
+    """Silence progress bars and Python warnings of libraries; errors, logged warnings and our own warnings stay.
 
-    `python -W default` brings the warnings back.
+    `python -W default` shows the warnings again.
     """
     logging.disable_progress_bar()  # one for each of a dozen small files
     if not sys.warnoptions:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains both stages of one arm. Safe to start again: a finished stage is skipped, an unfinished one goes on from its
+# Trains both stages of one method. Safe to run again: a finished stage is skipped, an unfinished one resumes from its
 # last checkpoint.
 set -euo pipefail
 
@@ -9,17 +9,17 @@ usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root res
                     [--stage NAME] [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
 
   --backbone     folder under configuration/train: tinyworld, llama-3.2-3b, qwen2.5-7b
-  --method       arm named in configuration/methods.yaml: baseline, norm, norm-gwc, ...
-  --seed         seed of projector, data order and training (default 42)
+  --method       a name in configuration/methods.yaml: baseline, norm, norm-gwc, ...
+  --seed         seed of the projector, the data order and training (default 42)
   --output-root  run folder (default results/<backbone>); data is read from ROOT/data (stage1.json, stage2.json,
                  images/), checkpoints go to ROOT/checkpoints/METHOD/stage{1,2} for seed 42, and to
                  ROOT/checkpoints/METHOD-seedN/stage{1,2} for another
-  --stage        stage1 or stage2 alone (default: one after the other)
+  --stage        only stage1 or stage2 (default: both)
   --vision-tower, --language-model
-                 other backbones than the recipe's, as folders or Hub ids
+                 folders or Hub ids of other backbones than the recipe's
   -- SETTING ... further settings for every stage, e.g. `-- --max_steps 10`
-Relative paths start at the root of the repository.
-Several processes: LAUNCH="accelerate launch" train/run.sh ...   (default: one python process)
+Relative paths are relative to the root of the repository.
+For several processes: LAUNCH="accelerate launch" train/run.sh ...   (default: one python process)
 HELP
 }
 
@@ -55,16 +55,16 @@ if [ ! -d "$recipes" ]; then
   exit 1
 fi
 root="${root:-results/$backbone}"
-arm="$method"
-[ "$seed" = 42 ] || arm="$method-seed$seed"
+name="$method"
+[ "$seed" = 42 ] || name="$method-seed$seed"
 launch=(.venv/bin/python)
 [ -x "${launch[0]}" ] || launch=(python3)
 [ -z "${LAUNCH:-}" ] || read -ra launch <<<"$LAUNCH"
 
 for stage in "${stages[@]}"; do
   from=("${towers[@]}")
-  [ "$stage" = stage1 ] || from=(--model_name_or_path "$root/checkpoints/$arm/stage1")
+  [ "$stage" = stage1 ] || from=(--model_name_or_path "$root/checkpoints/$name/stage1")
   "${launch[@]}" -m train.sft --config "$recipes/$stage.yaml" --method "$method" --seed "$seed" \
     --data_path "$root/data/$stage.json" --image_folder "$root/data/images" \
-    --output_dir "$root/checkpoints/$arm/$stage" "${from[@]}" "$@"
+    --output_dir "$root/checkpoints/$name/$stage" "${from[@]}" "$@"
 done

@@ -8,13 +8,14 @@ from pathlib import Path
 import torch
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
 from trl import SFTConfig
+from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
-from modeling_aligned_llava.loading.checkpoint import load_complete
+from modeling_aligned_llava.loading.checkpoint import load_strict
 from train.arguments import RunArguments, parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
@@ -44,7 +45,7 @@ def run_stage(argv: list[str]) -> None:
 
     sources = read_sources(run.data.data_path, run.data.image_folder)
     source = _starting_checkpoint(run, folder, training.seed, sources)
-    model = load_complete(AlignedLlavaForConditionalGeneration, str(source), torch.float32)
+    model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(source)
     adapters = None
     if run.model.lora:
@@ -201,7 +202,9 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, method: str) ->
     """Move the final model into the stage's folder; the marker comes last, so an interrupted save is repeated."""
     unfinished = folder.path / ".final"
     trainer.save_model(str(unfinished))
-    record = norm_parameters(trainer.accelerator.unwrap_model(trainer.model))  # every process: shards are gathered
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    with maybe_gather_lm_head_ctx(*model.model.multi_modal_projector.parameters()):  # TRL's, for ZeRO-3: any tensors
+        record = norm_parameters(model)  # on every process, because FSDP2 gathers too
     if not trainer.is_world_process_zero():
         return
     write_json(unfinished / "norm_parameters.json", record)

@@ -1,80 +1,285 @@
-"""The nine columns of Table 4 and two more: which stock task of which harness, which of its numbers, on which dataset.
+"""The benchmarks: the nine columns of the paper's Table 4, and extra ones. One entry holds all that the code knows.
 
-One row a benchmark; nothing else in the suite knows a task by name but `samples.py`, which reads its logs.
+How to add one: docs/adding_a_benchmark.md.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from eval.data import sample_lines
+from eval.data.sample_lines import Exchange, Line, logged
+
+
+HARNESSES = ("lmms-eval", "lm-eval")
 
 
 @dataclass(frozen=True)
+class ImageSample:
+    """How the diagnostics use rows of a benchmark as images with a question.
+
+    Attributes:
+        id_column: column that names a row, in the data and in the data root's boxes.json.
+        suffix: what the harness adds to the question.
+        asks_for_words: whether the question and its suffix alone ask for the words of the answer.
+    """
+
+    id_column: str
+    suffix: str = ""
+    asks_for_words: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """A column of Table 4, or a further number.
+    """A column of Table 4, or an extra one.
 
     Attributes:
         key: name in scores.json and on the command line.
         title: heading of the column.
+
         harness: "lmms-eval" (image and text) or "lm-eval" (text only).
         task: the harness's stock task.
-        metric: key of the harness's number in its results.
-        scale: what turns the harness's number into points 0-100.
-        folder: the dataset's folder in the mirror, its name on the Hub.
+        task_folder: folder with the task's definition in the harness's `tasks` folder.
+        metric: key of the harness's number in its results, with its filter.
+        scale: factor that turns the harness's number into points 0-100.
+        shots: solved examples before each question.
+        requests_per_row: likelihoods that the harness asks for per row, to show progress in rows.
+
+        folder: the dataset's name on the Hub, and its folder in a data root.
         config: dataset configuration; None for the only one, "*" for all of them.
         split: split that is scored.
-        paper_n: the paper's denominator (questions for MMBench). The count of a data root is its own.
-        macro: the score is the plain mean over groups of questions (MM-Star: l2_category), not over questions.
-        shots: solved examples before each question.
-        subtasks: the dataset's column that names the parts of its break-down; None for none.
+        columns: columns that the stock task reads.
+        num_questions: questions in the official data, the paper's denominator.
+        hub_rows: rows of the split on the Hub, where they are not the questions.
+        fixed_rows: the stock score divides by this number of rows, whatever the data has.
+        subtasks: column that names the parts of the breakdown; None for none.
+
+        correct: 1 or 0 from the lines of one item in the sample log.
+        parses: whether the scorer can read the answer in a line.
+        item: id of the item that a line belongs to.
+        order: what lines are sorted by before they are grouped into items; None keeps the log's order.
+        cluster_by_image: questions about one image are resampled together.
+        stratum: group within which items are resampled, from the lines of an item; None for a single one.
+        macro: the score is the mean over strata, not over items.
+
+        example: question, right answer and the model's, as the report page shows them.
+        image_sample: how the diagnostics use its images; None if they do not.
     """
 
     key: str
     title: str
+
     harness: str
     task: str
+    task_folder: str
     metric: str
-    scale: float
-    folder: str
-    config: str | None
-    split: str
-    paper_n: int
-    macro: bool = False
+    scale: float = 100
     shots: int = 0
+    requests_per_row: int = 1
+
+    folder: str
+    config: str | None = None
+    split: str
+    columns: tuple[str, ...]
+    num_questions: int
+    hub_rows: int | None = None
+    fixed_rows: int | None = None
     subtasks: str | None = None
 
+    correct: Callable[[list[Line]], float]
+    parses: Callable[[Line], bool] = sample_lines.always
+    item: Callable[[Line], str] = sample_lines.document
+    order: Callable[[Line], Any] | None = None
+    cluster_by_image: bool = True
+    stratum: Callable[[list[Line]], str] | None = None
+    macro: bool = False
 
-# fmt: off
+    example: Callable[[list[Line]], Exchange]
+    image_sample: ImageSample | None = None
+
+
 BENCHMARKS = (
-    Benchmark("mmbench", "MMBench", "lmms-eval", "mmbench_en_dev_static", "gpt_eval_score,none", 1,
-              "lmms-lab-encoder/MMBench", "en", "dev", 1164, subtasks="L2-category"),
-    Benchmark("mmstar", "MM-Star", "lmms-eval", "mmstar", "average,none", 100,
-              "Lin-Chen/MMStar", None, "val", 1500, macro=True, subtasks="category"),
-    Benchmark("pope", "POPE", "lmms-eval", "pope", "pope_accuracy,none", 100,
-              "lmms-lab-encoder/POPE", None, "test", 9000, subtasks="category"),
-    Benchmark("seedbench_2_plus", "SEED-2-Plus", "lmms-eval", "seedbench_2_plus", "seedbench_2_plus_all,none", 100,
-              "doolayer/SEED-Bench-2-Plus", None, "test", 2277, subtasks="question_image_type"),
-    Benchmark("ocrbench", "OCRBench", "lmms-eval", "ocrbench", "ocrbench_accuracy,none", 100,
-              "echo840/OCRBench", None, "test", 1000, subtasks="question_type"),
-    Benchmark("scienceqa", "ScienceQA", "lmms-eval", "scienceqa", "exact_match,none", 100,
-              "lmms-lab-encoder/ScienceQA", "ScienceQA-FULL", "test", 4241, subtasks="subject"),
-    Benchmark("ai2d", "AI2D", "lmms-eval", "ai2d", "exact_match,flexible-extract", 100,
-              "lmms-lab-encoder/ai2d", None, "test", 3088),
-    Benchmark("hellaswag", "HellaSwag", "lm-eval", "hellaswag", "acc_norm,none", 100,
-              "Rowan/hellaswag", None, "validation", 10042),
-    Benchmark("mmlu", "MMLU", "lm-eval", "mmlu", "acc,none", 100,
-              "cais/mmlu", "*", "test", 14042, subtasks="subject"),
+    Benchmark(
+        key="mmbench",
+        title="MMBench",
+        harness="lmms-eval",
+        task="mmbench_en_dev_static",
+        task_folder="mmbench",
+        metric="gpt_eval_score,none",
+        scale=1,
+        folder="lmms-lab-encoder/MMBench",
+        config="en",
+        split="dev",
+        columns=("index", "question", "hint", "answer", "A", "B", "C", "D", "category", "L2-category", "image"),
+        num_questions=1164,
+        hub_rows=4329,  # every rotation of a question is a row
+        subtasks="L2-category",
+        correct=sample_lines.mmbench_correct,
+        parses=sample_lines.mmbench_parses,
+        item=sample_lines.mmbench_question,
+        order=sample_lines.mmbench_index,
+        cluster_by_image=False,
+        example=sample_lines.generated,
+        image_sample=ImageSample("index"),
+    ),
+    Benchmark(
+        key="mmstar",
+        title="MM-Star",
+        harness="lmms-eval",
+        task="mmstar",
+        task_folder="mmstar",
+        metric="average,none",
+        folder="Lin-Chen/MMStar",
+        split="val",
+        columns=("index", "question", "image", "answer", "category", "l2_category"),
+        num_questions=1500,
+        subtasks="category",
+        correct=logged("average", "score"),
+        parses=sample_lines.mmstar_parses,
+        stratum=logged("average", "l2_category"),
+        macro=True,
+        example=sample_lines.generated,
+        image_sample=ImageSample("index"),
+    ),
+    Benchmark(
+        key="pope",
+        title="POPE",
+        harness="lmms-eval",
+        task="pope",
+        task_folder="pope",
+        metric="pope_accuracy,none",
+        folder="lmms-lab-encoder/POPE",
+        split="test",
+        columns=("question_id", "question", "answer", "image"),
+        num_questions=9000,
+        subtasks="category",
+        correct=logged("pope_accuracy", "score"),
+        parses=sample_lines.pope_parses,
+        example=sample_lines.generated,
+        image_sample=ImageSample(
+            "question_id",
+            suffix="\nAnswer the question using a single word or phrase.",
+            asks_for_words=True,
+        ),
+    ),
+    Benchmark(
+        key="seedbench_2_plus",
+        title="SEED-2-Plus",
+        harness="lmms-eval",
+        task="seedbench_2_plus",
+        task_folder="seedbench_2_plus",
+        metric="seedbench_2_plus_all,none",
+        folder="doolayer/SEED-Bench-2-Plus",
+        split="test",
+        columns=("question", "choice_A", "choice_B", "choice_C", "choice_D", "answer", "question_image_type"),
+        num_questions=2277,
+        subtasks="question_image_type",
+        correct=sample_lines.seedbench_correct,
+        parses=sample_lines.seedbench_parses,
+        example=sample_lines.generated,
+    ),
+    Benchmark(
+        key="ocrbench",
+        title="OCRBench",
+        harness="lmms-eval",
+        task="ocrbench",
+        task_folder="ocrbench",
+        metric="ocrbench_accuracy,none",
+        folder="echo840/OCRBench",
+        split="test",
+        columns=("dataset", "question", "question_type", "answer", "image"),
+        num_questions=1000,
+        fixed_rows=1000,
+        subtasks="question_type",
+        correct=logged("ocrbench_accuracy", "score"),
+        parses=sample_lines.not_empty,
+        example=sample_lines.read_text,
+    ),
+    Benchmark(
+        key="scienceqa",
+        title="ScienceQA",
+        harness="lmms-eval",
+        task="scienceqa",
+        task_folder="scienceqa",
+        metric="exact_match,none",
+        folder="lmms-lab-encoder/ScienceQA",
+        config="ScienceQA-FULL",
+        split="test",
+        columns=("image", "question", "choices", "answer", "hint"),
+        num_questions=4241,
+        subtasks="subject",
+        correct=logged("exact_match"),
+        parses=sample_lines.letter_parses,
+        example=sample_lines.generated,
+    ),
+    Benchmark(
+        key="ai2d",
+        title="AI2D",
+        harness="lmms-eval",
+        task="ai2d",
+        task_folder="ai2d",
+        metric="exact_match,flexible-extract",
+        folder="lmms-lab-encoder/ai2d",
+        split="test",
+        columns=("question", "options", "answer", "image"),
+        num_questions=3088,
+        correct=logged("exact_match"),
+        parses=sample_lines.letter_in_brackets_parses,
+        example=sample_lines.generated,
+    ),
+    Benchmark(
+        key="hellaswag",
+        title="HellaSwag",
+        harness="lm-eval",
+        task="hellaswag",
+        task_folder="hellaswag",
+        metric="acc_norm,none",
+        requests_per_row=4,
+        folder="Rowan/hellaswag",
+        split="validation",
+        columns=("activity_label", "ctx_a", "ctx_b", "endings", "label"),
+        num_questions=10042,
+        correct=logged("acc_norm"),
+        example=sample_lines.likeliest_ending,
+    ),
+    Benchmark(
+        key="mmlu",
+        title="MMLU",
+        harness="lm-eval",
+        task="mmlu",
+        task_folder="mmlu/default",
+        metric="acc,none",
+        requests_per_row=4,
+        folder="cais/mmlu",
+        config="*",
+        split="test",
+        columns=("question", "choices", "answer"),
+        num_questions=14042,
+        subtasks="subject",
+        correct=logged("acc"),
+        stratum=logged("file"),
+        example=sample_lines.likeliest_letter,
+    ),
 )
-# Asked for by name; outside Table 4, its average and its correction for many tests.
-FURTHER = (
-    Benchmark("hellaswag_acc", "HellaSwag acc", "lm-eval", "hellaswag", "acc,none", 100,
-              "Rowan/hellaswag", None, "validation", 10042),
-    Benchmark("mmlu_5shot", "MMLU 5-shot", "lm-eval", "mmlu", "acc,none", 100,
-              "cais/mmlu", "*", "test", 14042, shots=5, subtasks="subject"),
+# Evaluated only if `--tasks` names them; in neither Table 4's average nor its correction for many tests.
+HELLASWAG, MMLU = BENCHMARKS[-2:]
+EXTRA_BENCHMARKS = (
+    replace(
+        HELLASWAG,
+        key="hellaswag_acc",
+        title="HellaSwag acc",
+        metric="acc,none",
+        correct=logged("acc"),
+        example=partial(sample_lines.likeliest_ending, per_character=False),
+    ),
+    replace(MMLU, key="mmlu_5shot", title="MMLU 5-shot", shots=5),
 )
-# fmt: on
 
-BY_KEY = {benchmark.key: benchmark for benchmark in (*BENCHMARKS, *FURTHER)}
-HARNESSES = ("lmms-eval", "lm-eval")
-# Where a harness keeps the definitions above: indexing these folders alone saves 10 CPU-seconds a worker.
-TASK_FOLDERS = {
-    "lmms-eval": ("mmbench", "mmstar", "pope", "seedbench_2_plus", "ocrbench", "scienceqa", "ai2d"),
-    "lm-eval": ("hellaswag", "mmlu/default"),
-}
+BY_KEY = {benchmark.key: benchmark for benchmark in (*BENCHMARKS, *EXTRA_BENCHMARKS)}
+TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()}
+
+
+def task_folders(harness: str) -> list[str]:
+    """Folders of the harness with the tasks above: indexing them alone saves 10 CPU-seconds per worker."""
+    return list(dict.fromkeys(benchmark.task_folder for benchmark in BY_KEY.values() if benchmark.harness == harness))

@@ -22,8 +22,7 @@ from modeling_aligned_llava.loading.images import open_image
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
 QUESTION = "Describe the image."
-ONE_WORD = "\nAnswer the question using a single word or phrase."  # as the harness asks POPE
-SAMPLE = ("mmbench", "pope", "mmstar")
+SAMPLE = ("mmbench", "pope", "mmstar")  # each has an `image_sample`; their order is part of the draw
 SEED = 42
 Box = tuple[float, float, float, float]
 
@@ -32,7 +31,7 @@ Box = tuple[float, float, float, float]
 class ImageQuestion:
     """An image and a question about it; where known, boxes (pixels) that show the answer, and a one-word answer.
 
-    Only POPE has answers that are words which the question itself asks for.
+    Only answers whose words the question itself asks for are kept (POPE's).
     """
 
     id: str
@@ -71,7 +70,10 @@ def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...
 
 
 def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list[ImageQuestion]:
-    folder = root / benchmark.folder / (benchmark.config or "")
+    sample = benchmark.image_sample
+    if sample is None:
+        raise UserError(f"{benchmark.title} has no images to sample")
+    key, folder = sample.id_column, root / benchmark.folder / (benchmark.config or "")
     files = sorted(folder.rglob(f"*{benchmark.split}*.parquet"))
     if not files:
         raise UserError(f"--data: no parquet files of {benchmark.title} in {folder}")
@@ -79,8 +81,6 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
     for file in files:
         try:
             reader = pyarrow.parquet.ParquetFile(file)
-            names = set(reader.schema_arrow.names)
-            key = "index" if "index" in names else "question_id"
             rows = reader.read([key, "question", "answer"]).to_pylist()
         except (OSError, pyarrow.ArrowException) as error:
             raise UserError(f"--data: {file} is not readable parquet ({error})") from None
@@ -88,9 +88,9 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
             ImageQuestion(
                 f"{benchmark.key}/{row[key]}",
                 partial(_decode, file, number),
-                row["question"] + (ONE_WORD if benchmark.key == "pope" else ""),
+                row["question"] + sample.suffix,
                 tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ())),
-                row["answer"] if benchmark.key == "pope" else None,
+                row["answer"] if sample.asks_for_words else None,
             )
             for number, row in enumerate(rows)
         ]

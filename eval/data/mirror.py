@@ -1,7 +1,7 @@
-"""A data root: one folder a dataset, `ROOT/org/name/`, as `hf download --repo-type dataset --local-dir` writes it.
+"""A data root: one folder per dataset, `ROOT/org/name/`, as `hf download --repo-type dataset --local-dir` writes it.
 
-What a benchmark holds is read here from the files themselves, never through the harness or the datasets cache, so that
-a result on stale or half-downloaded data cannot pass.
+Rows are counted in the files themselves, not through the harness or the datasets cache, so that results on stale or
+half-downloaded data are noticed.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ def _folder(root: Path, benchmark: Benchmark) -> Path:
 
 
 def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
-    """Parquet files of the split that is scored, over all configurations that count.
+    """Parquet files of the scored split, over all configurations that count.
 
     Raises:
         UserError: no such folder, configuration or split, or no parquet files in it.
@@ -53,22 +53,22 @@ def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
     folder = _folder(root, benchmark)
     configs = _configs(folder) or [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
     if benchmark.config == "*":
-        configs = [config for config in configs if config["config_name"] != "all"]  # cais/mmlu: its subjects once more
+        configs = [config for config in configs if config["config_name"] != "all"]  # cais/mmlu: all subjects again
     elif benchmark.config is not None:
         configs = [config for config in configs if config["config_name"] == benchmark.config]
     patterns = [pattern for config in configs for pattern in _patterns(config.get("data_files", []), benchmark.split)]
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     if not files:
         wanted = f"split {benchmark.split}" + (f" of {benchmark.config}" if benchmark.config else "")
-        raise UserError(f"benchmark {benchmark.key}: {folder} holds no parquet rows of {wanted}")
+        raise UserError(f"benchmark {benchmark.key}: {folder} has no parquet rows of {wanted}")
     return files
 
 
 def count_rows(root: Path, benchmark: Benchmark, limit: int | None = None) -> int:
-    """Rows of the split that is scored, over all configurations that count; the first `limit` of each, if given.
+    """Rows of the scored split, over all configurations that count; at most the first `limit` of each.
 
     Raises:
-        UserError: as `split_files`, or a file that is not readable.
+        UserError: as in `split_files`, or a file is not readable.
     """
     rows: Counter[Path] = Counter()
     for path in split_files(root, benchmark):
@@ -81,9 +81,9 @@ def count_rows(root: Path, benchmark: Benchmark, limit: int | None = None) -> in
 
 
 def subtask_names(root: Path, benchmark: Benchmark) -> list[str]:
-    """Which part of the benchmark each row of the split belongs to, in the harness's order; empty if it has no parts.
+    """The part of the benchmark that each row of the split belongs to, in the harness's order.
 
-    A root whose files lack the column (it is not needed for the score) has no break-down either.
+    Empty if the files lack the column, which the score does not need.
     """
     names: list[str] = []
     for path in split_files(root, benchmark):
@@ -94,7 +94,7 @@ def subtask_names(root: Path, benchmark: Benchmark) -> list[str]:
 
 
 def fingerprint(root: Path, benchmark: Benchmark) -> str:
-    """sha256 of every file of the benchmark's folder but hidden ones (the download's own bookkeeping)."""
+    """sha256 of the benchmark's folder, without hidden files (the download's own records)."""
     folder = _folder(root, benchmark)
     files = (path for path in folder.rglob("*") if path.is_file())
     return hash_files(

@@ -1,1 +1,1 @@
-"""The demo: up to three models answer about one picture, side by side, with what they look at and their norms."""
+"""The demo: up to three models answer about one image, side by side, with their attention and their norms."""

@@ -1,4 +1,4 @@
-"""The parts of the page that are HTML: pictures with what they show in words, and the norms. All text is escaped."""
+"""The parts of the page that are HTML: images with captions, and the norms. All text is escaped."""
 
 import base64
 import io
@@ -10,14 +10,14 @@ from PIL import Image
 
 HEADS = ("model", "visual tokens", "text embeddings", "ratio")
 _TEMPLATES = jinja2.Environment(autoescape=True)
-_PICTURE = _TEMPLATES.from_string("""<figure style="margin: 0">
+_FIGURE = _TEMPLATES.from_string("""<figure style="margin: 0">
 <img src="{{ address }}" alt="{{ alt }}" style="max-width: 100%; max-height: {{ height }}">
 {% if caption %}<figcaption style="margin-top: 0.5rem">{{ caption }}</figcaption>{% endif %}
 </figure>""")
 _NORMS = _TEMPLATES.from_string("""
 <div role="region" aria-label="Norms by layer" tabindex="0" style="overflow-x: auto">
 <img src="{{ figure }}" style="min-width: {{ 18 * rows|length }}rem; max-width: 100%; background: white"
- alt="Norm and turning of visual and text tokens by layer, one column a model; the table has the first layer.">
+ alt="Norm and rotation of visual and text tokens by layer, one column per model; the table has the first layer.">
 <table><caption>Mean L2 norm at the first layer</caption>
 <tr>{% for head in heads %}<th scope="col">{{ head }}</th>{% endfor %}</tr>
 {% for name, numbers in rows %}
@@ -26,20 +26,20 @@ _NORMS = _TEMPLATES.from_string("""
 </table></div>""")
 
 
-def picture(image: Image.Image, alt: str, caption: str = "", height: str = "none") -> str:
-    """A picture inside the page; `alt` says what it shows to those who do not see it, `height` is a CSS length."""
+def figure(image: Image.Image, alt: str, caption: str = "", height: str = "none") -> str:
+    """An image as a data URI; `alt` describes it to screen readers, `height` is its maximum as a CSS length."""
     file = io.BytesIO()
     image.save(file, "JPEG", quality=90)
-    return _PICTURE.render(address=_address(file.getvalue(), "jpeg"), alt=alt, caption=caption, height=height)
+    return _FIGURE.render(address=_address(file.getvalue(), "jpeg"), alt=alt, caption=caption, height=height)
 
 
-def norms(figure: bytes, profiles: dict[str, dict[str, Any]]) -> str:
-    """The SVG of all profiles, and their norms at the first layer as a table."""
+def norms(drawing: bytes, profiles: dict[str, dict[str, Any]]) -> str:
+    """All profiles drawn (an SVG), and their norms at the first layer as a table."""
     rows = []
     for name, profile in profiles.items():
         visual, text = (profile["norms"][where]["mean"] for where in ("visual tokens at layer 0", "text embeddings"))
         rows.append((name, (visual, text, profile["ratio"])))
-    return _NORMS.render(figure=_address(figure, "svg+xml"), heads=HEADS, rows=rows)
+    return _NORMS.render(figure=_address(drawing, "svg+xml"), heads=HEADS, rows=rows)
 
 
 def _address(content: bytes, kind: str) -> str:

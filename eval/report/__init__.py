@@ -1,1 +1,1 @@
-"""What is made of a finished run: tables, figures, the report page, model cards."""
+"""Output from a finished run: tables, figures, the report page, model cards."""

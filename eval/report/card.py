@@ -1,7 +1,7 @@
-"""The model card of one checkpoint, from the run that evaluated it: metadata for the Hub, tables, recipe, limits.
+"""The model card of a checkpoint, from the run that evaluated it: metadata for the Hub, tables, recipe, limits.
 
-A pure function of files: `results/RUN/{run,scores}.json`, the checkpoint's own, and `model_cards/`. What is not
-recorded is said to be so; a score belongs to the checkpoint only if the run evaluated these very weights.
+A pure function of files: `results/RUN/{run,scores}.json`, those of the checkpoint, and `model_cards/`. The card states
+what is not recorded. A score belongs to the checkpoint only if the run evaluated exactly these weights.
 """
 
 from pathlib import Path
@@ -54,20 +54,20 @@ UNKNOWN = "not known here"
 
 
 def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
-    """The card of `checkpoint`, to be published as `repository`, with the scores it got in `run`.
+    """The card of `checkpoint`, to be published as `repository`, with its scores from `run`.
 
     Raises:
         UserError: a file is missing, or the run did not evaluate these weights.
     """
     config = _required(checkpoint / "config.json", "no checkpoint there")
     if config.get("model_type") != "aligned_llava":
-        raise UserError(f"{checkpoint} holds a {config.get('model_type')} model, not aligned_llava")
+        raise UserError(f"{checkpoint} is a {config.get('model_type')} model, not aligned_llava")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
     rows = tables.read_scores(run)
-    arm = _arm(checkpoint, record, run)
-    # The words of an exception can hold paths of the machine; its class says enough here.
+    model = _evaluated(checkpoint, record, run)
+    # An error message may contain paths of the machine; its class is enough here.
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
-    cells = [row for row in rows if row["source"] == "measured" and _same_arm(row, arm)]
+    cells = [row for row in rows if row["source"] == "measured" and _is_of(row, model)]
     official = is_official(cells, Path(record["data"]["root"]))
     stages = stage_settings(checkpoint)
     parts = _parts(config, stages)
@@ -84,10 +84,10 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)  # noqa: S701  Markdown
     text = environment.get_template("model_card.md.jinja").render(
         metadata=str(metadata),
-        title=f"{arm['backbone']} {arm['method']}",
+        title=f"{model['backbone']} {model['method']}",
         official=official,
-        method=arm["method"],
-        seed=arm["seed"],
+        method=model["method"],
+        seed=model["seed"],
         config=config,
         fields={name: _shown(config.get(name)) for name in FIELDS},
         loading=LOADING.format(name=repository),
@@ -116,34 +116,34 @@ def _required(path: Path, hint: str) -> Any:
     return content
 
 
-def _arm(checkpoint: Path, record: dict[str, Any], run: Path) -> dict[str, Any]:
-    """The entry of run.json for these very weights; a name or a path could mean others by now."""
+def _evaluated(checkpoint: Path, record: dict[str, Any], run: Path) -> dict[str, Any]:
+    """The entry of run.json for exactly these weights; a name or a path may refer to others by now."""
     weights = hash_checkpoint(checkpoint)
-    for arm in record["models"].values():
-        if arm["sha256"] == weights:
-            return arm
+    for model in record["models"].values():
+        if model["sha256"] == weights:
+            return model
     evaluated = ", ".join(record["models"])
     raise UserError(f"{checkpoint}: its weights are not among those that {run} evaluated ({evaluated})")
 
 
-def _same_arm(row: dict[str, Any], arm: dict[str, Any]) -> bool:
-    return all(row[name] == arm[name] for name in ("backbone", "method", "seed"))
+def _is_of(row: dict[str, Any], model: dict[str, Any]) -> bool:
+    return all(row[name] == model[name] for name in ("backbone", "method", "seed"))
 
 
 def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
-    """Whether the scores can be those of the official data: as many questions, and not a toy world's root."""
+    """Whether the scores can be those of the official data: as many questions, and not tinyworld's data root."""
     measured = [cell for cell in cells if cell["status"] == "ok" and cell["benchmark"] in BY_KEY]
-    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].paper_n for cell in measured)
+    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].num_questions for cell in measured)
     return bool(measured) and complete and not (root / "boxes.json").exists()
 
 
 def stage_folders(checkpoint: Path) -> list[Path]:
-    """Where the training stages that led to a checkpoint left their settings and logs, in their order."""
+    """Folders of the training stages that led to a checkpoint, in their order, with settings and logs."""
     return [checkpoint.resolve().parent / "stage1", checkpoint.resolve()]
 
 
 def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
-    """Settings of the training stages that led here, by name of their folder; none for other checkpoints."""
+    """Folder name -> settings of the training stages that led here; empty for checkpoints trained elsewhere."""
     found = {}
     for folder in stage_folders(checkpoint):
         settings = read_json(folder / "settings.json")
@@ -153,7 +153,7 @@ def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
 
 
 def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """Backbones and data with their licences; a path on somebody's machine is not a name."""
+    """Backbones and data with their licences. A path on a machine is not a name."""
     licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
     parts = []
     for role, part, setting in (
@@ -171,7 +171,7 @@ def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[di
 
 
 def _licence(of_models: list[str], repository: str) -> dict[str, str]:
-    """The strictest of the backbones' licences for the Hub's `license`, where one can be told."""
+    """The strictest of the backbones' licences for the Hub's `license`, or `other` if that is not known."""
     strict = {licence for licence in of_models if licence != "apache-2.0"}
     if UNKNOWN in strict or len(strict) > 1:
         link = f"https://huggingface.co/{repository}#parts-data-and-licences"
@@ -188,12 +188,12 @@ def _eval_results(cells: list[dict[str, Any]], official: bool, run: str, version
 
 
 def _eval_result(benchmark: Benchmark, score: float, official: bool, run: str, versions: dict[str, str]) -> EvalResult:
-    """One entry of the model-index. Other data than the official set never carries its id."""
+    """One entry of the model-index. Data other than the official set never carries its id."""
     config = benchmark.config if benchmark.config != "*" else None
     return EvalResult(
         task_type="image-text-to-text" if benchmark.harness == "lmms-eval" else "text-generation",
         dataset_type=benchmark.folder if official else f"{run}-{benchmark.key}",
-        dataset_name=benchmark.title if official else f"{benchmark.title} as asked in {run}, not the official data",
+        dataset_name=benchmark.title if official else f"{benchmark.title} as in {run}, not the official data",
         dataset_config=config,
         dataset_split=benchmark.split,
         metric_type="accuracy",
@@ -212,8 +212,8 @@ def _limits(cells: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[str
     seeds = {row["seed"] for row in rows if row["source"] == "measured"}
     if len(seeds) == 1:
         limits.append("One training seed: the intervals cover the questions, not another training.")
-    limits.append("Images are resized to one square; small print and extreme shapes suffer.")
-    limits.append("A research checkpoint: no tuning for safety, and it states wrong things about images.")
+    limits.append("Images are resized to a square, so small print and extreme aspect ratios suffer.")
+    limits.append("A research checkpoint: not tuned for safety, and it can describe images wrongly.")
     return limits
 
 

@@ -1,7 +1,7 @@
 """Publish a checkpoint with its scores: `python -m eval.report.push CHECKPOINT REPO --results results/RUN`.
 
-One commit holds weights, code, processor and the card made from the run. The Hub's own client does the uploading and
-the retrying; the token is the one it finds (`hf auth login` or HF_TOKEN).
+One commit has the weights, code, processor and the card. The Hub's own client uploads, retries and finds the token
+(`hf auth login` or HF_TOKEN).
 """
 
 import argparse
@@ -16,18 +16,18 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
 
 
-FURTHER_FILES = ("norm_parameters.json", "norm_profile.json")
+RECORDED_FILES = ("norm_parameters.json", "norm_profile.json")
 
 
 def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
-    """What of a checkpoint folder goes to the Hub, by name there: no settings, logs or optimizer states.
+    """Name on the Hub -> file of a checkpoint folder, or its content: no settings, logs or optimizer states.
 
     Raises:
         UserError: weights, code or the processor are missing.
     """
     files: dict[str, Path | bytes] = {
         path.relative_to(checkpoint).as_posix(): path
-        for pattern in (*MODEL_FILES, *FURTHER_FILES)
+        for pattern in (*MODEL_FILES, *RECORDED_FILES)
         for path in sorted(checkpoint.glob(pattern))
     }
     for needed in ("*.safetensors", "modeling_aligned_llava.py"):
@@ -46,16 +46,16 @@ def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.push", description=__doc__.split("\n\n")[0])
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
-    parser.add_argument("repository", help="where to publish it, owner/name")
+    parser.add_argument("repository", help="repository to publish it in, owner/name")
     parser.add_argument("--results", required=True, type=Path, help="run that evaluated it, e.g. results/tinyworld")
-    parser.add_argument("--private", action="store_true", help="make the repository private if it is created")
+    parser.add_argument("--private", action="store_true", help="make a new repository private")
     parser.add_argument("--revision", help="branch to commit to (default: main)")
-    parser.add_argument("--dry-run", action="store_true", help="print the card and the files, upload nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print the card and the files without uploading")
     args = parser.parse_args()
     try:
         validate_repo_id(args.repository)
     except HFValidationError as error:
-        raise UserError(f"{args.repository} is no name for a repository: {error}") from error
+        raise UserError(f"{args.repository} is not a repository name: {error}") from error
     card = model_card(args.checkpoint, args.results, args.repository)
     files = published_files(args.checkpoint) | {"README.md": str(card).encode()}
     if args.dry_run:
@@ -66,7 +66,7 @@ def main() -> None:
         return
     try:
         url = upload(files, args.repository, private=args.private or None, revision=args.revision)
-    except Exception as error:  # whatever the Hub's client raises, its HTTP library's errors among it
+    except Exception as error:  # anything the Hub's client raises, including errors of its HTTP library
         raise UserError(f"{args.repository}: {type(error).__name__}: {' '.join(str(error).split())}") from error
     print(f"published: {url}")  # noqa: T201
 

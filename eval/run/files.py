@@ -1,4 +1,4 @@
-"""Writing results so that a kill never leaves half a file, and an unchanged result is left alone."""
+"""Atomic writes of results. A file whose content would not change is not written."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,8 @@ from modeling_aligned_llava.loading.build_once import replacing
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write atomically; a file that already says the same is not touched."""
-    content = text.encode()  # bytes, for read_text would turn a carriage return into a newline
+    """Write atomically, unless the file has this content already."""
+    content = text.encode()  # bytes: read_text would turn a carriage return into a newline
     if path.is_file() and path.read_bytes() == content:
         return
     with replacing(path) as unfinished:

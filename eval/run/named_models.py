@@ -1,4 +1,4 @@
-"""`--models NAME=PATH ...`: what the models of a command are called, and where they lie."""
+"""`--models NAME=PATH ...`: names and paths of a command's models."""
 
 import re
 
@@ -9,7 +9,7 @@ def named_models(arguments: list[str]) -> dict[str, str]:
     """NAME -> PATH, in the order given.
 
     Raises:
-        UserError: no NAME=PATH, or a name twice.
+        UserError: an argument is not NAME=PATH, or a name is given twice.
     """
     models: dict[str, str] = {}
     for argument in arguments:

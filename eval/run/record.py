@@ -1,4 +1,4 @@
-"""`run.json`: what was run, on what, with what: enough to run it again and to tell why two runs differ."""
+"""`run.json`: settings, models, data, versions and hardware, to repeat a run and to explain why two runs differ."""
 
 import os
 import platform
@@ -13,7 +13,7 @@ HARNESS_PACKAGES = ("torch", "transformers", "lmms-eval", "lm-eval", "datasets")
 
 
 def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Installed versions; a package that is not installed is left out."""
+    """Installed versions; missing packages are left out."""
     installed = {}
     for package in packages:
         try:
@@ -48,7 +48,7 @@ def _commit() -> str | None:
 
 
 def record(settings: dict[str, Any], models: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """The content of run.json; no time stamps, so that a repeated run leaves the file as it is."""
+    """The content of run.json, without time stamps so that a repeated run does not change the file."""
     return {
         "settings": settings,
         "models": models,

@@ -1,6 +1,6 @@
-"""`scores.json`: one row a (checkpoint, benchmark), measured, and the paper's own Table 4 beside it.
+"""`scores.json`: one row per (model, benchmark), and the rows of the paper's Table 4.
 
-Everything downstream (tables, figures, cards) is a function of this file; a cell without a number says why.
+Tables, figures and cards are functions of this file alone. A row without a score gives the reason.
 """
 
 from dataclasses import asdict, dataclass, field, replace
@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from eval.data.benchmarks import BENCHMARKS, FURTHER, Benchmark
+from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS, Benchmark
 from eval.scoring import statistics
 from eval.scoring.items import Items
 
@@ -18,9 +18,12 @@ PAPER = Path(__file__).with_name("paper_table4.yaml")
 
 
 @dataclass
-class Row:
-    """One cell of Table 4, or of a column beside it. Scores, intervals and deltas in points 0-100, `unparseable` a
-    share 0-1; `subtasks` are parts of the benchmark, each {"score", "n"}; `limit` marks a trial on the first rows."""
+class ScoreRow:
+    """One cell of Table 4, or of an extra column.
+
+    Scores, intervals and deltas are in points 0-100, `unparseable` is a share 0-1. `subtasks` has the parts of the
+    benchmark, each {"score", "n"}. `limit` marks a trial on the first rows.
+    """
 
     backbone: str
     method: str
@@ -42,8 +45,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """A checkpoint as the tables know it: `name` in the run, method and seed in the table."""
+class EvaluatedModel:
+    """A checkpoint in the tables: `name` is that of the run's folders."""
 
     name: str
     backbone: str
@@ -51,17 +54,18 @@ class Arm:
     seed: int | None
 
 
-Results = dict[str, dict[str, Any]]  # benchmark -> result.json of one arm, or {"status", "reason"}
+Results = dict[str, dict[str, Any]]  # benchmark -> result.json of one model, or {"status", "reason"}
 
 
-def _compared(arm: Arm, results: Results, baseline: Results | None) -> list[Row]:
-    """All cells of one arm, against the baseline arm of the same seed: the nine, their average, further ones."""
+def _rows(model: EvaluatedModel, results: Results, baseline: Results | None) -> list[ScoreRow]:
+    """The rows of one model: the nine benchmarks, their average, extra ones. `baseline` has the same seed."""
     scores: dict[str, statistics.Comparison] = {}
     deltas: dict[str, statistics.Comparison] = {}
 
-    def cell(benchmark: Benchmark) -> Row:
+    def row_of(benchmark: Benchmark) -> ScoreRow:
         result = results[benchmark.key]
-        row = Row(arm.backbone, arm.method, arm.seed, benchmark.key, status=result["status"], reason=result["reason"])
+        row = ScoreRow(model.backbone, model.method, model.seed, benchmark.key)
+        row.status, row.reason = result["status"], result["reason"]
         if result["status"] != "ok":
             return row
         items = Items(**result["items"])
@@ -75,21 +79,26 @@ def _compared(arm: Arm, results: Results, baseline: Results | None) -> list[Row]
             row.delta, row.delta_ci95, row.p_value = gap.value, list(gap.ci95), gap.p_value
         return row
 
-    rows = [cell(benchmark) for benchmark in BENCHMARKS]
+    rows = [row_of(benchmark) for benchmark in BENCHMARKS]
     tested = [row for row in rows if row.p_value is not None]
     for row, adjusted in zip(tested, statistics.holm([row.p_value or 0.0 for row in tested]), strict=True):
         row.p_holm = adjusted
-    average = _average(arm, rows, dict(scores), dict(deltas))
-    return [*rows, average, *(cell(benchmark) for benchmark in FURTHER if benchmark.key in results)]
+    average = _average(model, rows, dict(scores), dict(deltas))
+    return [*rows, average, *(row_of(benchmark) for benchmark in EXTRA_BENCHMARKS if benchmark.key in results)]
 
 
-def _average(arm: Arm, rows: list[Row], scores: dict, deltas: dict) -> Row:
-    """The mean of the nine, only if all nine are there. One test of its own: no Holm adjustment."""
-    row = Row(arm.backbone, arm.method, arm.seed, "avg")
-    missing = [cell for cell in rows if cell.status != "ok"]
+def _average(
+    model: EvaluatedModel,
+    rows: list[ScoreRow],
+    scores: dict[str, statistics.Comparison],
+    deltas: dict[str, statistics.Comparison],
+) -> ScoreRow:
+    """The mean of the nine, if all nine have a score. It is a single test, so there is no Holm adjustment."""
+    row = ScoreRow(model.backbone, model.method, model.seed, "avg")
+    missing = [each for each in rows if each.status != "ok"]
     if missing:
-        row.status = "failed" if any(cell.status == "failed" for cell in missing) else "not run"
-        row.reason = "without " + ", ".join(cell.benchmark for cell in missing)
+        row.status = "failed" if any(each.status == "failed" for each in missing) else "not run"
+        row.reason = "without " + ", ".join(each.benchmark for each in missing)
         return row
     mean = statistics.mean(list(scores.values()))
     row.score, row.ci95, row.n = mean.value, list(mean.ci95), len(scores)
@@ -99,38 +108,38 @@ def _average(arm: Arm, rows: list[Row], scores: dict, deltas: dict) -> Row:
     return row
 
 
-def paper_rows() -> list[Row]:
-    """The paper's Table 4 as rows with source "paper": numbers without items, so without intervals."""
+def paper_rows() -> list[ScoreRow]:
+    """The paper's Table 4 as rows with source "paper": scores without items, so without intervals."""
     table = yaml.safe_load(PAPER.read_text(encoding="utf-8"))
-    sizes = {benchmark.key: benchmark.paper_n for benchmark in BENCHMARKS} | {"avg": len(BENCHMARKS)}
+    sizes = {benchmark.key: benchmark.num_questions for benchmark in BENCHMARKS} | {"avg": len(BENCHMARKS)}
     return [
-        Row(line["backbone"], line["method"], None, key, score=value, n=sizes[key], source="paper")
+        ScoreRow(line["backbone"], line["method"], None, key, score=value, n=sizes[key], source="paper")
         for line in table["rows"]
         for key, value in zip(table["columns"], line["scores"], strict=True)
     ]
 
 
 def score_rows(
-    arms: list[Arm], results: dict[str, Results], baseline: str, limit: int | None = None
+    models: list[EvaluatedModel], results: dict[str, Results], baseline: str, limit: int | None = None
 ) -> list[dict[str, Any]]:
     """All rows of scores.json.
 
     Args:
-        arms: the checkpoints, in the order of the table.
-        results: arm name -> its results.
-        baseline: method of the arm that others are compared with, seed by seed.
-        limit: rows a task, if the run was a trial.
+        models: the models, in the order of the table.
+        results: model name -> its results.
+        baseline: method that the others are compared with, seed by seed.
+        limit: rows per task, if the run was a trial.
     """
-    rows: list[Row] = []
-    for arm in arms:
+    rows: list[ScoreRow] = []
+    for model in models:
         reference = None
-        if arm.method != baseline:
-            same_seed = [other for other in arms if other.method == baseline and other.seed == arm.seed]
+        if model.method != baseline:
+            same_seed = [other for other in models if other.method == baseline and other.seed == model.seed]
             reference = results[same_seed[0].name] if same_seed else None
-        rows.extend(_compared(arm, results[arm.name], reference))
+        rows.extend(_rows(model, results[model.name], reference))
     return [_to_json(replace(row, limit=limit)) for row in rows] + [_to_json(row) for row in paper_rows()]
 
 
-def _to_json(row: Row) -> dict[str, Any]:
-    """All fields, but `subtasks` and `limit` only where they say something."""
+def _to_json(row: ScoreRow) -> dict[str, Any]:
+    """All fields, `subtasks` and `limit` only if they are set."""
     return {name: value for name, value in asdict(row).items() if name not in ("subtasks", "limit") or value}

@@ -1,9 +1,9 @@
-"""Intervals and paired tests for benchmark scores, resampled the way each score is made.
+"""Intervals and paired tests for benchmark scores, resampled the way each score is computed.
 
-Every score is `sum over strata of weight * (right / items)`: one stratum for plain accuracies, one a category for
-macro means, one a subject for MMLU. Within a stratum, clusters (questions about one image) are drawn with replacement.
-Clusters with the same outcome are interchangeable, so a resample is one multinomial draw over distinct outcomes:
-exact, and as cheap for 14,000 items as for 200.
+Every score is `sum over strata of weight * (right / items)`: a single stratum for plain accuracies, one per category
+for macro means, one per subject for MMLU. Within a stratum, clusters (questions about one image) are drawn with
+replacement. Clusters with the same outcome are interchangeable, so a resample is one multinomial draw over distinct
+outcomes: exact, and as cheap for 14,000 items as for 200.
 """
 
 import zlib
@@ -22,7 +22,7 @@ LEVEL = 95
 
 @dataclass
 class Comparison:
-    """Points 0-100. `draws` are resampled scores or differences, to be averaged over benchmarks."""
+    """A score or a difference in points 0-100. `draws` are its resamples, which `mean` averages over benchmarks."""
 
     value: float
     ci95: tuple[float, float]
@@ -31,27 +31,27 @@ class Comparison:
 
 
 def _generator(label: str) -> np.random.Generator:
-    """A stream of its own for each benchmark, the same in every run."""
+    """A separate stream for each benchmark, the same in every run."""
     return np.random.default_rng(zlib.crc32(label.encode()))
 
 
-def _resample(arms: list[Items], macro: bool, label: str) -> np.ndarray:
-    """Resampled scores of arms that answered the same items, drawn jointly: (RESAMPLES, arms)."""
-    first = arms[0]
-    for other in arms[1:]:
+def _resample(models: list[Items], macro: bool, label: str) -> np.ndarray:
+    """Resampled scores of models that answered the same items, drawn jointly: (RESAMPLES, models)."""
+    first = models[0]
+    for other in models[1:]:
         if other.id != first.id:
-            raise ValueError(f"{label}: the two checkpoints were not scored on the same items")
-    outcome = np.array([arm.correct for arm in arms]).T  # (items, arms)
+            raise ValueError(f"{label}: the two models were not scored on the same items")
+    outcome = np.array([model.correct for model in models]).T  # (items, models)
     members: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
     for index, (stratum, cluster) in enumerate(zip(first.stratum, first.cluster, strict=True)):
         members[stratum][cluster].append(index)
 
     random = _generator(label)
-    scores = np.zeros((RESAMPLES, len(arms)))
+    scores = np.zeros((RESAMPLES, len(models)))
     for stratum in sorted(members):
         clusters = members[stratum].values()
         kinds = Counter((len(indices), *outcome[indices].sum(axis=0)) for indices in clusters)
-        table = np.array(sorted(kinds))  # (kinds, 1 + arms): items, right answers of each arm
+        table = np.array(sorted(kinds))  # (kinds, 1 + models): items, right answers of each model
         counts = np.array([kinds[tuple(kind)] for kind in table])
         draws = random.multinomial(counts.sum(), counts / counts.sum(), size=RESAMPLES)  # (RESAMPLES, kinds)
         totals = draws @ table
@@ -74,7 +74,7 @@ def mcnemar(first: list[float], second: list[float]) -> float:
 
 
 def bootstrap_p(draws: np.ndarray) -> float:
-    """Two-sided p-value of a difference from its paired resamples; never zero, as there are finitely many."""
+    """Two-sided p-value of a difference from its paired resamples; never zero, because they are finitely many."""
     tail = min((draws <= 0).sum(), (draws >= 0).sum())
     return float(min(1.0, 2 * (tail + 1) / (len(draws) + 1)))
 
@@ -85,21 +85,24 @@ def score(items: Items, macro: bool, label: str) -> Comparison:
     return Comparison(items.score(macro), _interval(draws), draws)
 
 
-def difference(baseline: Items, arm: Items, macro: bool, label: str) -> Comparison:
-    """Arm minus baseline on the same items: paired interval and p-value.
+def difference(baseline: Items, model: Items, macro: bool, label: str) -> Comparison:
+    """Model minus baseline on the same items: paired interval and p-value.
 
-    The p-value is McNemar's exact one where items are independent and weigh the same; macro means, and questions that
-    share an image, have the bootstrap's.
+    The p-value is McNemar's exact one if items are independent and have equal weight. For macro means, and for
+    questions that share an image, it is the bootstrap's.
+
+    Raises:
+        ValueError: the two were scored on different items.
     """
-    draws = _resample([baseline, arm], macro, label)
+    draws = _resample([baseline, model], macro, label)
     delta = draws[:, 1] - draws[:, 0]
     clustered = len(set(baseline.cluster)) < len(baseline.cluster)
-    p = bootstrap_p(delta) if macro or clustered else mcnemar(baseline.correct, arm.correct)
-    return Comparison(arm.score(macro) - baseline.score(macro), _interval(delta), delta, p)
+    p = bootstrap_p(delta) if macro or clustered else mcnemar(baseline.correct, model.correct)
+    return Comparison(model.score(macro) - baseline.score(macro), _interval(delta), delta, p)
 
 
 def mean(parts: list[Comparison]) -> Comparison:
-    """Plain mean over benchmarks, its interval by joint bootstrap (benchmarks share no items)."""
+    """Plain mean over benchmarks, with its interval by joint bootstrap (benchmarks share no items)."""
     draws = np.mean([part.draws for part in parts], axis=0)
     paired = parts[0].p_value is not None
     value = float(np.mean([part.value for part in parts]))
@@ -107,7 +110,7 @@ def mean(parts: list[Comparison]) -> Comparison:
 
 
 def holm(p_values: list[float]) -> list[float]:
-    """Holm's step-down adjustment: p-values that hold for the whole family at once."""
+    """Holm's step-down adjustment: p-values valid for the whole family of tests."""
     order = np.argsort(p_values)
     adjusted = np.empty(len(p_values))
     running = 0.0

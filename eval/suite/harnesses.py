@@ -1,6 +1,6 @@
-"""The two harnesses behind one call: evaluate one stock task with one loaded checkpoint, leave its files.
+"""One interface to both harnesses: run a stock task on a loaded checkpoint and write the harness's files.
 
-Imported by worker processes only (9 CPU-seconds). The network is loaded once a process and held outside the harness.
+Only worker processes import this module (9 CPU-seconds). The model is loaded once per process, outside the harness.
 """
 
 from collections.abc import Callable
@@ -8,29 +8,28 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-import torch
-
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
-from eval.data.benchmarks import TASK_FOLDERS, Benchmark
+from eval.data.benchmarks import Benchmark, task_folders
+from eval.run.device import resolve_device
 from eval.suite.job import Job
 
 
 class Harness(Protocol):
-    """What a worker needs of a harness."""
+    """What a worker needs from a harness."""
 
     def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
-        """Run one stock task and write the harness's results and sample logs into `folder`."""
+        """Run one stock task and write the harness's results and sample logs into `folder`.
+
+        Args:
+            progress: called with the number of rows answered since the last call.
+        """
 
     def images(self, task: str) -> dict[int, str]:
-        """Digest of each document's image, to tell questions about the same one; empty for text."""
-
-
-def resolve_device(device: str) -> str:
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        """Document -> digest of its image, which groups questions about one image; empty for text tasks."""
 
 
 class LmmsEval:
-    """lmms-eval with the adapter of this package."""
+    """lmms-eval with this package's adapter."""
 
     def __init__(self, job: Job) -> None:
         import lmms_eval.tasks
@@ -40,11 +39,11 @@ class LmmsEval:
         stock = Path(lmms_eval.tasks.__file__).parent
         self.tasks = lmms_eval.tasks.TaskManager(
             "ERROR",
-            include_path=[f"{stock / folder}/" for folder in TASK_FOLDERS["lmms-eval"]],
+            include_path=[f"{stock / folder}/" for folder in task_folders("lmms-eval")],
             include_defaults=False,
             model_name="aligned_llava",
         )
-        self.adapter(None, lambda rows: None)  # a checkpoint that does not load fails now, once, for all tasks
+        self.adapter(None, lambda rows: None)  # a checkpoint that cannot be loaded fails here, once for all tasks
 
     def adapter(self, task: str | None, progress: Callable[[float], None]) -> Any:
         from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
@@ -94,20 +93,20 @@ class LmmsEval:
 
 
 class LmEval:
-    """lm-eval on the decoder, with the harness's defaults: no chat template, no system text."""
+    """lm-eval on the decoder, with the harness's defaults: no chat template, no system prompt."""
 
     def __init__(self, job: Job) -> None:
         import lm_eval.tasks
 
-        from modeling_aligned_llava.harness.lm_eval_model import AlignedText
+        from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 
         self.job = job
         self.device = resolve_device(job.device)
         stock = Path(lm_eval.tasks.__file__).parent
         self.tasks = lm_eval.tasks.TaskManager(
-            include_path=[stock / folder for folder in TASK_FOLDERS["lm-eval"]], include_defaults=False
+            include_path=[stock / folder for folder in task_folders("lm-eval")], include_defaults=False
         )
-        self.model = AlignedText(
+        self.model = AlignedLlavaLM(
             job.checkpoint,
             dtype=job.dtype,
             device=self.device,
@@ -122,7 +121,7 @@ class LmEval:
         from lm_eval.loggers import EvaluationTracker
 
         self.model.log_to(self.job.answer_log(benchmark.task))
-        self.model.progress = lambda requests: progress(requests / 4)  # four endings, four letters
+        self.model.progress = lambda requests: progress(requests / benchmark.requests_per_row)
         tracker = EvaluationTracker(output_path=str(folder))
         tracker.general_config_tracker.log_experiment_args(
             "aligned_llava", f"pretrained={self.job.checkpoint}", None, None, False

@@ -1,4 +1,4 @@
-"""What one worker process is asked to do: some tasks of one harness with one checkpoint. Travels as JSON."""
+"""A worker's job: some tasks of one harness with one checkpoint. Sent as JSON."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from eval.data.benchmarks import BY_KEY
 
 @dataclass(frozen=True)
 class Task:
-    """One benchmark of a job: its key, the rows that are scored, and the digest of its data."""
+    """One benchmark of a job: its key, the number of scored rows, and the digest of its data."""
 
     key: str
     rows: int
@@ -18,14 +18,14 @@ class Task:
 
     @property
     def stock(self) -> str:
-        """The harness's task behind it; benchmarks of the same one share an answer log."""
+        """The harness's task. Benchmarks with the same task share an answer log."""
         return BY_KEY[self.key].task
 
 
 @dataclass(frozen=True)
 class Job:
-    """Paths are absolute: a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before it
-    is trained; `multimodal` tells a vision-language model from a bare decoder."""
+    """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before
+    it is trained; `multimodal` is false for a bare decoder."""
 
     name: str
     multimodal: bool
@@ -48,18 +48,18 @@ class Job:
     versions: dict[str, str] = field(default_factory=dict)
 
     def folder(self, key: str) -> Path:
-        """Where the harness's files and the result of one task lie."""
+        """Folder of the harness's files and the result of one task."""
         return Path(self.output) / self.name / key
 
     def answer_log(self, task: str) -> str:
-        """Log of the answers to one stock task: one writer each, however the tasks are spread over processes."""
+        """Log of the answers to one stock task. It has a single writer, however tasks are spread over processes."""
         return str(Path(self.answers) / f"{self.name}.{task}.jsonl")
 
     def result(self, key: str) -> Path:
         return self.folder(key) / "result.json"
 
     def inputs(self, task: Task) -> dict[str, Any]:
-        """All that a result depends on; a finished task is skipped while these stay the same."""
+        """Everything that a result depends on. A finished task is skipped while this stays the same."""
         settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "versions")
         return {"data": task.data, "rows": task.rows} | {name: getattr(self, name) for name in settings}
 

@@ -1,4 +1,4 @@
-"""What an evaluation will do: its models, its jobs, and what is there already."""
+"""Plans an evaluation: its models, its jobs, and the results that exist already."""
 
 import argparse
 import hashlib
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.data import mirror
-from eval.data.benchmarks import BENCHMARKS, BY_KEY, FURTHER, HARNESSES
+from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--models", required=True, nargs="+", metavar="NAME=PATH", help="checkpoints; NAME-seedN names a seed"
     )
-    p.add_argument("--baseline", metavar="NAME", help="the arm others are compared with (default: the first)")
+    p.add_argument("--baseline", metavar="NAME", help="the method others are compared with (default: the first)")
     p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
     p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
     p.add_argument(
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         choices=list(BY_KEY),
         default=[benchmark.key for benchmark in BENCHMARKS],
         metavar="TASK",
-        help=f"default: the nine of Table 4; besides them {', '.join(benchmark.key for benchmark in FURTHER)}",
+        help=f"default: the nine of Table 4; besides them {', '.join(b.key for b in EXTRA_BENCHMARKS)}",
     )
     p.add_argument(
         "--limit", type=int, metavar="N", help="a trial: the first N rows of each task; tables refuse such scores"
@@ -53,14 +53,15 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-Models = dict[str, tuple[scores.Arm, Path, bool]]  # NAME -> (arm, checkpoint folder, whether it is multimodal)
+# NAME -> (model, checkpoint folder, whether it is multimodal)
+Models = dict[str, tuple[scores.EvaluatedModel, Path, bool]]
 
 
 def read_models(arguments: list[str], backbone: str | None, seed: int | None) -> Models:
-    """The models of the command line.
+    """The models of the command line, by name.
 
     Raises:
-        UserError: no NAME=PATH, a name twice, or a folder that is no checkpoint.
+        UserError: an argument is not NAME=PATH, a name is given twice, or a folder is not a checkpoint.
     """
     models = {}
     for name, path in named_models(arguments).items():
@@ -73,7 +74,7 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
         seeded = re.fullmatch(r"(.+)-seed(\d+)", name)
         method, own_seed = (seeded[1], int(seeded[2])) if seeded else (name, seed)
         models[name] = (
-            scores.Arm(name, backbone or Path(source).name, method, own_seed),
+            scores.EvaluatedModel(name, backbone or Path(source).name, method, own_seed),
             folder,
             "vision_config" in config,
         )
@@ -83,10 +84,14 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
 def plan(
     args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False
 ) -> tuple[Models, list[Job]]:
-    """Everything that can be wrong is found here, before any work starts.
+    """Plan the jobs and find every mistake of the user before any work starts.
 
     Returns:
-        The models as `read_models` gives them, and their jobs.
+        The models, as `read_models` returns them, and one job per (checkpoint, harness), the long multimodal ones
+        first.
+
+    Raises:
+        UserError: a model, the data root, a benchmark's data or `--limit` cannot be used.
     """
     models = read_models(args.models, args.backbone, args.seed)
     return models, plan_jobs(args, models, output, answers, blank_images)
@@ -105,7 +110,7 @@ def plan_jobs(
     if not root.is_dir():
         raise UserError(f"--data {args.data}: no such folder")
     if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: at least 1 row")
+        raise UserError(f"--limit {args.limit}: at least 1 row is needed")
     wanted = [benchmark for benchmark in BY_KEY.values() if benchmark.key in args.tasks]
     if not any(multimodal for _, _, multimodal in models.values()):
         wanted = [benchmark for benchmark in wanted if benchmark.harness == "lm-eval"]
@@ -114,7 +119,7 @@ def plan_jobs(
         if (wrong := problem(root, benchmark, hub_rows=fetched)) is not None:
             raise UserError(f"benchmark {benchmark.key}: {wrong}")
     tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
-    # The datasets cache knows a folder by its name, not its content: other data, other cache.
+    # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     weights = {name: hash_checkpoint(folder) for name, (_, folder, _) in models.items() if name not in untrained}
     jobs = [
@@ -147,7 +152,7 @@ def plan_jobs(
 
 
 def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
-    """What is there for every (checkpoint, benchmark): a result, a failure, or the reason why it was not run."""
+    """For every (checkpoint, benchmark): a result, a failure, or the reason why it was not run."""
     results: dict[str, scores.Results] = {}
     for name, (_, _, multimodal) in models.items():
         reason = "not asked for" if multimodal else "a language model sees no images"
@@ -158,7 +163,7 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
             result = read_json(job.result(benchmark.key))
             if result is None or benchmark.harness != job.harness:
                 continue
-            # Of tasks left out with --tasks the data is not looked at; all else must still be the same.
+            # The data of tasks left out with --tasks is not checked; everything else must be the same.
             task = planned.get(benchmark.key) or Task(
                 benchmark.key, result["inputs"]["rows"], result["inputs"]["data"]
             )
@@ -180,18 +185,18 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
     )
     settings = {name: getattr(args, name) for name in names}
     weights = {job.name: job.weights for job in jobs}
-    arms = {
+    described = {
         name: {
-            "method": arm.method,
-            "seed": arm.seed,
-            "backbone": arm.backbone,
+            "method": model.method,
+            "seed": model.seed,
+            "backbone": model.backbone,
             "path": str(path),
             "sha256": weights.get(name),
         }
-        for name, (arm, path, _) in models.items()
+        for name, (model, path, _) in models.items()
     }
     tasks = {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
-    return run_record.record(settings | {"decoding": "greedy"}, arms, {"root": str(args.data), "tasks": tasks})
+    return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})
 
 
 def baseline_of(models: Models, wanted: str | None) -> str:
@@ -200,7 +205,7 @@ def baseline_of(models: Models, wanted: str | None) -> str:
     Raises:
         UserError: there is no such method among the models.
     """
-    methods = [arm.method for arm, _, _ in models.values()]
+    methods = [model.method for model, _, _ in models.values()]
     if wanted is not None and wanted not in methods:
         raise UserError(f"--baseline {wanted}: not among the models ({', '.join(methods)})")
     return wanted or methods[0]
@@ -208,5 +213,5 @@ def baseline_of(models: Models, wanted: str | None) -> str:
 
 def write_scores(args: argparse.Namespace, models: Models, jobs: list[Job], baseline: str) -> None:
     """`scores.json`, from the results that are there."""
-    arms = [arm for arm, _, _ in models.values()]
-    write_json(args.run / "scores.json", scores.score_rows(arms, collect(models, jobs), baseline, args.limit))
+    evaluated = [model for model, _, _ in models.values()]
+    write_json(args.run / "scores.json", scores.score_rows(evaluated, collect(models, jobs), baseline, args.limit))

@@ -1,8 +1,8 @@
-"""Runs every (checkpoint, harness) as a worker process, two at a time, until each task has a result.
+"""Runs every (checkpoint, harness) as a worker process until each task has a result.
 
-A checkpoint that is still to be trained is evaluated as soon as that is done, while others are trained. A worker that
-dies (out of memory, killed) is started again at the task it died in; a second death there marks that task failed and
-the next worker goes on behind it. Finished tasks are skipped while their inputs stay the same.
+A checkpoint is evaluated as soon as it is trained, while others are still being trained. A worker that dies (out of
+memory, killed) is restarted at the task it died in; a second death there marks the task as failed, and the next worker
+continues after it. Finished tasks are skipped as long as their inputs stay the same.
 """
 
 import json
@@ -27,7 +27,7 @@ from modeling_aligned_llava.loading.build_once import exclusive_lock
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
-# Variables of the user's shell that would make a harness read other data or ask the network.
+# Variables of the user's shell that would make a harness read other data or use the network.
 FOREIGN_VARIABLES = (
     "HF_DATASETS_CACHE",
     "HF_HUB_CACHE",
@@ -57,16 +57,16 @@ def is_finished(job: Job, task: Task) -> bool:
 
 
 def only_writer(run: Path) -> AbstractContextManager[None]:
-    """Hold the logs of a run for this process.
+    """Lock the logs of a run for this process.
 
     Raises:
-        UserError: another evaluation holds them.
+        UserError: another evaluation has locked them.
     """
-    return exclusive_lock(run / "logs", f"another evaluation works in {run}; wait for it or end it")
+    return exclusive_lock(run / "logs", f"another evaluation is running in {run}; wait for it or stop it")
 
 
 def places(jobs: int | None, device: str) -> list[Place]:
-    """Where workers run side by side: GPUs by index, each given out in turn, or None for the CPU."""
+    """Where workers run in parallel: GPUs by index, assigned in turn, or None for the CPU."""
     if device == "cpu" or not torch.cuda.is_available():
         return [None] * (jobs or 2)
     gpus = torch.cuda.device_count()
@@ -74,10 +74,10 @@ def places(jobs: int | None, device: str) -> list[Place]:
 
 
 def spread(jobs: list[Job], places: Sequence[Place]) -> list[Job]:
-    """On GPUs, jobs of one stock task each, the longest first, where there are fewer jobs than GPUs.
+    """If there are fewer jobs than GPUs, split them into jobs of one stock task each, the longest first.
 
-    Not on a CPU: every worker spends ten seconds of it on reading its harness. What shares an answer log stays
-    together: a log has one writer.
+    Not on a CPU, where every worker spends ten seconds on importing its harness. Tasks that share an answer log stay
+    together, because a log has one writer.
     """
     if None in places or len(jobs) >= len(places):
         return jobs
@@ -90,7 +90,7 @@ def spread(jobs: list[Job], places: Sequence[Place]) -> list[Job]:
 
 
 class Runner:
-    """Runs jobs on `places`, each given to one process at a time. `run` returns whether every task ended well."""
+    """Runs jobs on `places`, one process at a time on each. `run` returns whether every task succeeded."""
 
     def __init__(self, logs: Path, places: Sequence[Place], console: Console) -> None:
         self.logs = logs
@@ -101,10 +101,10 @@ class Runner:
         self.failures: list[str] = []
 
     def run(self, jobs: list[Job], trainings: Sequence[Training] = ()) -> bool:
-        """Train what is to be trained, evaluate each checkpoint as soon as it is there.
+        """Run the trainings, and evaluate each checkpoint as soon as it is trained.
 
         Raises:
-            UserError: a training failed; all other processes have been ended.
+            UserError: a training failed; all other processes have been stopped.
         """
         trained = list(dict.fromkeys(training.name for training in trainings))
         known = [job for job in jobs if job.name not in trained]
@@ -114,10 +114,10 @@ class Runner:
         ]
         left = spread([job for job in left if job.tasks], self.places)
         steps: list[Step] = []
-        last: dict[str, str] = {}  # checkpoint -> the step that its next one waits for
+        last: dict[str, str] = {}  # checkpoint -> its latest step, which the next one waits for
 
-        def add(name: str, arm: str, work: Callable[[Place], None], cost: float) -> None:
-            steps.append(Step(name, work, cost, (last[arm],) if arm in last else ()))
+        def add(name: str, model: str, work: Callable[[Place], None], cost: float) -> None:
+            steps.append(Step(name, work, cost, (last[model],) if model in last else ()))
 
         for training in trainings:
             rows = sum(task.rows for job in left if job.name == training.name for task in job.tasks)
@@ -136,7 +136,7 @@ class Runner:
         self.status.trained(training.name, training.stage)
 
     def evaluate(self, job: Job, place: Place) -> None:
-        """All tasks of a job that have no result yet, over as many workers as it takes."""
+        """Run the tasks of a job that have no result yet, with as many workers as it takes."""
         if not job.weights:
             job = replace(job, weights=hash_checkpoint(job.checkpoint))
         tasks = []
@@ -182,7 +182,7 @@ class Runner:
         return self.logs / f"{job.name}.{job.harness}.log"
 
     def start(self, job: Job, place: Place) -> subprocess.Popen[str]:
-        """A worker that lives no longer than this process: it watches its standard input, held open here."""
+        """Start a worker. It watches its standard input, which is held open here, and so dies with this process."""
         with self.log(job).open("a", encoding="utf-8") as log:
             return self.children.start(
                 [sys.executable, "-m", "eval.suite.worker", job.to_json()],

@@ -1,4 +1,4 @@
-"""Steps with dependencies on a few slots (cores, GPUs), the longest path first; one failure ends them all."""
+"""Run steps with dependencies on a few slots (cores, GPUs), the longest path first; one failure stops all."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from typing import Any
 
 
 Place = str | None  # a GPU by its index, or None for the CPU
-GRACE = 5.0  # seconds between asking processes to end and ending them
+GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,10 @@ class Step:
     """Work for one slot.
 
     Attributes:
-        name: unique; what `after` refers to.
-        work: called with the slot's place, in a thread of its own.
-        cost: how long it takes compared with other steps; it decides the order alone.
-        after: names of steps that must have ended.
+        name: unique; `after` refers to it.
+        work: called with the slot's place, in its own thread.
+        cost: its duration relative to other steps, which only affects the order.
+        after: names of the steps that must finish first.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Step:
 
 
 class Children:
-    """The processes of a run, each the head of a process group. They end together, whatever they have started."""
+    """The processes of a run, each the leader of a process group. They are stopped together with all they started."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -57,7 +57,7 @@ class Children:
         """Exit status of `process`, negative for a signal.
 
         Raises:
-            InterruptedError: `end` was called; the status says nothing about the process itself.
+            InterruptedError: `end` was called, so the status says nothing about the process itself.
         """
         code = process.wait()
         with self.lock:
@@ -69,7 +69,7 @@ class Children:
         return code
 
     def end(self) -> None:
-        """End every group: SIGTERM, and SIGKILL to what is left after `GRACE` seconds."""
+        """Stop every group: SIGTERM, then SIGKILL to what is left after `GRACE` seconds."""
         with self.lock:
             self.ended = True
         deadline = time.monotonic() + GRACE
@@ -79,7 +79,7 @@ class Children:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 break
-        _signal(self.alive, signal.SIGKILL)  # also what outlived the head of its group
+        _signal(self.alive, signal.SIGKILL)  # also what outlived the leader of its group
 
 
 def _signal(processes: list[subprocess.Popen[str]], number: signal.Signals) -> None:
@@ -91,17 +91,17 @@ def _signal(processes: list[subprocess.Popen[str]], number: signal.Signals) -> N
 
 
 def path_lengths(steps: Sequence[Step]) -> dict[str, float]:
-    """Cost of each step together with the longest chain of steps that wait for it.
+    """The cost of each step plus that of the longest chain of steps that wait for it.
 
     Raises:
-        ValueError: a step waits for one that does not exist, or for itself.
+        ValueError: a step waits for an unknown step, or for itself.
     """
     by_name = {step.name: step for step in steps}
     followers: dict[str, list[str]] = {name: [] for name in by_name}
     for step in steps:
         for name in step.after:
             if name not in by_name:
-                raise ValueError(f"{step.name} waits for {name}, which is no step")
+                raise ValueError(f"{step.name} waits for {name}, which is not a step")
             followers[name].append(step.name)
     lengths: dict[str, float] = {}
 
@@ -119,7 +119,7 @@ def path_lengths(steps: Sequence[Step]) -> dict[str, float]:
 def run_steps(steps: Sequence[Step], places: Sequence[Place], children: Children) -> None:
     """Run every step, one at a time on each of `places`.
 
-    An exception, in a step or out of a signal handler, ends `children` and is raised; steps that wait are not begun.
+    An exception, from a step or a signal handler, stops `children` and is raised; waiting steps are not started.
     """
     lengths = path_lengths(steps)
     waiting = sorted(steps, key=lambda step: -lengths[step.name])  # stable: equal ones in the order given

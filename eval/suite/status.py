@@ -1,4 +1,4 @@
-"""What the runner shows while it works: a live table of checkpoints and their steps over a bar with rate and ETA."""
+"""What the runner shows: a live table of checkpoints and their steps above a progress bar with rate and ETA."""
 
 from collections.abc import Sequence
 
@@ -23,16 +23,16 @@ from eval.suite.training import STAGES
 
 
 TRAINING = "training"  # the column before the benchmarks
-TRAINING_ROWS = 3  # training an arm takes as long as evaluating it this many times (tinyworld on a CPU)
+TRAINING_ROWS = 3  # training a model takes as long as evaluating it this many times (tinyworld on a CPU)
 
 
 class Status:
-    """Live table and bar; on a console that is no terminal, one line a finished task. Use it as a context manager.
+    """Shows a live table and bar or, if the console is not a terminal, a line per finished task. A context manager.
 
     Args:
         jobs: all jobs of the run.
-        finished: (checkpoint, benchmark) that an earlier run finished.
-        trained: checkpoints that are trained first.
+        finished: (checkpoint, benchmark) pairs that an earlier run finished.
+        trained: checkpoints to be trained first.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Status:
         self.rows: dict[tuple[str, str], float]
         self.rows = {(job.name, task.key): task.rows for job in jobs for task in job.tasks}
         self.has_training = bool(trained)
-        of_arm = {name: sum(rows for (other, _), rows in self.rows.items() if other == name) for name in trained}
-        self.rows = {(name, TRAINING): TRAINING_ROWS * rows for name, rows in of_arm.items()} | self.rows
+        of_model = {name: sum(rows for (other, _), rows in self.rows.items() if other == name) for name in trained}
+        self.rows = {(name, TRAINING): TRAINING_ROWS * rows for name, rows in of_model.items()} | self.rows
         self.done = {pair: self.rows[pair] if pair in finished else 0.0 for pair in self.rows}
         self.words = dict.fromkeys(finished, "[green]done[/green]")
         self.bar = Progress(
@@ -85,7 +85,7 @@ class Status:
         return self.words.get((name, key), f"{share:.0%}" if share else "[dim]waiting[/dim]")
 
     def begin(self, job: Job, task: Task) -> None:
-        """A worker starts the task, for the first time or again."""
+        """A worker starts or restarts the task."""
         self._set(job.name, task.key, 0.0)
 
     def advance(self, job: Job, task: Task, rows: float) -> None:
@@ -96,7 +96,7 @@ class Status:
         self._close(job.name, task.key)
 
     def end(self, job: Job, task: Task, reason: str | None) -> None:
-        """The task is done, or failed for `reason`."""
+        """The task is done, or failed because of `reason`."""
         if reason is not None:
             self.words[job.name, task.key] = "[red]failed[/red]"
             self._set(job.name, task.key, task.rows)
@@ -106,12 +106,12 @@ class Status:
         self._line(f"{job.name} {task.key}: done")
 
     def train(self, name: str, share: float, stage: str, left: str) -> None:
-        """`share` of the training of a checkpoint is over; `stage`, which has the time `left`, is at work."""
+        """`share` of the training of a checkpoint is done; its current `stage` has the time `left`."""
         self.words[name, TRAINING] = f"{share:.0%}[dim] {stage} {left}[/dim]"
         self._set(name, TRAINING, share * self.rows[name, TRAINING])
 
     def trained(self, name: str, stage: str) -> None:
-        """A stage of the training is over."""
+        """A stage of the training is done."""
         begin, length = STAGES[stage]
         self.train(name, begin + length, stage, "")
         if begin + length == 1:

@@ -1,4 +1,4 @@
-"""Training one checkpoint as steps of a run: commands whose output goes to a log and moves the live table."""
+"""Training a checkpoint as steps of a run: commands whose output goes to a log and updates the live table."""
 
 import os
 import re
@@ -13,13 +13,13 @@ from modeling_aligned_llava.errors import UserError
 
 
 PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
-STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # where each begins in the time of both, and its share of it
+STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
 Show = Callable[[float, str, str], None]
 
 
 @dataclass(frozen=True)
 class Training:
-    """One stage of the checkpoint `name`. Run again, `command` continues, or finds that the stage is done."""
+    """One stage of training the checkpoint `name`. Run again, `command` resumes, or finds the stage finished."""
 
     name: str
     stage: str
@@ -28,30 +28,30 @@ class Training:
 
     @property
     def step(self) -> str:
-        """Its name among the steps of a run."""
+        """The name of this step in a run."""
         return f"{self.name} {self.stage}"
 
     @property
     def share(self) -> float:
-        """Its part of the time of both stages."""
+        """Its share of the time of both stages."""
         return STAGES[self.stage][1]
 
     def run(self, children: Children, environment: dict[str, str], show: Show) -> None:
-        """Wait for the command to end.
+        """Run the command to its end.
 
         Args:
-            environment: added to this process's own.
-            show: told the share of both stages that is over, the stage, and the time that it has left.
+            environment: variables added to those of this process.
+            show: called with the finished share of both stages, the stage, and its remaining time.
 
         Raises:
-            UserError: the command failed; the message is its own, or its last line.
+            UserError: the command failed; the message is its error line, or its last line.
         """
         process = children.start(
             self.command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             errors="replace",
-            close_fds=False,  # it holds the run's lock too: what a killed run left working is waited for
+            close_fds=False,  # it inherits the run's lock, so that the next run waits for it
             env=os.environ | environment,
         )
         lines: list[str] = []
@@ -76,8 +76,8 @@ class Training:
 
 
 def failure(lines: list[str], code: int) -> str:
-    """Why a command failed, in one line: its error message if it has one, else its last words, else its status."""
-    signal = -code if code < 0 else code - 128  # a shell reports a child that a signal killed as 128 + signal
+    """Why a command failed, in one line: its error message, else its last line, else its exit status."""
+    signal = -code if code < 0 else code - 128  # a shell reports a child killed by a signal as 128 + signal
     if signal > 0:
         return f"killed by signal {signal}"
     errors = [line for line in lines if re.match(r"(error: |[\w.]*(Error|Exception): )", line)]

@@ -1,7 +1,7 @@
-"""A worker process: one checkpoint in one harness, one guarded call a task (`python -m eval.suite.worker JOB`).
+"""A worker process: one checkpoint in one harness, one guarded call per task (`python -m eval.suite.worker JOB`).
 
-A task that fails costs only itself. Events go to standard output as JSON lines; whatever the harness prints goes to
-standard error, a log file. When the runner dies, so does the worker: nothing is left behind that writes results.
+A failing task does not affect the others. Events go to standard output as JSON lines; whatever the harness prints goes
+to standard error, a log file. When the runner dies, so does the worker, so that no orphan writes results.
 """
 
 import gc
@@ -23,7 +23,7 @@ from eval.suite.job import Job, Task
 
 
 def die_with_the_runner() -> None:
-    """The runner holds the other end of standard input; its end means that nobody waits for results any more."""
+    """Exit when standard input, held open by the runner, ends: nobody is waiting for the results any more."""
 
     def wait() -> None:
         while os.read(0, 1):  # not sys.stdin: its lock would be held at interpreter exit
@@ -34,16 +34,16 @@ def die_with_the_runner() -> None:
 
 
 def take_events_stream() -> TextIO:
-    """Standard output as it is now; from here on everything else that writes to it goes to standard error."""
+    """Return standard output as it is now, and send everything else that writes to it to standard error."""
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
     return events
 
 
 def enter_workspace(root: str, folder: Path) -> None:
-    """Work where `org/name` is found as in the data root, so that stock task definitions run unchanged.
+    """Change to a folder that has `org/name` like the data root, so that stock task definitions run unchanged.
 
-    The folder is our own, with links into the root, because some scorers write into the working directory.
+    It is a new folder with links into the root, because some scorers write to the working directory.
     """
     folder.mkdir(parents=True)
     for organisation in {benchmark.folder.split("/")[0] for benchmark in BY_KEY.values()}:
@@ -66,7 +66,7 @@ def describe(error: BaseException) -> str:
 
 
 class Worker:
-    """Runs the tasks of a job one after another and reports each."""
+    """Runs the tasks of a job one by one and reports each."""
 
     def __init__(self, job: Job, events: TextIO) -> None:
         self.job = job

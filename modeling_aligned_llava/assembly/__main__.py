@@ -1,4 +1,4 @@
-"""Build an untrained checkpoint and measure the text norm (Eq. 11), from two backbones or from a LLaVA checkpoint."""
+"""Build an untrained checkpoint from two backbones or a LLaVA checkpoint, and measure the text norm (Eq. 11)."""
 
 import argparse
 from pathlib import Path
@@ -15,12 +15,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m modeling_aligned_llava.assembly", description=__doc__)
     parser.add_argument("--vision-tower", help="folder or Hub id of a SigLIP, SigLIP2 or CLIP model")
     parser.add_argument("--language-model", help="folder or Hub id of a causal language model")
-    parser.add_argument("--llava", help="instead of the two: folder or Hub id of a llava-hf checkpoint to convert")
-    parser.add_argument("--method", default="norm-gwc", help="an arm named in configuration/methods.yaml")
-    parser.add_argument("--images", type=Path, help="folder of training images, for arms that are measured on them")
-    parser.add_argument("--chat-template", help="a shipped template; default: the tokenizer's own")
+    parser.add_argument(
+        "--llava", help="folder or Hub id of a llava-hf checkpoint to convert, instead of the two backbones"
+    )
+    parser.add_argument("--method", default="norm-gwc", help="a method of configuration/methods.yaml")
+    parser.add_argument("--images", type=Path, help="folder of training images, for methods that measure N")
+    parser.add_argument("--chat-template", help="name of a shipped template (default: the tokenizer's own)")
     parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
-    parser.add_argument("--seed", type=int, default=42, help="seed of the projector")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the projector (default: %(default)s)")
     args = parser.parse_args()
     backbones = [args.vision_tower, args.language_model]
     if (None in backbones) if args.llava is None else any(backbones):

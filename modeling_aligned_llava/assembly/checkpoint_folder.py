@@ -1,4 +1,4 @@
-"""Reads the parts a checkpoint is made from and writes it whole or not at all, for assembly and conversion."""
+"""Chooses the chat template of a new checkpoint and writes its folder whole or not at all."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditi
 
 
 def choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source: str | Path) -> str:
-    """A shipped template by its name, or the tokenizer's own if it marks what is learned.
+    """Return a shipped template by name, or the tokenizer's own if it marks the supervised tokens.
 
     Raises:
         UserError: there is neither.

@@ -20,32 +20,39 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part
+from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
 from .checkpoint_folder import build_checkpoint, choose_template
-from .initial_norm import start_norm
+from .initial_norm import initialise_norm
 
 
 IMAGE_TOKEN = "<image>"  # noqa: S105
 VOCABULARY_MULTIPLE = 64
 
 
-class _TowerKind(NamedTuple):
-    select_strategy: Literal[
-        "full", "default"
-    ]  # "full": every token is a patch; "default": the first one, CLS, is dropped
+class TowerKind(NamedTuple):
+    """How LLaVA reads the features of a vision tower.
+
+    Args:
+        select_strategy: "full": every token is a patch; "default": the first `extra_tokens`, CLS, are dropped.
+        extra_tokens: tokens that are no patches.
+    """
+
+    select_strategy: Literal["full", "default"]
     extra_tokens: int
 
 
-# SigLIP2's towers of fixed resolution are siglip_vision_model too.
-_TOWERS = {"siglip_vision_model": _TowerKind("full", 0), "clip_vision_model": _TowerKind("default", 1)}
+# By the model type of the vision config; SigLIP2's towers of fixed resolution are siglip_vision_model too.
+TOWERS: dict[str, TowerKind] = {
+    "siglip_vision_model": TowerKind("full", 0),
+    "clip_vision_model": TowerKind("default", 1),
+}
 
 
 def assemble(
@@ -62,19 +69,19 @@ def assemble(
     """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
 
     Args:
-        vision_tower: folder or Hub id of a SigLIP or CLIP model. Its last layer and pooling head, which LLaVA's
-            feature layer -2 leaves unused, are dropped: the same features for less work.
+        vision_tower: folder or Hub id of a model in `TOWERS`. Its last layer and pooling head, which LLaVA's feature
+            layer -2 leaves unused, are dropped: the same features for less work.
         language_model: folder or Hub id of a causal language model with its tokenizer.
         out: folder to write; it appears complete or not at all.
-        fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
-        seed: seed of the projector; the same in every arm, so that arms start alike.
-        chat_template: name of a shipped template; None: the tokenizer's own, which must mark what is learned.
-        images: files of training images in their order, for arms that are measured on the first 64 of them.
+        fields: fields of `AlignedLlavaConfig`, as returned by `method_fields`.
+        seed: seed of the projector; with one seed all methods start from the same projector.
+        chat_template: name of a shipped template; None: the tokenizer's own, which must mark the supervised tokens.
+        images: files of training images in order, for methods that measure N on the first 64 of them.
 
         exist_ok: leave `out` as it is if it is there; of several processes that ask at the same moment, one assembles.
 
     Raises:
-        UserError: a folder is missing or not what it should be, or `out` exists and `exist_ok` is not set.
+        UserError: a backbone is missing, incomplete or not supported, or `out` exists and `exist_ok` is not set.
     """
 
     def make() -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
@@ -94,7 +101,7 @@ def _assembled(
     check_source(vision_tower, "vision tower")
     check_source(language_model, "language model")
     tower, kind = _load_tower(vision_tower)
-    language = load_part(AutoModelForCausalLM, language_model, "language model")
+    language = load_strict(AutoModelForCausalLM, language_model, "language model")
     tokenizer = load_part(SavedTokenizer, language_model, "tokenizer")
     image_processor = load_part(AutoImageProcessor, vision_tower, "image processor")
     template = choose_template(tokenizer, chat_template, language_model)
@@ -104,7 +111,7 @@ def _assembled(
             f"language model: {language_model} ({language.config.model_type}) ties its head to embeddings that "
             "LLaVA's class does not find (they are not called embed_tokens)"
         )
-    text_norm = mean_embedding_norm(language.get_input_embeddings())  # before new rows join the vocabulary
+    text_norm = mean_embedding_norm(language.get_input_embeddings())  # before the vocabulary grows
     add_special_tokens(tokenizer)
     _resize_vocabulary(language, len(tokenizer))
 
@@ -122,10 +129,10 @@ def _assembled(
     config.text_config.pad_token_id = tokenizer.pad_token_id
     model = _join(config, tower, language, seed)
     _check_same_logits(model, language, language_model)
-    start_norm(model, image_processor, images)
+    initialise_norm(model, image_processor, images)
     model.generation_config = language.generation_config
-    model.generation_config._from_model_config = False  # what stands here is meant, not derived
-    # chat models have several, and their configs disagree on which
+    model.generation_config._from_model_config = False  # or transformers would derive it from the config again
+    # Chat models have several, and their configs disagree on which.
     model.generation_config.eos_token_id = end_tokens(language.generation_config, language.config, tokenizer)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     processor = LlavaProcessor(
@@ -137,33 +144,28 @@ def _assembled(
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
-    # Hub ids for the model card; `save_pretrained` leaves paths on this machine out.
+    # Hub ids are for the model card; `save_pretrained` removes local paths.
     config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
     return model, processor
 
 
-def _load_tower(source: str | Path) -> tuple[PreTrainedModel, _TowerKind]:
+def _load_tower(source: str | Path) -> tuple[PreTrainedModel, TowerKind]:
     config = load_part(AutoConfig, source, "vision tower")
-    vision_config = getattr(config, "vision_config", config)  # a whole SigLIP / CLIP model, or its vision half alone
-    kind = _TOWERS.get(vision_config.model_type)
+    vision_config = getattr(config, "vision_config", config)  # a whole SigLIP or CLIP model, or its vision part alone
+    kind = TOWERS.get(vision_config.model_type)
     if vision_config.model_type == "siglip2_vision_model":
         raise UserError(f"vision tower: {source} is a NaFlex tower (any resolution); LLaVA takes SigLIP2's fixed ones")
     if kind is None:
-        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(_TOWERS)}")
+        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(TOWERS)}")
     vision_config.num_hidden_layers -= 1
     if vision_config.model_type == "siglip_vision_model":
         vision_config.vision_use_head = False
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # the report would list every dropped weight as unexpected
-    model, info = load_part(AutoModel, source, "vision tower", config=config, output_loading_info=True)
-    logging.set_verbosity(verbosity)
-    if info["missing_keys"]:
-        raise UserError(f"vision tower: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    model = load_strict(AutoModel, source, "vision tower", unused=".*", config=config)  # the dropped layers
     return (model if vision_config is config else model.vision_model), kind
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Make sure of `<image>` and of a pad token that is not the end of sequence, which a mask would hide."""
+    """Add `<image>`, and a pad token where it is missing or the end of sequence, which masking would then hide."""
     vocabulary = tokenizer.get_vocab()
     if IMAGE_TOKEN not in vocabulary:
         image = AddedToken(IMAGE_TOKEN, special=True, normalized=False)
@@ -192,7 +194,7 @@ def _join(
         model = AlignedLlavaForConditionalGeneration(config)
     model.model.vision_tower = tower
     model.model.language_model = language.base_model
-    model.lm_head.weight = language.get_output_embeddings().weight  # not its bias: it would not be saved
+    model.lm_head.weight = language.get_output_embeddings().weight  # without its bias, which would not be saved
     model.tie_weights()
     projector = model.model.multi_modal_projector.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
@@ -203,7 +205,7 @@ def _join(
 
 @torch.no_grad()
 def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
-    """torch's default for nn.Linear, as in LLaVA's own code; transformers' std of 0.02 would shrink visual norms."""
+    """Use torch's default for nn.Linear, as LLaVA's own code does; transformers' std of 0.02 shrinks visual norms."""
     bound = 1 / math.sqrt(linear.in_features)
     for parameter in linear.parameters():
         parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
@@ -211,10 +213,10 @@ def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
 
 @torch.no_grad()
 def _check_same_logits(model: AlignedLlavaForConditionalGeneration, language: Any, source: str | Path) -> None:
-    """LLaVA's class knows a decoder and a plain linear head; what a family does beyond that would be lost silently."""
+    """Reject LM heads that are not purely linear; LLaVA's class would silently drop what they add."""
     ids = torch.arange(8)[None]
     if not torch.equal(model(input_ids=ids).logits, language.eval()(input_ids=ids).logits):
         raise UserError(
-            f"language model: {source} ({language.config.model_type}) changes its logits behind a plain linear head "
+            f"language model: {source} ({language.config.model_type}) changes its logits after the linear head "
             "(bias, scale or cap), which LLaVA's class does not do"
         )

@@ -1,4 +1,4 @@
-"""A llava-hf checkpoint -> an aligned one of any arm; its weights stay as they are, bit for bit.
+"""Convert a llava-hf checkpoint to an aligned one of any method; its weights stay the same, bit for bit.
 
 python -m modeling_aligned_llava.assembly --llava DIR --method norm-gwc --out DIR
 """
@@ -13,12 +13,12 @@ from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditi
 from modeling_aligned_llava.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.checkpoint import check_source, load_part
+from modeling_aligned_llava.loading.checkpoint import check_source, load_part, load_strict
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
 from .checkpoint_folder import build_checkpoint
-from .initial_norm import start_norm
+from .initial_norm import initialise_norm
 
 
 _NOT_FIELDS = {"model_type", "architectures", "transformers_version", "_name_or_path", "auto_map"}
@@ -32,16 +32,16 @@ def convert(
     chat_template: str | None = None,
     images: Iterable[str | Path] | None = None,
 ) -> Path:
-    """Write the checkpoint folder that continues `source` in another arm; in arm `baseline` its logits are the same.
+    """Write a checkpoint folder of any method with the weights of `source`; `baseline` has the same logits.
 
-    The text norm is measured on the embeddings as they are: rows that were only added as padding count too.
+    The text norm is measured on the embeddings as they are, including rows that only pad the vocabulary.
 
     Args:
         source: folder or Hub id of a `LlavaForConditionalGeneration` with its processor.
         out: folder to write; it appears complete or not at all.
-        fields: fields of `AlignedLlavaConfig`, as given by `method_fields`.
+        fields: fields of `AlignedLlavaConfig`, as returned by `method_fields`.
         chat_template: name of a shipped template; None: the checkpoint's own, which may lack generation markers.
-        images: files of training images, for arms that are measured on them.
+        images: files of training images, for methods that measure N.
 
     Raises:
         UserError: `source` is missing, another architecture or incomplete, or `out` exists.
@@ -62,29 +62,25 @@ def _converted(
     processor = load_part(AutoProcessor, source, "processor")
     if chat_template is not None:
         processor.chat_template = shipped_template(chat_template)
-    theirs, info = load_part(
-        LlavaForConditionalGeneration, source, "LLaVA checkpoint", dtype="auto", output_loading_info=True
-    )
-    if info["missing_keys"]:
-        raise UserError(f"LLaVA checkpoint: {source} lacks the weights {', '.join(sorted(info['missing_keys'])[:3])}")
+    theirs = load_strict(LlavaForConditionalGeneration, source, "LLaVA checkpoint", dtype="auto")
 
     saved = {name: value for name, value in theirs.config.to_dict().items() if name not in _NOT_FIELDS}
     text_norm = mean_embedding_norm(theirs.get_input_embeddings())
     aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
     model = _take_over(theirs, aligned)
-    start_norm(model, processor.image_processor, images)
+    initialise_norm(model, processor.image_processor, images)
     return model, processor
 
 
 def _take_over(
     theirs: LlavaForConditionalGeneration, config: AlignedLlavaConfig
 ) -> AlignedLlavaForConditionalGeneration:
-    """The same tensors in our class: every key keeps its name, and only the norm's may be new."""
+    """Move the modules of `theirs` into our class: every key keeps its name, and only the norm's may be new."""
     with torch.device("meta"):
         model = AlignedLlavaForConditionalGeneration(config)
     norm = model.model.multi_modal_projector.norm
     new = {f"model.multi_modal_projector.norm.{name}" for name in ([] if norm is None else norm.state_dict())}
-    # Modules move, not tensors: buffers that no checkpoint holds (rotary frequencies) come along.
+    # Whole modules, because buffers that no checkpoint holds (rotary frequencies) must come along.
     projector = model.model.multi_modal_projector
     model.model.vision_tower = theirs.model.vision_tower
     model.model.language_model = theirs.model.language_model

@@ -1,6 +1,7 @@
-"""Starts the norm of a new checkpoint; measures N, the mean token norm of the untouched projector, for arms with it.
+"""Initialise the norm of a new checkpoint (Eq. 11), or the projector that is rescaled instead.
 
-Arms with the target sqrt(s * N), and the control whose projector is scaled by s / N (docs/methods.md).
+Methods with the target sqrt(s * N), and the control whose projector is scaled by s / N, need N, the mean token norm of
+the initial projector, measured here on training images (docs/methods.md).
 """
 
 from collections.abc import Iterable
@@ -12,33 +13,33 @@ from transformers import BaseImageProcessor
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align_norm
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
 
 
 IMAGES = 64  # N is measured on the first 64 training images
 
 
 @torch.no_grad()
-def start_norm(
+def initialise_norm(
     model: AlignedLlavaForConditionalGeneration,
     image_processor: BaseImageProcessor,
     images: Iterable[str | Path | bytes] | None,
 ) -> None:
-    """Give the norm, or the projector that is scaled in place of one, its start; `config.text_norm` is known.
+    """Initialise the norm, or rescale the projector, of a model whose `config.text_norm` is known.
 
     Args:
-        model: its projector is untouched and its norm, if any, not aligned yet.
-        image_processor: of the vision tower.
-        images: files of training images in their order; read only if the arm needs N.
+        model: its projector is unchanged and its norm, if any, not initialised yet.
+        image_processor: that of the vision tower.
+        images: files of training images in order; read only if the method needs N.
 
     Raises:
-        UserError: the arm needs images and there is none, or one cannot be read.
+        UserError: the method needs images and there is none, or one cannot be read.
     """
     config, projector = model.config, model.model.multi_modal_projector
     if config.needs_visual_norm and config.visual_norm is None:
         config.visual_norm = _mean_token_norm(model, image_processor, images)
     if projector.norm is not None:
-        align_norm(projector.norm, config)
+        set_initial_gain(projector.norm, config)
     if config.projector_init == "rescaled":
         assert config.target is not None and config.visual_norm is not None
         for parameter in projector.linear_2.parameters():
@@ -52,7 +53,7 @@ def _mean_token_norm(
 ) -> float:
     files = list(islice(images or (), IMAGES))
     if not files:
-        raise UserError(f"method {model.config.method} is measured on training images: there is none (--images)")
+        raise UserError(f"method {model.config.method} is measured on training images: there are none (--images)")
     projector = model.model.multi_modal_projector
     norm, projector.norm = projector.norm, None
     total, tokens = 0.0, 0

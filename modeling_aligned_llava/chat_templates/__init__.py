@@ -1,4 +1,4 @@
-"""The chat templates of the supported language models, by name; each marks what is learned with {% generation %}."""
+"""The chat templates of the supported language models, by name; {% generation %} marks the supervised tokens."""
 
 from pathlib import Path
 
@@ -6,15 +6,15 @@ from ..errors import UserError
 
 
 def template_names() -> list[str]:
-    """Names of the shipped templates."""
+    """Return the names of the shipped templates."""
     return sorted(path.stem for path in Path(__file__).parent.glob("*.jinja"))
 
 
 def chat_template(name: str) -> str:
-    """The text of a shipped template.
+    """Return the text of a shipped template.
 
     Raises:
-        UserError: there is no template of that name; the message lists those there are.
+        UserError: there is no template of that name; the message lists the names.
     """
     if name not in template_names():
         raise UserError(f"unknown chat template {name!r}; shipped templates: {', '.join(template_names())}")

@@ -1,8 +1,8 @@
 """Append-only log of generated answers that survives a kill at any byte; a restarted evaluation continues from it.
 
-An answer is found again only if everything that made it is the same: weights, task, document, prompt, image and
-generation settings. Batches are written whole, so that a resumed run forms the very same batches (and so the very same
-answers, which left padding makes depend on their neighbours in low precision).
+An answer is reused only if everything that it depends on is the same: weights, task, document, prompt, image and
+generation settings. Batches are written whole, so a resumed run forms the same batches, and with them the same answers
+(in low precision, left padding makes an answer depend on its neighbours).
 """
 
 import json
@@ -25,12 +25,12 @@ class AnswerKey:
 
 
 class AnswerLog:
-    """One JSONL file, one line an answer; `path=None` keeps the answers in memory only.
+    """A JSONL file with one answer per line; `path=None` keeps the answers in memory only.
 
-    A last line torn by a kill is cut off when the file is opened. One writer at a time (the runner holds a lock).
+    A last line torn by a kill is removed when the file is opened. One writer at a time (the runner holds a lock).
 
     Raises:
-        ValueError: a complete line that is no answer, with its number: the file was edited or is something else.
+        ValueError: a complete line is not an answer; the message has its number.
     """
 
     def __init__(self, path: str | Path | None) -> None:
@@ -58,12 +58,12 @@ class AnswerLog:
         return len(self._answers)
 
     def find(self, keys: list[AnswerKey]) -> list[str] | None:
-        """The answers of one batch, or None unless every one of them is known."""
+        """Return the answers of one batch, or None unless all of them are known."""
         found = [self._answers.get(key) for key in keys]
         return None if None in found else [answer for answer in found if answer is not None]
 
     def append(self, keys: list[AnswerKey], answers: list[str]) -> None:
-        """Write one batch; it is on its way to the disk when this returns."""
+        """Write one batch and wait until it is on the disk."""
         self._answers.update(zip(keys, answers, strict=True))
         if self._file is not None:
             lines = (json.dumps(asdict(key) | {"answer": answer}) for key, answer in zip(keys, answers, strict=True))
@@ -74,7 +74,7 @@ class AnswerLog:
             os.fsync(self._file.fileno())
 
     def images(self, task: str) -> dict[int, str]:
-        """Image digest of every answered document of `task` ("" for a text-only one)."""
+        """Return the image digest of every answered document of `task` ("" for a text-only one)."""
         return {key.document: key.image for key in self._answers if key.task == task}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Data parallel evaluation: `accelerate launch -m lmms_eval ...`, each process with a share of the documents."""
+"""Data-parallel evaluation: with `accelerate launch -m lmms_eval ...` each process answers some of the documents."""
 
 import os
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def launched() -> "Accelerator | None":
-    """The accelerator of this process among those that `accelerate launch` started; None if it is alone."""
+    """Return the accelerator of this process if `accelerate launch` started several; None otherwise."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
     from accelerate import Accelerator
@@ -18,5 +18,5 @@ def launched() -> "Accelerator | None":
 
 
 def own_log(answer_log: str | None, rank: int) -> str | None:
-    """A log has one writer: every process but the first has its own beside the first's."""
+    """Return the answer log of a process: a log has one writer, so all but the first get their own beside it."""
     return f"{answer_log}.{rank}" if answer_log and rank else answer_log

@@ -1,15 +1,17 @@
-"""lm-eval model `aligned_llava`: the decoder of any vision-language checkpoint, or a bare one, on text tasks.
+"""lm-eval model `aligned_llava`: a language model, or the decoder of a vision-language model, on text tasks.
 
-    python -m modeling_aligned_llava.lm_eval_model run --model aligned_llava --model_args pretrained=PATH --tasks mmlu
+    python -m modeling_aligned_llava.harness.lm_eval_model run --model aligned_llava \\
+        --model_args pretrained=PATH --tasks mmlu
 
 lm-eval has no entry points for models, so this module is also its command line. Log-likelihoods are those of a plain
-forward pass; what requests share (few-shot blocks, the context of several endings) is computed once, and the
-vocabulary's logits only where a continuation is scored.
+forward pass. What requests share (few-shot blocks, the context of several endings) is computed once, and logits are
+computed only where a continuation is scored.
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,15 +19,15 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import CAPACITY, TokenTree, can_read_trees
-from modeling_aligned_llava.loading.checkpoint import load_complete, local_folder
+from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS, PrefixTree, can_read_trees
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
-from modeling_aligned_llava.loading.remote_code import copy_remote_code
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
 
@@ -33,18 +35,18 @@ Request = tuple[tuple[str, str], list[int], list[int]]  # (texts, tokens of the 
 
 
 @register_model("aligned_llava")
-class AlignedText(HFLM):
+class AlignedLlavaLM(HFLM):
     """Log-likelihoods for lm-eval's `loglikelihood` tasks (and HFLM's own `generate_until`).
 
     Args:
         pretrained: checkpoint folder or Hub id, of a vision-language model or a causal language model.
         dtype: "auto", "float32", "bfloat16", ...
-        device: torch device of the network; under `accelerate launch` the process's own; without a GPU the CPU.
-        batch_size: rows a forward pass; recorded with every score.
-        answer_log: JSONL file that keeps every batch; a killed run continues from it.
+        device: torch device of the model; under `accelerate launch` that of the process; without a GPU the CPU.
+        batch_size: rows per forward pass; recorded with every score.
+        answer_log: JSONL file that stores every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
-        shared_prefix: compute what requests share only once, where the model allows it.
-        trust_remote_code: run model code that lies in the checkpoint.
+        shared_prefix: compute what requests share only once, if the model allows it.
+        trust_remote_code: run model code from the checkpoint.
         progress: called with the number of requests after each batch, instead of a progress bar.
     """
 
@@ -66,19 +68,18 @@ class AlignedText(HFLM):
         if accelerator is not None:
             device = str(accelerator.device)
         elif (device or "").startswith("cuda") and not torch.cuda.is_available():
-            device = "cpu"  # as lm-eval's own models: its command line asks for cuda:0 unless told otherwise
-        if trust_remote_code:
-            copy_remote_code(folder)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+            device = "cpu"  # like lm-eval's own models: its command line asks for cuda:0 by default
+        config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
-        auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
-        model = load_complete(auto_class, folder, dtype, trust_remote_code).to(device or "cpu")
+        load = load_vision_language if multimodal else partial(load_strict, AutoModelForCausalLM)
+        model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+        model.to(device or "cpu")
         tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
-        if accelerator is not None:  # what lm-eval reads to give out the documents
+        if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        self._tree = TokenTree(model) if shared_prefix and can_read_trees(model) else None
+        self._tree = PrefixTree(model) if shared_prefix and can_read_trees(model) else None
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._settings = json.dumps(
@@ -93,14 +94,14 @@ class AlignedText(HFLM):
         self.progress = progress
 
     def log_to(self, answer_log: str | None) -> None:
-        """Keep the scores from here on in another file; None keeps them in memory."""
+        """Write the following scores to another file; None keeps them in memory."""
         self._log = AnswerLog(own_log(answer_log, self.rank))
 
     def _loglikelihood_tokens(
         self, requests: list[Request], disable_tqdm: bool = False, override_bs: int | None = None
     ) -> list[tuple[float, bool]]:
-        """(summed log-probability of the continuation, whether it is the greedy one), in the order of `requests`."""
-        asked: dict[tuple[int, ...], list[int]] = defaultdict(list)  # what the network reads -> requests
+        """Return (summed log-probability of the continuation, whether it is the greedy one) for each request."""
+        asked: dict[tuple[int, ...], list[int]] = defaultdict(list)  # what the model reads -> requests
         for index, (_, context, continuation) in enumerate(requests):
             if not context or not continuation or len(continuation) > self.max_length:
                 raise ValueError(f"request {index}: {len(context)} and {len(continuation)} tokens cannot be scored")
@@ -114,7 +115,9 @@ class AlignedText(HFLM):
         with tqdm(
             total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
         ) as bar:
-            for batch in pack(segments, [len(row) for row in rows], self.batch_size, CAPACITY if self._tree else None):
+            for batch in pack(
+                segments, [len(row) for row in rows], self.batch_size, CACHE_TOKENS if self._tree else None
+            ):
                 members = [row for segment in batch for row in segment.rows]
                 indices = [index for row in members for index in owners[row]]
                 keys = [self._key(requests[index]) for index in indices]
@@ -138,7 +141,7 @@ class AlignedText(HFLM):
     def _score(
         self, rows: list[list[int]], batch: list[Segment], tails: list[list[list[int]]]
     ) -> Iterator[tuple[float, bool]]:
-        """Scores of the continuations `tails[i]` of the batch's row i, row by row."""
+        """Score the continuations `tails[i]` of row i of the batch, row by row."""
         members = [row for segment in batch for row in segment.rows]
         kept = {row: max(len(tail) for tail in options) for row, options in zip(members, tails, strict=True)}
         logits = (
@@ -155,13 +158,13 @@ class AlignedText(HFLM):
                 yield value.item(), bool((greedy[-len(tail) :] == target).all())
 
     def _padded(self, rows: list[list[int]], kept: int) -> list[Tensor]:
-        """Logits of the last `kept` tokens of each row, for models that cannot read a tree: (kept, vocabulary)."""
+        """Logits of the last `kept` tokens of each row, (kept, V), for models that cannot read a prefix tree."""
         width = max(len(row) for row in rows)
         pad = self.tokenizer.pad_token_id or 0
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device)
         ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self.model.device)
-        places = (mask.cumsum(-1) - 1).clamp(min=0)
-        return list(self.model(ids, attention_mask=mask, position_ids=places, logits_to_keep=kept).logits)
+        position_ids = (mask.cumsum(-1) - 1).clamp(min=0)
+        return list(self.model(ids, attention_mask=mask, position_ids=position_ids, logits_to_keep=kept).logits)
 
 
 if __name__ == "__main__":

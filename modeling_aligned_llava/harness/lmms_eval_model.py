@@ -1,7 +1,7 @@
 """lmms-eval adapter `aligned_llava`: `lmms-eval --model aligned_llava --model_args pretrained=PATH,batch_size=64`.
 
-Works for every checkpoint that AutoModelForImageTextToText and AutoProcessor load. Batched, resumable through an
-answer log; an error is raised, never turned into an empty (wrong) answer.
+It works with every checkpoint that AutoModelForImageTextToText and AutoProcessor load, answers in batches and resumes
+from an answer log. An error is raised, never turned into an empty (wrong) answer.
 """
 
 import functools
@@ -21,12 +21,12 @@ from tqdm import tqdm
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import CAPACITY
+from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 
 
 GREY = (127, 127, 127)
-DEFAULT_MAX_NEW_TOKENS = 128  # for tasks that name no limit (mmstar)
+DEFAULT_MAX_NEW_TOKENS = 128  # for tasks without a limit (mmstar)
 
 
 def manifest() -> Any:
@@ -40,14 +40,14 @@ def manifest() -> Any:
 
 @functools.cache
 def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
-    """The network, loaded once a process: lmms-eval wants a new adapter for every call."""
+    """Load the model once per process: lmms-eval creates a new adapter for every call."""
     from modeling_aligned_llava.inference.generator import load_generator  # torch and transformers only when needed
 
     return load_generator(folder, dtype, device, trust_remote_code)
 
 
 def _hash_images(images: list[Image.Image]) -> str:
-    """Digest of pixels and sizes; "" without an image."""
+    """Return the sha256 of pixels and sizes; "" without an image."""
     digest = hashlib.sha256()
     for image in images:
         digest.update(repr(image.size).encode() + image.tobytes())
@@ -55,8 +55,8 @@ def _hash_images(images: list[Image.Image]) -> str:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A question: what names its answer in the log, its prompt, and how to open its pictures again."""
+class Question:
+    """A question: the key of its answer in the log, its prompt, and a function that opens its images again."""
 
     key: AnswerKey
     prompt: str
@@ -70,14 +70,14 @@ class AlignedLlava(lmms):
     Args:
         pretrained: checkpoint folder, or a Hub id that is in the local cache or can be downloaded.
         dtype: "auto", "float32", "bfloat16", ...
-        device: torch device of the network (default: the process's own under `accelerate launch`, else the CPU).
+        device: torch device of the model (default: that of the process under `accelerate launch`, else the CPU).
         batch_size: rows per forward pass. Recorded with every answer: in low precision padding can flip a near tie.
         max_new_tokens: upper limit on what tasks ask for.
-        answer_log: JSONL file that keeps every batch; a killed run continues from it.
+        answer_log: JSONL file that stores every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
-        shared_prefix: compute what questions about one image share only once, where the model allows it.
-        blank_images: answer with every image replaced by a grey one of the same size (is vision used at all?).
-        trust_remote_code: run model code that lies in the checkpoint.
+        shared_prefix: compute what questions about one image share only once, if the model allows it.
+        blank_images: replace every image by a grey one of the same size, to check that vision is used.
+        trust_remote_code: run model code from the checkpoint.
         progress: called with the number of rows after each batch, instead of a progress bar.
     """
 
@@ -104,7 +104,7 @@ class AlignedLlava(lmms):
         from modeling_aligned_llava.loading.checkpoint import local_folder
 
         folder = local_folder(pretrained)
-        if (accelerator := launched()) is not None:  # what lmms-eval reads to give out the documents
+        if (accelerator := launched()) is not None:  # lmms-eval reads these to distribute the documents
             self.accelerator, device = accelerator, device or str(accelerator.device)
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
         self.device = torch.device(device or "cpu")
@@ -119,9 +119,9 @@ class AlignedLlava(lmms):
         self._progress = progress
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
-        """Answers in the order of `requests`; a batch holds rows of one task.
+        """Answer the requests, in their order; a batch holds questions of one task.
 
-        The batches depend on the requests alone, so a resumed run meets the same ones and skips those in the log.
+        The batches depend only on the requests, so a resumed run forms the same ones and skips those in the log.
         """
         groups: dict[tuple[str, str, str], list[int]] = defaultdict(list)
         for index, request in enumerate(requests):
@@ -140,37 +140,37 @@ class AlignedLlava(lmms):
                     (self._progress or bar.update)(len(members))
         return [answers[index] for index in range(len(requests))]
 
-    def _read(self, arguments: tuple, settings: str) -> Row:
-        """One row, its pictures opened once for their digest and let go: a task's do not fit into memory."""
+    def _read(self, arguments: tuple, settings: str) -> Question:
+        """Make one question; its images are opened for their digest only, because a task's do not fit into memory."""
         context, _, visual, document, task, split = arguments
-        open_pictures = functools.partial(self._pictures, visual, document, task, split)
-        images = open_pictures()
+        open_images = functools.partial(self._images, visual, document, task, split)
+        images = open_images()
         prompt = self._generator.render(context, len(images))
         key = AnswerKey(self._weights, task, document, hash_text(prompt), _hash_images(images), settings)
-        return Row(key, prompt, len(images), open_pictures)
+        return Question(key, prompt, len(images), open_images)
 
-    def _pictures(self, visual: Callable, document: int, task: str, split: str) -> list[Image.Image]:
-        pictures = list(visual(self.task_dict[task][split][document]) or [])
-        if not all(isinstance(picture, Image.Image) for picture in pictures):
+    def _images(self, visual: Callable, document: int, task: str, split: str) -> list[Image.Image]:
+        images = list(visual(self.task_dict[task][split][document]) or [])
+        if not all(isinstance(image, Image.Image) for image in images):
             raise ValueError(f"{task} document {document}: aligned_llava reads images only")
-        return [picture.convert("RGB") for picture in pictures]
+        return [image.convert("RGB") for image in images]
 
-    def _tokenize(self, rows: list[Row]) -> list[list[int]]:
+    def _tokenize(self, rows: list[Question]) -> list[list[int]]:
         return self._generator.tokenize([row.prompt for row in rows], [row.images for row in rows])
 
-    def _batches(self, rows: list[Row], tokens: list[list[int]], limit: int) -> list[list[Segment]]:
-        """Rows about the same pictures together, where the model can share a prefix; else rows of like length."""
+    def _batches(self, rows: list[Question], tokens: list[list[int]], limit: int) -> list[list[Segment]]:
+        """Group questions about the same images if the model can share a prefix, else those of similar length."""
         if not self._shared_prefix:
             lengths = [len(row.prompt) for row in rows]
             return pack([Segment((index,), 0) for index in range(len(rows))], lengths, self.batch_size)
         image_id = self._generator.processor.image_token_id
-        pictures_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
-        ranges = [(end, len(ids) - 1) for end, ids in zip(pictures_end, tokens, strict=True)]
+        images_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
+        ranges = [(end, len(ids) - 1) for end, ids in zip(images_end, tokens, strict=True)]
         segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
-        return pack(segments, [len(ids) + limit for ids in tokens], self.batch_size, CAPACITY)
+        return pack(segments, [len(ids) + limit for ids in tokens], self.batch_size, CACHE_TOKENS)
 
     def _settings(self, options: dict[str, Any]) -> str:
-        """Canonical JSON of all that shapes an answer besides its prompt and image."""
+        """Return canonical JSON of everything that shapes an answer besides its prompt and image."""
         if options.get("do_sample") or options.get("num_beams", 1) not in (1, None):
             raise ValueError(f"aligned_llava decodes greedily with one beam; the task asks for {options}")
         until = options.get("until") or []
@@ -186,31 +186,31 @@ class AlignedLlava(lmms):
         return json.dumps(settings, sort_keys=True)
 
     def _answer_batch(
-        self, rows: list[Row], tokens: list[list[int]], batch: list[Segment], options: dict[str, Any]
+        self, rows: list[Question], tokens: list[list[int]], batch: list[Segment], options: dict[str, Any]
     ) -> list[str]:
-        """Answers of one batch in the order of its segments, from the log or the network."""
+        """Answer one batch, in the order of its segments, from the log or by the model."""
         members = [rows[index] for segment in batch for index in segment.rows]
         keys = [row.key for row in members]
         answers = self._log.find(keys)
         if answers is None:
             limit = options["max_new_tokens"]
             if self._shared_prefix:
-                pictures = [self._open(rows[segment.rows[0]]) for segment in batch]
-                answers = self._generator.answer_shared(tokens, batch, pictures, limit)
+                images = [self._open(rows[segment.rows[0]]) for segment in batch]
+                answers = self._generator.answer_shared(tokens, batch, images, limit)
             else:
-                pictures = [self._open(row) for row in members]
-                answers = self._generator.answer([row.prompt for row in members], pictures, limit)
+                images = [self._open(row) for row in members]
+                answers = self._generator.answer([row.prompt for row in members], images, limit)
             for stop in filter(None, options["until"]):
                 answers = [answer.split(stop, 1)[0] for answer in answers]
             self._log.append(keys, answers)
         return answers
 
-    def _open(self, row: Row) -> list[Image.Image]:
+    def _open(self, row: Question) -> list[Image.Image]:
         images = row.open()
         return [Image.new("RGB", image.size, GREY) for image in images] if self._blank_images else images
 
     def image_digests(self, task: str) -> dict[int, str]:
-        """sha256 of the image of each document of `task` that was answered ("" for text-only documents)."""
+        """Return the sha256 of the image of each answered document of `task` ("" for a text-only one)."""
         return self._log.images(task)
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Greedy answers of any image-text-to-text checkpoint, many rows at a time: with or without images, left-padded.
+"""Greedy answers of any image-text-to-text checkpoint, in batches, with or without images.
 
-Decoding never depends on what `generation_config.json` happens to hold (the paper: "greedy decoding for all tasks");
-only the end-of-sequence tokens are taken from the checkpoint.
+Decoding does not depend on `generation_config.json` (the paper: "greedy decoding for all tasks"); only the
+end-of-sequence tokens come from the checkpoint.
 """
 
 import functools
@@ -12,38 +12,39 @@ from typing import Any
 import torch
 from PIL import Image
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, GenerationConfig
+from transformers import AutoConfig, AutoProcessor, GenerationConfig
 
-from modeling_aligned_llava.connectors import NORM, load_aligned
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import TokenTree, can_read_trees
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_complete
-from modeling_aligned_llava.loading.remote_code import copy_remote_code
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
-FIXED_RESOLUTION = ("llava", "aligned_llava")  # every image has as many tokens: a prefix can be laid out beforehand
+FIXED_RESOLUTION = (
+    "llava",
+    "aligned_llava",
+)  # every image has the same number of tokens, so a prefix can be laid out in advance
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
 
 @dataclass
 class Generator:
-    """A network with its processor; no `nn.Module`, because lmms-eval deletes those among an adapter's attributes."""
+    """A model with its processor; not an `nn.Module`, because lmms-eval deletes those from an adapter's attributes."""
 
     model: Any
     processor: Any
 
     @functools.cached_property
-    def tree(self) -> TokenTree | None:
-        """Reads what rows share once; None if the model cannot."""
+    def tree(self) -> PrefixTree | None:
+        """The reader of shared prefixes; None if the model does not support it."""
         fixed = self.model.config.model_type in FIXED_RESOLUTION
-        return TokenTree(self.model) if fixed and can_read_trees(self.model) else None
+        return PrefixTree(self.model) if fixed and can_read_trees(self.model) else None
 
     def render(self, text: str, images: int) -> str:
-        """One user turn as the checkpoint's chat template writes it, `images` pictures before the text.
+        """Render one user turn with the checkpoint's chat template, with `images` images before the text.
 
-        Image tokens written out in `text` itself are removed: a document must not open an image slot.
+        Image tokens in `text` itself are removed: a document must not open an image slot.
         """
         image_token = self.processor.image_token
         while "<image>" in text or image_token in text:
@@ -56,9 +57,9 @@ class Generator:
         return prompt
 
     def tokenize(self, prompts: list[str], images: list[int]) -> list[list[int]]:
-        """Token ids of rendered prompts, with as many tokens for each of their pictures as the processor writes.
+        """Tokenize rendered prompts, with as many image tokens for each of their images as the processor writes.
 
-        Only for towers of fixed resolution (LLaVA), where that number is the same for every picture.
+        Only for towers of fixed resolution (LLaVA), where that number is the same for every image.
         """
         image_id = self.processor.image_token_id
         rows = self.processor.tokenizer(prompts, add_special_tokens=False)["input_ids"]
@@ -70,13 +71,13 @@ class Generator:
 
     @torch.inference_mode()
     def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
-        """Greedy continuations of rendered prompts; `images[i]` are the pictures of `prompts[i]`, maybe none."""
+        """Continue rendered prompts greedily; `images[i]` are the images of `prompts[i]`, perhaps none."""
         inputs = self.inputs(prompts, images)
         ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
         return self._texts(ids[:, inputs["input_ids"].shape[1] :])
 
     def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
-        """What the network is given for rendered prompts, on its device; `images` as for `answer`."""
+        """Return the model's inputs for rendered prompts, left-padded, on its device; `images` as for `answer`."""
         flat = [image for row in images for image in row]
         return self.processor(
             text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
@@ -86,15 +87,15 @@ class Generator:
     def answer_shared(
         self, rows: list[list[int]], batch: list[Segment], images: list[list[Image.Image]], max_new_tokens: int
     ) -> list[str]:
-        """Greedy continuations of tokenized rows, in the order of the segments; needs a `tree`.
+        """Continue tokenized rows greedily, in the order of the segments; needs a `tree`.
 
         Args:
-            rows: as `tokenize` gives them.
+            rows: as returned by `tokenize`.
             batch: segments of `rows`; one that shares nothing has a single row.
-            images: the pictures of each segment; where it shares something, they lie in the shared part.
+            images: the images of each segment; if it shares a prefix, they are part of it.
         """
         assert self.tree is not None
-        pixels = [self._pixels(pictures) if pictures else None for pictures in images]
+        pixels = [self._pixels(own) if own else None for own in images]
         active = [row for segment in batch for row in segment.rows]
         logits = self.tree.read(rows, batch, dict.fromkeys(active, 1), max_new_tokens, pixels)
         ends = set(self.model.generation_config.eos_token_id)
@@ -108,8 +109,8 @@ class Generator:
                 chosen = self.tree.append(active, [answers[row][-1] for row in active]).argmax(-1).tolist()
         return self._texts(list(answers.values()))
 
-    def _pixels(self, pictures: list[Image.Image]) -> Tensor:
-        processed = self.processor.image_processor(pictures, return_tensors="pt")
+    def _pixels(self, images: list[Image.Image]) -> Tensor:
+        processed = self.processor.image_processor(images, return_tensors="pt")
         return processed["pixel_values"].to(self.model.device, self.model.dtype)
 
     def _texts(self, ids: Any) -> list[str]:
@@ -118,13 +119,8 @@ class Generator:
 
 
 def _configuration(folder: str, trust_remote_code: bool) -> Any:
-    """The checkpoint's configuration; a LLaVA's vision tower ends at the layer that its projector reads."""
-    try:
-        if trust_remote_code:
-            copy_remote_code(folder)
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    """Load the configuration; in a LLaVA the vision layers after the one that its projector reads are dropped."""
+    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
     if config.model_type in FIXED_RESOLUTION and isinstance(config.vision_feature_layer, int):
         unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
         config.vision_config.num_hidden_layers -= unused
@@ -135,18 +131,19 @@ def _configuration(folder: str, trust_remote_code: bool) -> Any:
 def load_generator(
     folder: str, dtype: str = "auto", device: str = "cpu", trust_remote_code: bool = False
 ) -> Generator:
-    """Load a checkpoint, complete, for greedy decoding with its own processor."""
+    """Load a checkpoint for greedy decoding with its own processor.
+
+    Raises:
+        UserError: it cannot be loaded or lacks tensors.
+    """
     config = _configuration(folder, trust_remote_code)
-    if getattr(config, NORM, None) is not None:  # its own class would load it without the norm
-        model = load_aligned(folder, dtype=dtype).eval()
-    else:
-        model = load_complete(AutoModelForImageTextToText, folder, dtype, trust_remote_code, config=config)
-    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
+    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    # Replaced, not passed to generate(): there, fields left unset are filled from the checkpoint's own.
+    # Replaced, not passed to generate(), which would fill unset fields from the checkpoint's own.
     model.generation_config = GenerationConfig(
         do_sample=False,
         num_beams=1,

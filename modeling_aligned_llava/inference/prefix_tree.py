@@ -1,9 +1,13 @@
-"""Rows that begin alike, read as one sequence: what they share once, then each row's rest, blind to the other rests.
+"""Read rows that begin alike as one sequence: each shared prefix once, then every row's own suffix.
 
-A token attends to the earlier tokens of its own row and of the part its segment shares, which is what a causal decoder
-sees of the row alone. Nothing is padded, and shared keys and values are neither computed nor kept for every row:
+A token attends to the earlier tokens of its own row and to the prefix that its segment shares, which is what a causal
+decoder sees of the row alone; suffixes cannot attend to each other. Nothing is padded, and the keys and values of a
+prefix are computed and kept once. The columns of the sequence, and of the cache:
 
-    shared part of segment 0 | rest of row 0 | rest of row 1 | shared part of segment 1 | ... | answers, token by token
+    prefix of segment 0 | suffix of row 0 | suffix of row 1 | prefix of segment 1 | ... | answers, token by token
+
+    prefix of segment 0 | suffix of row 0 | suffix of row 1 | prefix of segment 1 | ... | answers, one by one
+V = vocabulary. The batch dimension is always 1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,41 +22,50 @@ from transformers.cache_utils import DynamicLayer
 from modeling_aligned_llava.inference.prefix_plan import Segment
 
 
-CAPACITY = 16_384  # tokens remembered at a time, unless one segment has more
-PASS = 1_024  # tokens a forward pass: enough to keep a machine busy, and attention is quadratic in it
-SHARED = -1  # in place of a row: the token belongs to all rows of its segment
+CACHE_TOKENS = 16_384  # columns of the cache, unless one segment needs more
+MAX_TOKENS_PER_FORWARD = 1_024  # enough to keep a machine busy; attention is quadratic in it
+SHARED = -1  # instead of a row: the column belongs to all rows of its segment
 
 
 def can_read_trees(model: Any) -> bool:
-    """Whether the decoder keeps plain keys and values in every layer (no window, no recurrent state) and takes a mask
-    of its caller's making."""
+    """Whether the decoder caches plain keys and values in every layer (no window, no recurrent state) and accepts a
+    ready-made attention mask."""
     config = model.config.get_text_config()
-    plain = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
-    own_mask = model._supports_attention_backend and config._attn_implementation in ("sdpa", "eager")
-    return own_mask and plain and not model._is_stateful
+    plain_cache = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
+    takes_mask = model._supports_attention_backend and config._attn_implementation in ("sdpa", "eager")
+    return takes_mask and plain_cache and not model._is_stateful
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Consecutive tokens of one row of a segment (or `SHARED`); `place` is the position of the first."""
+    """Consecutive tokens of a segment: its shared prefix (`row` is `SHARED`), or some of one row.
+
+    Args:
+        position: position id of the first token.
+    """
 
     segment: int
     row: int
     tokens: Sequence[int]
-    place: int
+    position: int
 
 
 class BufferLayer(DynamicLayer):
-    """Keys and values of one layer in a buffer that is kept from batch to batch: fresh memory is slow to get.
+    """Keys and values of one layer, (1, H, capacity, D), kept from batch to batch because allocation is slow.
 
-    `start` and `end` say which of its columns the next forward pass sees.
+    The next pass appends its columns at `end` and sees the columns from `start` on.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.start = self.end = self.capacity = 0
 
+    def reserve(self, capacity: int) -> None:
+        """Forget all columns; a smaller buffer grows to `capacity` at the next update."""
+        self.start, self.end, self.capacity = 0, 0, capacity
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append keys and values, (1, H, T, D), and return those that the pass sees, (1, H, S, D)."""
         if self.keys is None or self.values is None or self.keys.shape[-2] < self.capacity:
             if self.end:
                 raise ValueError("a buffer in use cannot grow")
@@ -68,8 +81,8 @@ class BufferLayer(DynamicLayer):
         return self.end - self.start
 
 
-class TokenTree:
-    """The rows of one batch in a network's memory; `read` begins the next batch.
+class PrefixTree:
+    """The rows of one batch in a model's cache: `read` starts a batch, `append` extends its rows.
 
     Args:
         model: a causal or vision-language model of transformers for which `can_read_trees` holds.
@@ -82,97 +95,122 @@ class TokenTree:
         self.cache = DynamicCache()
         self.cache.layers = list(self.layers)
         self.length = 0  # columns in use
-        self.segment_of = self.row_of = torch.empty(0)  # of each column
-        self.segment: dict[int, int] = {}  # row -> its segment
-        self.places: dict[int, int] = {}  # row -> position of its next token
+        self.segment_of_column = self.row_of_column = torch.empty(0)  # (capacity,)
+        self.segment_of_row: dict[int, int] = {}
+        self.next_position: dict[int, int] = {}  # by row
 
     def read(
         self,
         rows: Sequence[Sequence[int]],
         batch: Sequence[Segment],
-        wanted: Mapping[int, int],
-        answer: int = 0,
+        logits_to_keep: Mapping[int, int],
+        max_new_tokens: int = 0,
         pixel_values: Sequence[Tensor | None] = (),
     ) -> list[Tensor]:
-        """Logits of the last tokens of each row, in the order of the segments: each (wanted, vocabulary).
+        """Read a batch and return the logits of the last tokens of each row, (logits_to_keep[row], V).
 
         Args:
-            rows: token ids of all rows, of which `batch` names some; an image token a patch.
-            wanted: row of the batch -> how many logits; all of them belong to its own rest.
-            answer: tokens that will be added to each row.
-            pixel_values: of each segment [images, 3, height, width], or None; a segment that shares nothing has one
-                row. Empty for text.
+            rows: token ids of all rows, with one image token for each patch.
+            batch: the segments to read; the result is in their order.
+            logits_to_keep: how many logits of each row; all of them belong to its own suffix.
+            max_new_tokens: how many tokens `append` may add to each row.
+            pixel_values: images (images, 3, height, width) of each segment, or None; a segment that shares nothing
+                has one row. Empty for text.
         """
+        # 1) Lay the batch out as pieces and reserve columns for them and for the answers.
         pieces = list(_pieces(rows, batch))
         members = [row for segment in batch for row in segment.rows]
-        needed = sum(len(piece.tokens) for piece in pieces) + len(members) * answer
-        capacity = max(CAPACITY, needed)
-        for layer in self.layers:
-            layer.start, layer.end, layer.capacity = 0, 0, capacity
-        self.length = 0
-        self.segment_of, self.row_of = torch.full((2, capacity), SHARED, device=self.model.device)
-        self.segment = {row: index for index, segment in enumerate(batch) for row in segment.rows}
-        self.places = {row: len(rows[row]) for row in members}
-        starts: dict[int, int] = {}  # segment -> its first column
+        self._begin(rows, batch, sum(len(piece.tokens) for piece in pieces) + len(members) * max_new_tokens)
+
+        first_column: dict[int, int] = {}  # by segment
         logits: dict[int, Tensor] = {}
-        for group in _passes(pieces):
+        for group in _groups(pieces):
+            # 2) Find the segments that open in this pass, and the columns whose logits are needed.
             column = self.length
             keep: list[int] = []
             for piece in group:
-                starts.setdefault(piece.segment, column)
+                first_column.setdefault(piece.segment, column)
                 column += len(piece.tokens)
                 if piece.row != SHARED:
-                    keep += range(column - wanted[piece.row] - self.length, column - self.length)
-            opened = [index for index in dict.fromkeys(p.segment for p in group) if starts[index] >= self.length]
-            vision = [pixel_values[index] for index in opened] if pixel_values else []
-            found = self._forward(group, starts[group[0].segment], keep, [each for each in vision if each is not None])
+                    keep += range(column - logits_to_keep[piece.row] - self.length, column - self.length)
+            opened = [index for index in dict.fromkeys(p.segment for p in group) if first_column[index] >= self.length]
+            images = [pixel_values[index] for index in opened] if pixel_values else []
+
+            # 3) One pass, which sees the columns from its first segment on: found is (len(keep), V).
+            start = first_column[group[0].segment]
+            found = self._forward(group, start, keep, [each for each in images if each is not None])
+
+            # 4) Hand the logits to their rows.
             for piece in group:
                 if piece.row != SHARED:
-                    logits[piece.row], found = found[: wanted[piece.row]], found[wanted[piece.row] :]
+                    own = logits_to_keep[piece.row]
+                    logits[piece.row], found = found[:own], found[own:]
         return [logits[row] for row in members]
 
     def append(self, rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
-        """Read one more token of some rows: logits (rows, vocabulary)."""
-        pieces = [Piece(self.segment[row], row, [t], self.places[row]) for row, t in zip(rows, tokens, strict=True)]
+        """Add one token to each of some rows of the batch and return its logits, (len(rows), V)."""
+        pieces = [
+            Piece(self.segment_of_row[row], row, [token], self.next_position[row])
+            for row, token in zip(rows, tokens, strict=True)
+        ]
         for row in rows:
-            self.places[row] += 1
+            self.next_position[row] += 1
         return self._forward(pieces, 0, list(range(len(pieces))), [])
 
-    def _forward(self, pieces: Sequence[Piece], start: int, keep: list[int], vision: list[Tensor]) -> Tensor:
-        """One pass over new columns that sees those from `start` on: logits (kept, vocabulary)."""
+    def _begin(self, rows: Sequence[Sequence[int]], batch: Sequence[Segment], columns: int) -> None:
+        """Forget the previous batch and make room for `columns` columns."""
+        capacity = max(CACHE_TOKENS, columns)
+        for layer in self.layers:
+            layer.reserve(capacity)
+        self.length = 0
+        self.segment_of_column, self.row_of_column = torch.full((2, capacity), SHARED, device=self.model.device)
+        self.segment_of_row = {row: index for index, segment in enumerate(batch) for row in segment.rows}
+        self.next_position = {row: len(rows[row]) for row in self.segment_of_row}
+
+    def _forward(self, pieces: Sequence[Piece], start: int, keep: list[int], images: list[Tensor]) -> Tensor:
+        """One pass over T new columns that sees the columns from `start` on: logits (len(keep), V)."""
+        # 1) Tokens and positions, (1, T).
         device = self.model.device
-        ids = torch.tensor([[token for piece in pieces for token in piece.tokens]], device=device)  # (1, new)
-        places = [piece.place + i for piece in pieces for i in range(len(piece.tokens))]
-        end = self.length + ids.shape[1]
-        new = slice(self.length, end)
-        counts = torch.tensor([len(piece.tokens) for piece in pieces], device=device)
-        for owner, values in ((self.segment_of, [p.segment for p in pieces]), (self.row_of, [p.row for p in pieces])):
-            owner[new] = torch.tensor(values, device=device).repeat_interleave(counts)
+        input_ids = torch.tensor([[token for piece in pieces for token in piece.tokens]], device=device)
+        positions = [piece.position + offset for piece in pieces for offset in range(len(piece.tokens))]
+        new = slice(self.length, self.length + input_ids.shape[1])
+
+        # 2) Note the segment and the row of every new column.
+        lengths = torch.tensor([len(piece.tokens) for piece in pieces], device=device)
+        segments = torch.tensor([piece.segment for piece in pieces], device=device)
+        owners = torch.tensor([piece.row for piece in pieces], device=device)
+        self.segment_of_column[new] = segments.repeat_interleave(lengths)
+        self.row_of_column[new] = owners.repeat_interleave(lengths)
+
+        # 3) Run the model; a single row needs no mask of ours.
         for layer in self.layers:
             layer.start = start
-        alone = start == self.length and _one_row(pieces)
+        causal = start == self.length and _is_one_row(pieces)
         logits = self.model(
-            input_ids=ids,
-            attention_mask=None if alone else self._mask(new, start),
-            position_ids=torch.tensor([places], device=device),
+            input_ids=input_ids,
+            attention_mask=None if causal else self._attention_mask(new, start),
+            position_ids=torch.tensor([positions], device=device),
             past_key_values=self.cache,
             logits_to_keep=torch.tensor(keep or [0], device=device),
-            **({"pixel_values": torch.cat(vision)} if vision else {}),
+            **({"pixel_values": torch.cat(images)} if images else {}),
         ).logits[0]
-        self.length = end
+        self.length = new.stop
         return logits
 
-    def _mask(self, new: slice, start: int) -> Tensor:
-        """What is added to attention scores: 0 or the lowest number, (1, 1, new columns, columns from `start`)."""
-        segments, rows = self.segment_of[start : new.stop], self.row_of[start : new.stop]
-        columns = torch.arange(start, new.stop, device=rows.device)
-        own = (rows == SHARED) | (rows == self.row_of[new, None])
-        seen = own & (segments == self.segment_of[new, None]) & (columns <= columns[new.start - start :, None])
-        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=rows.device)
-        return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)[None, None]
+    def _attention_mask(self, new: slice, start: int) -> Tensor:
+        """The mask added to attention scores, 0 or the lowest number, (1, 1, T, S)."""
+        segments, rows = self.segment_of_column[start : new.stop], self.row_of_column[start : new.stop]  # (S,)
+        columns = torch.arange(start, new.stop, device=rows.device)  # (S,)
+        same_row = (rows == SHARED) | (rows == self.row_of_column[new, None])  # (T, S)
+        same_segment = segments == self.segment_of_column[new, None]
+        not_later = columns <= columns[new.start - start :, None]
+        visible = same_row & same_segment & not_later
+        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=rows.device)
+        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[None, None]
 
 
 def _pieces(rows: Sequence[Sequence[int]], batch: Sequence[Segment]) -> Iterator[Piece]:
+    """The shared prefix of each segment, followed by the suffixes of its rows."""
     for index, segment in enumerate(batch):
         if segment.shared:
             yield Piece(index, SHARED, rows[segment.rows[0]][: segment.shared], 0)
@@ -180,17 +218,17 @@ def _pieces(rows: Sequence[Sequence[int]], batch: Sequence[Segment]) -> Iterator
             yield Piece(index, row, rows[row][segment.shared :], segment.shared)
 
 
-def _passes(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
-    """Pieces in order, as many together as `PASS` allows, at least one."""
+def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
+    """Pieces in order, as many together as fit into one pass, at least one."""
     group: list[Piece] = []
     for piece in pieces:
-        if group and sum(len(each.tokens) for each in (*group, piece)) > PASS:
+        if group and sum(len(each.tokens) for each in (*group, piece)) > MAX_TOKENS_PER_FORWARD:
             yield group
             group = []
         group.append(piece)
     yield group
 
 
-def _one_row(pieces: Sequence[Piece]) -> bool:
-    """Whether the pieces are a single row, for which a plain causal pass is right (and faster)."""
+def _is_one_row(pieces: Sequence[Piece]) -> bool:
+    """Whether the pieces form a single row, for which the model's own causal mask is right (and faster)."""
     return len({piece.segment for piece in pieces}) == 1 and len({piece.row for piece in pieces} - {SHARED}) <= 1

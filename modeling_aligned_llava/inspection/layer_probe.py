@@ -1,7 +1,8 @@
-"""Norm and direction of hidden states by layer and modality (paper Figs. 3-5): hooks on any HF VLM's decoder.
+"""Norm and direction of hidden states by layer and modality (paper Figs. 3-5), by hooks on any decoder.
 
-Entry l of `norm` is the mean L2 norm of what enters decoder layer l, the last one what leaves the last layer, before
-the final norm (which `output_hidden_states` would include). Entry l of `cosine` compares what enters and leaves it.
+Entry l of `norm` is the mean L2 norm of the input of decoder layer l; the last entry is that of the last layer's
+output, before the final norm (which `output_hidden_states` would include). Entry l of `cosine` compares input and
+output of layer l.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,21 +14,23 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from modeling_aligned_llava.inspection.model_parts import image_token_id
+
 
 MODALITIES = ("text", "visual")
 
 
 @dataclass
 class LayerProfile:
-    """Running sums over tokens, by layer [L + 1] and modality [2]; fp64, on the model's device until read."""
+    """Running sums over tokens by layer [L + 1] and modality [2], in float64, on the model's device until read."""
 
-    masks: Tensor | None = None  # (2, rows, tokens): where text and visual tokens stand in the current batch
+    masks: Tensor | None = None  # (2, rows, tokens): text and visual tokens of the current batch
     norm_sums: dict[int, Tensor] = field(default_factory=dict)
     cosine_sums: dict[int, Tensor] = field(default_factory=dict)
     counts: Tensor | None = None
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """`{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`; one without tokens is left out."""
+        """Return `{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`, without empty modalities."""
         if self.counts is None:
             return {}
         norms = torch.stack([self.norm_sums[i] for i in sorted(self.norm_sums)]).cpu()  # (L + 1, 2)
@@ -50,7 +53,7 @@ class LayerProfile:
         self._add(self.norm_sums, layer, values)
 
     def add_cosine(self, layer: int, before: Tensor, after: Tensor) -> None:
-        # 1 - cos is as small as 1e-5 in deep layers: less than bfloat16, and nearly float32, resolves
+        # 1 - cos can be 1e-5 in deep layers, which bfloat16 and nearly float32 cannot resolve
         values = torch.cosine_similarity(before.detach().double(), after.detach().double(), dim=-1)
         self._add(self.cosine_sums, layer, values)
 
@@ -62,25 +65,25 @@ class LayerProfile:
 
 @contextmanager
 def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
-    """Collect a profile from every forward pass with `input_ids` inside the `with` block; padding is left out.
+    """Collect a profile from every forward pass with `input_ids` inside the `with` block, without padding.
 
-    Sums only, in constant memory and without waiting for the device. A pass that is recomputed for gradient
-    checkpointing would count twice: probe without gradients.
+    It keeps sums alone: constant memory, and no waiting for the device. Probe without gradients, because a pass
+    recomputed for gradient checkpointing would count twice.
 
     Raises:
         ValueError: the decoder has no list of layers, or the config names no image token.
     """
     layers = getattr(model.get_decoder(), "layers", None)
-    image_token_id = getattr(model.config, "image_token_id", getattr(model.config, "image_token_index", None))
-    if not isinstance(layers, nn.ModuleList) or image_token_id is None:
+    image_token = image_token_id(model.config)
+    if not isinstance(layers, nn.ModuleList) or image_token is None:
         raise ValueError(f"{type(model).__name__} has no decoder layers or no image token id to probe")
     profile = LayerProfile()
 
     def before_model(_, args, kwargs):
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        profile.begin(ids, kwargs.get("attention_mask"), image_token_id)
+        profile.begin(ids, kwargs.get("attention_mask"), image_token)
 
-    def behind_layer(index: int, before: Tensor, after: Tensor) -> None:
+    def after_layer(index: int, before: Tensor, after: Tensor) -> None:
         profile.add_norm(index, before)
         profile.add_cosine(index, before, after)
         if index == len(layers) - 1:
@@ -88,7 +91,7 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
 
     handle = model.register_forward_pre_hook(before_model, with_kwargs=True)
     try:
-        with watch_layers(layers, behind_layer):
+        with watch_layers(layers, after_layer):
             yield profile
     finally:
         handle.remove()
@@ -96,7 +99,7 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
 
 @contextmanager
 def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    """Call `look(layer, before, after)` with what enters and leaves every decoder layer, [rows, tokens, D]."""
+    """Call `look(layer, before, after)` with input and output of every decoder layer, [rows, tokens, D]."""
 
     def hook(index: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         before = args[0] if args else kwargs["hidden_states"]

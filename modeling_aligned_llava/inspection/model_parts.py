@@ -1,32 +1,91 @@
-"""Finds the parts of any HuggingFace vision-language model: embeddings, decoder layers, vision encoder, connector.
+"""The parts of any vision-language model: embeddings, decoder layers, vision encoder, connector, image token.
 
-The lookups are transformers' own (`get_decoder`, `get_encoder`); only the connector has no accessor, and is known by
-the name of its attribute. There is no branch on a model's family.
+The one registry of model families. `align` serves those in `FAMILIES` (paper section 5); the diagnostics also look for
+the connector of unknown families by name. All other parts are found by transformers' own `get_decoder`, `get_encoder`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from modeling_aligned_llava.errors import UserError
 
 
-CONNECTORS = (  # by preference; the shallowest module of the first name that occurs
-    *("multi_modal_projector", "mm_projector", "connector", "modality_projection", "merger", "embed_vision"),
-    *("visual_embeddings_table", "vte", "mlp1", "aligner", "mlp_AR", "vision_projection", "vision_projector"),
-    *("multimodal_projector", "image_projection", "vision_adapter", "visual_projection", "language_projection"),
+class Family(NamedTuple):
+    """Where a family keeps its connector, and what a reader of its norms has to know.
+
+    Args:
+        connector: path below `model.base_model` of the module whose output [..., D] becomes the visual tokens.
+        note: what the family does beyond the reach of a norm on the connector's output; "": nothing.
+    """
+
+    connector: str
+    note: str = ""
+
+
+_NEWLINE = "`image_newline`, a learned vector with a norm of its own, ends each row of an image"
+_SCALED = "text is scaled by sqrt(D) inside the embedding module; `s` is the norm after that scaling"
+_SANDWICH = "the decoder also normalises what each layer adds (sandwich norm)"
+
+# The families that `align` serves, by model type.
+FAMILIES: dict[str, Family] = {
+    "llava": Family("multi_modal_projector"),
+    "llava_next": Family("multi_modal_projector", _NEWLINE),
+    "llava_onevision": Family(
+        "multi_modal_projector",
+        f"{_NEWLINE}; videos, and images above the `anyres_max` limit, are resampled after the norm: "
+        "an average of tokens is shorter than the tokens",
+    ),
+    "qwen2_vl": Family("visual.merger"),
+    "qwen2_5_vl": Family("visual.merger"),
+    "qwen3_vl": Family(
+        "visual.merger",
+        "DeepStack adds the features of further mergers after the first decoder layers, at whatever norm they have",
+    ),
+    "internvl": Family("multi_modal_projector"),
+    "idefics3": Family("connector"),
+    "smolvlm": Family("connector"),
+    "paligemma": Family("multi_modal_projector", _SCALED),
+    "gemma3": Family("multi_modal_projector", f"{_SCALED}; {_SANDWICH}"),
+    "glm4v": Family("visual.merger", _SANDWICH),
+    "mistral3": Family("multi_modal_projector"),
+    "ovis2": Family(
+        "visual_embeddings_table",
+        "the indicator tokens around an image are rows of the same table: they are aligned too",
+    ),
+}
+
+_CROSS_ATTENTION = "its images enter by cross-attention: no visual token stands among the text"
+_IMAGE_VOCABULARY = "its images are tokens of the text vocabulary: there is no connector, and no second norm"
+
+# The model types that `align` cannot serve, and why; any other model type is unknown rather than impossible.
+REFUSED: dict[str, str] = {
+    "aligned_llava": "it has the norm inside; choose the method at assembly or in from_pretrained",
+    "mllama": _CROSS_ATTENTION,
+    "idefics": _CROSS_ATTENTION,
+    "molmo2": "its visual features are added to text embeddings: the connector's norm does not set that of the sum",
+    "chameleon": _IMAGE_VOCABULARY,
+    "emu3": _IMAGE_VOCABULARY,
+    "fuyu": "it has no vision tower and no connector: pixels are embedded by one linear layer",
+}
+
+# Names of connectors in further families, by preference; used where the model type is not in FAMILIES.
+_OTHER_CONNECTORS = (
+    *("mm_projector", "modality_projection", "embed_vision", "vte", "mlp1", "aligner", "mlp_AR", "vision_projection"),
+    *("vision_projector", "multimodal_projector", "image_projection", "vision_adapter", "visual_projection"),
+    "language_projection",
 )
-IMAGE_TOKENS = (
+_IMAGE_TOKENS = (
     *("image_token_id", "image_token_index", "image_patch_id", "media_placeholder_token_id"),
     *("image_context_token_id", "img_context_token_id"),
 )
-VISION_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower", "visual_tokenizer")
+_VISION_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", "image_tower", "visual_tokenizer")
 
 
 @dataclass(frozen=True)
-class Anatomy:
-    """Modules of a model, and the id that stands for a visual token (None: the model has none)."""
+class ModelParts:
+    """Modules of a model, their paths by part, and the id of the image token (None: the model has none)."""
 
     embedding: nn.Module
     decoder: nn.Module
@@ -37,8 +96,11 @@ class Anatomy:
     names: dict[str, str]
 
 
-def anatomy(model: Any, connector: str | None = None) -> Anatomy:
-    """The parts of `model`; `connector` names the connector's module where its name is unknown here.
+def model_parts(model: Any, connector: str | None = None) -> ModelParts:
+    """Find the parts of `model`.
+
+    Args:
+        connector: path of the connector's module in `model`, for families that are not known here.
 
     Raises:
         UserError: the model has no vision encoder and connector, or no list of decoder layers.
@@ -47,15 +109,15 @@ def anatomy(model: Any, connector: str | None = None) -> Anatomy:
     kind = type(model).__name__
     decoder = model.get_decoder()
     embedding = model.get_input_embeddings()
-    vision = _vision(model, modules, embedding)
-    outside = {id(each) for each in vision.modules()} if vision is not None else set()
+    vision = _vision_encoder(model, modules, embedding)
+    in_vision = {id(each) for each in vision.modules()} if vision is not None else set()
     layers = getattr(decoder, "layers", None)
     if not isinstance(layers, nn.ModuleList):
-        layers = _longest_list(decoder, outside)
+        layers = _longest_list(decoder, in_vision)
     if layers is None:
-        raise UserError(f"{kind} has no list of decoder layers to look at")
-    decoding = {id(each) for each in layers.modules()}
-    found = _connector(modules, decoding, connector)
+        raise UserError(f"{kind} has no list of decoder layers")
+    in_layers = {id(each) for each in layers.modules()}
+    found = _connector(model, modules, in_layers, connector)
     if found is None and vision is None:
         raise UserError(f"{kind} is a text-only model: it has no vision encoder, so there are no visual tokens")
     if found is None:
@@ -63,41 +125,47 @@ def anatomy(model: Any, connector: str | None = None) -> Anatomy:
     paths = {id(module): path for path, module in modules.items()}
     parts = {"embedding": embedding, "layers": layers, "vision": vision, "connector": found}
     names = {part: paths[id(module)] for part, module in parts.items() if module is not None}
-    return Anatomy(embedding, decoder, layers, vision, found, image_token_id(model.config), names)
+    return ModelParts(embedding, decoder, layers, vision, found, image_token_id(model.config), names)
 
 
 def image_token_id(config: Any) -> int | None:
-    """The id of the image token in a config, whatever the field is called; None without one."""
-    values = (getattr(config, name, None) for name in IMAGE_TOKENS)
+    """Return the id of the image token in a config, whatever the field is called; None without one."""
+    values = (getattr(config, name, None) for name in _IMAGE_TOKENS)
     return next((value for value in values if isinstance(value, int)), None)
 
 
-def _vision(model: Any, modules: dict[str, nn.Module], embedding: nn.Module) -> nn.Module | None:
-    """The image encoder; the accessor answers with the model itself where there is none."""
+def _vision_encoder(model: Any, modules: dict[str, nn.Module], embedding: nn.Module) -> nn.Module | None:
+    """The image encoder. `get_encoder` returns the model itself where there is none."""
     found = model.get_encoder(modality="image")
     if any(each is embedding for each in found.modules()):
-        paths = (path for name in VISION_ENCODERS for path in modules if path.rpartition(".")[2] == name)
+        paths = (path for name in _VISION_ENCODERS for path in modules if path.rpartition(".")[2] == name)
         return modules[first] if (first := next(paths, None)) else None
     return found
 
 
-def _connector(modules: dict[str, nn.Module], decoding: set[int], name: str | None) -> nn.Module | None:
-    if name is not None:
-        if name not in modules:
-            raise UserError(f"--connector: the model has no module {name}")
-        return modules[name]
-    for leaf in CONNECTORS:
-        for path, module in modules.items():
-            if path.rpartition(".")[2] == leaf and id(module) not in decoding:
+def _connector(model: Any, modules: dict[str, nn.Module], in_layers: set[int], path: str | None) -> nn.Module | None:
+    """The module at `path`; else that of the model's family; else the shallowest with the name of any connector."""
+    if path is not None:
+        if path not in modules:
+            raise UserError(f"--connector: the model has no module {path}")
+        return modules[path]
+    own = FAMILIES.get(model.config.model_type)
+    others = (family.connector.rpartition(".")[2] for family in FAMILIES.values())
+    for name in ([own.connector] if own else []) + [*dict.fromkeys(others), *_OTHER_CONNECTORS]:
+        for found, module in modules.items():
+            if f".{found}".endswith(f".{name}") and id(module) not in in_layers:
                 return module
     return None
 
 
-def _longest_list(root: nn.Module, outside: set[int]) -> nn.ModuleList | None:
-    """The longest list of modules with parts of their own, wherever the blocks of the decoder are kept."""
+def _longest_list(root: nn.Module, excluded: set[int]) -> nn.ModuleList | None:
+    """The longest list of modules that have children, wherever the decoder keeps its blocks."""
     lists = (
         each
         for each in root.modules()
-        if isinstance(each, nn.ModuleList) and len(each) and id(each) not in outside and any(each[0].children())
+        if isinstance(each, nn.ModuleList) and len(each) and id(each) not in excluded and any(each[0].children())
     )
     return max(lists, key=len, default=None)
+
+
+__all__ = ["FAMILIES", "REFUSED", "Family", "ModelParts", "image_token_id", "model_parts"]

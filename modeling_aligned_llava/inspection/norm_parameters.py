@@ -1,41 +1,72 @@
-"""`norm_parameters.json`: the gain and bias of the trained norm, the numbers of the paper's Table 5."""
+"""Gain and bias of the alignment norm, in numbers (paper Table 5).
 
+`effective_parameters` and `statistics` compute them; `norm_parameters.json` of a training run and the diagnostics'
+`parameters` command choose which they show.
+"""
+
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
+
+
+@torch.no_grad()
+def effective_parameters(norm: GlobalWeightCompensatedLayerNorm) -> tuple[Tensor, Tensor | None]:
+    """Return gain [D] and bias [D] (None: the norm has none) as they act, times the constant scale, in float64.
+
+    Shards of FSDP2 are gathered; under ZeRO-3 the caller gathers the parameters first.
+    """
+    if norm.weight is None:
+        gain = torch.full((norm.dim,), norm.gain_init * norm.scale, dtype=torch.float64)
+    else:
+        gain = _whole(norm.weight).expand(norm.dim) * norm.scale
+    return gain, None if norm.bias is None else _whole(norm.bias) * norm.scale
+
+
+def statistics(values: Tensor) -> dict[str, float]:
+    """Return norm, spread and extremes of gain or bias [D]; `var_abs` and `std_abs` are those of the magnitudes."""
+    size = values.abs()
+    return {
+        "l2": values.norm().item(),
+        "mean_abs": size.mean().item(),
+        "var_abs": size.var().item(),
+        "std_abs": size.std().item(),
+        "standard_error": size.std().item() / math.sqrt(len(values)),
+        "std": values.std().item(),
+        "min": values.min().item(),
+        "negative": float((values < 0).sum()),
+        "rms": values.square().mean().sqrt().item(),
+    }
 
 
 def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, Any]:
-    """Statistics of the effective gain and bias (for `norm-relative` times the constant scale); None: there is none.
+    """Return the content of a training run's `norm_parameters.json`; gain and bias are None where there is none."""
+    config, norm = model.config, model.model.multi_modal_projector.norm
+    gain, bias = (None, None) if norm is None else effective_parameters(norm)
+    return {
+        "method": config.method,
+        "text_norm": config.text_norm,
+        "target_scale": config.target_scale,
+        "gain": None if gain is None else _recorded(gain),
+        "bias": None if bias is None else _recorded(bias),
+    }
 
-    `std` of the gain is over its elements, `mean_abs_std` that of their absolute values (Table 5's brackets).
-    """
-    config = model.config
-    norm = model.model.multi_modal_projector.norm
-    record = {"method": config.method, "text_norm": config.text_norm, "target_scale": config.target_scale}
-    if norm is None:
-        return {**record, "gain": None, "bias": None}
-    with maybe_gather_lm_head_ctx(*norm.parameters()):  # any parameters: TRL has it for ZeRO-3
-        gain = torch.tensor(norm.gain_init).double() if norm.weight is None else _whole(norm.weight)
-        bias = None if norm.bias is None else _statistics(_whole(norm.bias) * norm.scale)
-    return {**record, "gain": _statistics(gain.expand(norm.dim) * norm.scale), "bias": bias}
+
+def _recorded(values: Tensor) -> dict[str, float]:
+    found = statistics(values)
+    return {
+        "l2": found["l2"],
+        "mean_abs": found["mean_abs"],
+        "mean_abs_std": found["std_abs"],
+        "std": found["std"],
+    }
 
 
 def _whole(parameter: Tensor) -> Tensor:
-    """The full parameter [D] in float64, also where FSDP2 shards it."""
     tensor = parameter.detach()
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).double().cpu()
-
-
-def _statistics(values: Tensor) -> dict[str, float]:
-    return {
-        "l2": values.norm().item(),
-        "mean_abs": values.abs().mean().item(),
-        "mean_abs_std": values.abs().std().item(),
-        "std": values.std().item(),
-    }

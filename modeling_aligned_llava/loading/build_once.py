@@ -1,7 +1,7 @@
-"""Folders and files that several processes may want at the same moment: one makes them, the others wait for it.
+"""Folders and files that several processes may need at the same moment: one creates them, the others wait.
 
-A lock is a file beside what it guards, `.NAME.lock`, which stays; the system lets go of it however its process ends.
-What is being made has a hidden name of its own, unique across hosts and containers, and is renamed when it is whole.
+A lock is a file next to what it guards, `.NAME.lock`, which stays; the system releases it however its process ends.
+Unfinished work has a hidden name, unique across hosts and containers, and is renamed once it is complete.
 """
 
 import glob
@@ -19,16 +19,16 @@ from modeling_aligned_llava.errors import UserError
 
 
 def lock_for(path: Path) -> FileLock:
-    """The lock of a file or folder, there or not; `with lock_for(path):` waits for it."""
+    """The lock of a file or folder, which need not exist; `with lock_for(path):` waits for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return FileLock(path.with_name(f".{path.name}.lock"))
 
 
 def build_once(folder: Path, build: Callable[[Path], object]) -> bool:
-    """Make `folder` unless it is there; of several processes that ask at the same moment, one builds.
+    """Create `folder` unless it exists; if several processes call this at the same moment, one of them builds.
 
     Args:
-        folder: appears whole or not at all.
+        folder: appears complete or not at all.
         build: fills the empty folder that it is given.
 
     Returns:
@@ -40,7 +40,7 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> bool:
         if folder.exists():
             return False
         for dead in folder.parent.glob(f".{glob.escape(folder.name)}.{socket.gethostname()}-*.unfinished"):
-            shutil.rmtree(dead, ignore_errors=True)  # on this host nobody else builds: the lock is ours
+            shutil.rmtree(dead, ignore_errors=True)  # nobody else on this host builds: we hold the lock
         unfinished = _unfinished(folder)
         unfinished.mkdir()
         try:
@@ -50,7 +50,7 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> bool:
             except OSError:
                 if not folder.exists():
                     raise
-                return False  # made on another host, to which locks on this file system do not reach
+                return False  # built by another host that does not share this file system's locks
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     return True
@@ -58,7 +58,7 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> bool:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a path to write; at the end it takes the place of `file`, which is whole at every moment."""
+    """Yield a path to write to; at the end it replaces `file`, which is complete at every moment."""
     file.parent.mkdir(parents=True, exist_ok=True)
     unfinished = _unfinished(file)
     try:
@@ -70,7 +70,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 @contextmanager
 def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock of `path` without waiting for it.
+    """Hold the lock of `path`, without waiting for it.
 
     Raises:
         UserError: another process holds it; `refusal` is the message.

@@ -1,36 +1,107 @@
-"""Loads checkpoints strictly: a missing or misshapen weight is an error, never a random tensor."""
+"""Reads the parts of a checkpoint; the only place that calls `from_pretrained` for weights.
 
+transformers fills a missing tensor with random numbers and only prints a report; `load_strict` raises an error.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
+from transformers.utils import logging
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.hub_folder import is_hub_id
+from modeling_aligned_llava.loading.remote_code import copy_remote_code
+
+
+# The tensors of our norm, in AlignedLlava and in other families: leaving one unread changes the model.
+NORM_TENSORS = r".*\b(multi_modal_projector\.norm|alignment_norm)\..*"
 
 
 def check_source(source: str | Path, what: str) -> None:
-    """A Hub id is `owner/name`; everything else has to be a folder.
+    """Check that `source` is a folder or a Hub id (`owner/name`).
 
     Raises:
-        UserError: there is no such folder.
+        UserError: it is neither.
     """
-    is_hub_id = isinstance(source, str) and source.count("/") == 1 and not source.startswith((".", "/", "~"))
-    if not is_hub_id and not Path(source).is_dir():
+    if not Path(source).is_dir() and not (isinstance(source, str) and is_hub_id(source)):
         raise UserError(f"{what}: there is no folder {source}")
 
 
-def load_part(auto_class: Any, source: str | Path, what: str, **kwargs: Any) -> Any:
-    """`auto_class.from_pretrained(source)`, with one line instead of a traceback for an unusable folder."""
+def local_folder(source: str) -> str:
+    """Return the folder of a checkpoint, downloaded if `source` is a Hub id."""
+    return source if Path(source).is_dir() else snapshot_download(source)
+
+
+def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any) -> Any:
+    """Call `auto_class.from_pretrained(source)` for a config, tokenizer or processor; weights need `load_strict`.
+
+    Args:
+        what: names the part in the error message.
+
+    Raises:
+        UserError: the part cannot be loaded.
+    """
     try:
+        if kwargs.get("trust_remote_code"):
+            copy_remote_code(str(source))
         return auto_class.from_pretrained(source, **kwargs)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"{what}: cannot load {source}: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
+
+
+def load_strict(
+    auto_class: Any,
+    source: str | Path,
+    what: str = "",
+    *,
+    unused: str | None = None,
+    optional: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Load a model, in evaluation mode, whose tensors all come from the checkpoint.
+
+    Args:
+        auto_class: a model class or an Auto class.
+        source: folder or Hub id.
+        what: names the part in error messages.
+        unused: pattern of the tensors that the model leaves unread on purpose (dropped layers, a head); any other
+            unexpected tensor is then an error. None: transformers reports unexpected tensors, and only those of an
+            alignment norm are an error.
+        optional: pattern of the tensors that may be missing because nothing reads them.
+        **kwargs: as for `from_pretrained`.
+
+    Raises:
+        UserError: the model cannot be loaded, or a tensor is missing, has another shape or would be left unread.
+    """
+    with _without_report() if unused is not None else nullcontext():
+        model, info = load_part(
+            auto_class, source, what, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+        )
+    missing = sorted(name for name in info["missing_keys"] if optional is None or not re.fullmatch(optional, name))
+    if missing:
+        raise UserError(f"{_prefix(what)}{source} lacks {_tensors(missing)}; copy the weights again")
+    for name, found, expected in sorted(info["mismatched_keys"]):
+        raise UserError(
+            f"{_prefix(what)}{source}: {name} has shape {list(found)}, its configuration says {list(expected)}"
+        )
+    unread = sorted(
+        name
+        for name in info["unexpected_keys"]
+        if (re.fullmatch(NORM_TENSORS, name) if unused is None else not re.fullmatch(unused, name))
+    )
+    if unread:
+        raise UserError(f"{_prefix(what)}{source} holds {_tensors(unread)}, which its configuration does not describe")
+    return model
 
 
 def end_tokens(*sources: Any) -> list[int]:
-    """Every end-of-sequence id that configs and tokenizers name, as an id, a list of ids or not at all."""
+    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all."""
     ids: set[int] = set()
     for source in sources:
         named = getattr(source, "eos_token_id", None)
@@ -38,35 +109,21 @@ def end_tokens(*sources: Any) -> list[int]:
     return sorted(ids)
 
 
-def local_folder(source: str) -> str:
-    """The folder of a checkpoint, downloaded if `source` is a Hub id."""
-    return source if Path(source).is_dir() else snapshot_download(source)
+def _prefix(what: str) -> str:
+    return f"{what}: " if what else ""
 
 
-def load_complete(
-    auto_class: Any, folder: str, dtype: str | torch.dtype, trust_remote_code: bool = False, **kwargs: Any
-) -> Any:
-    """`auto_class.from_pretrained`, in evaluation mode, that never fills a hole with random weights.
+def _tensors(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"the tensor{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
 
-    Raises:
-        UserError: the folder cannot be loaded, or weights of the model are missing in it or of another shape
-            (transformers only prints a report and goes on).
-    """
+
+@contextmanager
+def _without_report() -> Iterator[None]:
+    """Silence transformers' loading report, which lists every tensor left unread."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
-        model, info = auto_class.from_pretrained(
-            folder,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,
-            **kwargs,
-        )
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise UserError(f"{folder} lacks {len(missing)} weights of its model, the first is {missing[0]}")
-    if info["mismatched_keys"]:
-        name, found, wanted = sorted(info["mismatched_keys"])[0]
-        raise UserError(f"{folder}: {name} has shape {list(found)}, its configuration says {list(wanted)}")
-    return model.eval()
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

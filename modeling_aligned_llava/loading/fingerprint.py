@@ -1,4 +1,4 @@
-"""sha256 digests of checkpoints, files and texts: what a result was computed from."""
+"""sha256 digests of checkpoints, files and texts, which record what a result was computed from."""
 
 import hashlib
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ CHECKPOINT_FILES = (
 
 
 def hash_files(paths: Iterable[Path], root: Path) -> str:
-    """sha256 over the names (relative to `root`) and contents of `paths`, in sorted order."""
+    """Return the sha256 over names (relative to `root`) and contents of `paths`, in sorted order."""
     digest = hashlib.sha256()
     for path in sorted(set(paths)):
         digest.update(f"{path.relative_to(root).as_posix()}\0{path.stat().st_size}\0".encode())
@@ -31,14 +31,13 @@ def hash_files(paths: Iterable[Path], root: Path) -> str:
 
 
 def hash_checkpoint(folder: str | Path) -> str:
-    """sha256 of all in a checkpoint folder that can change an answer: weights, configuration, tokenizer, template.
-
-    Logs of the training that lie beside the weights do not count.
+    """Return the sha256 of everything in a checkpoint folder that can change an answer: weights, configuration,
+    code, tokenizer and chat template, but not the training's logs.
     """
     root = Path(folder)
     return hash_files((path for pattern in CHECKPOINT_FILES for path in root.glob(pattern) if path.is_file()), root)
 
 
 def hash_text(text: str) -> str:
-    """sha256 of a string."""
+    """Return the sha256 of a string."""
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Code that a checkpoint brings along, copied to where transformers imports it from by one process at a time."""
+"""Copies the code of a checkpoint to where transformers imports it from, one process at a time."""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Tokenizers as they were saved, whatever model they lie beside."""
+"""Load the saved tokenizer, whatever the model type."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,10 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 
 class SavedTokenizer:
-    """`AutoTokenizer` that believes tokenizer.json.
+    """`AutoTokenizer` that follows tokenizer.json.
 
-    AutoTokenizer goes by the model type and gives, for instance, every Qwen2 model Qwen's own text splitting, even
-    when tokenizer.json says otherwise.
+    AutoTokenizer follows the model type instead: every Qwen2 model, for example, gets Qwen's own text splitting, even
+    if tokenizer.json specifies another.
     """
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""The demo in a browser: two models answer an upload; what is no picture, or too large a one, is refused kindly."""
+"""The demo in a browser: two models answer an upload; a file that is not an image, or too large, is refused."""
 
 import os
 import re
@@ -19,14 +19,14 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 pytest.importorskip("gradio", reason="gradio is not installed (extra `demo`)")
 pytestmark = pytest.mark.slow
 
-ARMS = ("one", "two")
+MODELS = ("one", "two")
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """The demo as a process of its own, with two tiny random models that answer at length."""
     folder = tmp_path_factory.mktemp("demo")
-    models = [f"{arm}={write_llava(folder / arm, seed)}" for seed, arm in enumerate(ARMS)]
+    models = [f"{name}={write_llava(folder / name, seed)}" for seed, name in enumerate(MODELS)]
     examples = folder / "examples"
     examples.mkdir()
     Image.new("RGB", (96, 96), "red").save(examples / "red.png")
@@ -56,7 +56,7 @@ def upload(page, path: Path) -> None:
     page.locator("#upload input[type=file]").set_input_files(path)
 
 
-def picture(path: Path, colour: str = "blue") -> Path:
+def write_image(path: Path, colour: str = "blue") -> Path:
     image = Image.new("RGB", (120, 80), "white")
     image.paste(colour, (10, 10, 50, 50))
     image.save(path)
@@ -75,23 +75,23 @@ def ask(page, question: str) -> None:
 
 
 def assert_answered(page) -> None:
-    for number in range(len(ARMS)):
+    for number in range(len(MODELS)):
         playwright.expect(page.locator(f"#answer-{number} textarea")).not_to_have_value("", timeout=60_000)
         playwright.expect(page.locator(f"#overlay-{number} img")).to_be_visible(timeout=60_000)
         playwright.expect(page.locator(f"#overlay-{number} figcaption")).to_contain_text(
-            "of the attention is on the picture"
+            "of the attention is on the image"
         )
     playwright.expect(page.locator("#norms img")).to_be_visible(timeout=60_000)
 
 
 def test_two_models_answer_an_upload_and_each_word_has_its_overlay(opened, tmp_path):
-    upload(opened, picture(tmp_path / "blue.png"))
-    playwright.expect(opened.locator("#picture img")).to_be_visible()
+    upload(opened, write_image(tmp_path / "blue.png"))
+    playwright.expect(opened.locator("#image img")).to_be_visible()
     ask(opened, "Describe the image.")
     assert_answered(opened)
     assert serious_violations(opened) == []
     rows = opened.locator("#norms table tr")
-    assert [row.split()[0] for row in rows.all_inner_texts()] == ["model", *ARMS]
+    assert [row.split()[0] for row in rows.all_inner_texts()] == ["model", *MODELS]
     words = opened.locator("#words-0 input[type=radio]")
     assert words.count() > 1
     before = opened.locator("#overlay-0 img").get_attribute("src")
@@ -99,35 +99,35 @@ def test_two_models_answer_an_upload_and_each_word_has_its_overlay(opened, tmp_p
     playwright.expect(opened.locator("#overlay-0 img")).not_to_have_attribute("src", before)
 
 
-def test_what_cannot_be_used_is_said_and_the_next_picture_is_answered(opened, demo, tmp_path):
+def test_a_bad_upload_is_refused_and_the_next_image_is_answered(opened, demo, tmp_path):
     def refused(path: Path, message: str) -> None:
         upload(opened, path)
         toast = opened.get_by_test_id("toast-body").filter(has_text=message)
         playwright.expect(toast).to_be_visible(timeout=30_000)
         assert str(Path("/tmp")) not in toast.inner_text()  # noqa: S108  no path of this machine
         toast.get_by_test_id("toast-close").click()
-        playwright.expect(opened.locator("#picture img")).to_have_count(0)
+        playwright.expect(opened.locator("#image img")).to_have_count(0)
 
     opened.locator("#ask").click()
-    toast = opened.get_by_test_id("toast-body").filter(has_text="Upload a picture, or pick one")
+    toast = opened.get_by_test_id("toast-body").filter(has_text="Upload or choose an image first")
     playwright.expect(toast).to_be_visible()
     toast.get_by_test_id("toast-close").click()
-    (tmp_path / "letter.txt").write_text("Dear reader, I am no picture.")
+    (tmp_path / "letter.txt").write_text("Dear reader, I am not an image.")
     refused(tmp_path / "letter.txt", "Invalid file type")
-    (tmp_path / "letter.png").write_text("Dear reader, I am no picture.")
-    refused(tmp_path / "letter.png", "The picture cannot be read as an image")
+    (tmp_path / "letter.png").write_text("Dear reader, I am not an image.")
+    refused(tmp_path / "letter.png", "The image cannot be read as an image")
     Image.new("1", (20_000, 20_000)).save(tmp_path / "large.png")
     before = most_memory(demo[0])
-    refused(tmp_path / "large.png", "The picture has far more than 100000000 pixels")
+    refused(tmp_path / "large.png", "The image has far more than 100000000 pixels")
     assert most_memory(demo[0]) - before < 200_000_000  # decoded to RGB it would be 1.2 GB
-    upload(opened, picture(tmp_path / "good.png", "green"))
-    playwright.expect(opened.locator("#picture img")).to_be_visible()
+    upload(opened, write_image(tmp_path / "good.png", "green"))
+    playwright.expect(opened.locator("#image img")).to_be_visible()
     ask(opened, "What colour is the square?")
     assert_answered(opened)
 
 
-def test_a_picture_can_be_picked(opened):
+def test_an_example_can_be_chosen(opened):
     opened.locator("#examples .thumbnail-item").first.click()
-    playwright.expect(opened.locator("#picture img")).to_be_visible()
+    playwright.expect(opened.locator("#image img")).to_be_visible()
     ask(opened, "What colour is the image?")
     assert_answered(opened)

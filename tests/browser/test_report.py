@@ -1,10 +1,10 @@
-"""The report in a browser: sorting, filters, overlays, what is behind a number; no request, nothing that axe minds."""
+"""The report in a browser: sorting, filters, overlays, details; no request, no serious accessibility violation."""
 
 import pytest
 
 from eval.report.finished_run import FinishedRun
-from eval.report.page import __main__ as report_page
-from eval.report.page import measurements as looks
+from eval.report.page import measurements
+from eval.report.page import report as report_page
 from tests import benchmark_stand_in as stand_in
 from tests.browser.conftest import DESKTOP, serious_violations
 from tests.eval.report.stand_in import write_run
@@ -17,12 +17,12 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """The page of a run with two measured arms, a bare language model and a failed task."""
+    """The page of a run with two measured models, a bare language model and a failed task."""
     root = tmp_path_factory.mktemp("report")
     checkpoint = stand_in.write_llava(root / "tiny")
-    folder = write_run(root / "run", checkpoint, arms=("baseline", "norm", "lm"), lm="ValueError: no answer")
+    folder = write_run(root / "run", checkpoint, names=("baseline", "norm", "lm"), lm="ValueError: no answer")
     run = FinishedRun.read(folder)
-    measured = looks.measure(run)
+    measured = measurements.measure(run)
     measured["lm"] = {"error": "a text-only model"}
     path = folder / "report.html"
     path.write_text(report_page.report(run, measured), encoding="utf-8")
@@ -50,7 +50,7 @@ def test_tables_sort_by_number_and_by_name_and_say_so(page, report):
         pope.click()
         assert column(page, "measured", 1)[-1] == "lm"  # it has no number
     assert head.get_attribute("aria-sort") == "none"
-    page.locator("table:has(#measured-caption) th").get_by_role("button", name="arm").click()
+    page.locator("table:has(#measured-caption) th").get_by_role("button", name="model").click()
     assert column(page, "measured", 1) == ["baseline", "lm", "norm"]
 
 
@@ -88,18 +88,18 @@ def test_filters_narrow_the_questions_and_tell_how_many(page, report):
         more.click()
         assert shown.count() == min(before + 20, everything)
     assert shown.count() == everything
-    page.get_by_label("only where arms disagree").check()
+    page.get_by_label("only where models disagree").check()
     assert 0 < shown.count() < everything and count.inner_text() == f"{shown.count()} of {everything} questions"
     assert all("✓" in text and "✗" in text for text in shown.all_inner_texts())
-    page.get_by_label("only where arms disagree").uncheck()
+    page.get_by_label("only where models disagree").uncheck()
     page.get_by_label("Benchmark", exact=True).select_option("POPE")
     page.get_by_label("Answer", exact=True).select_option("wrong")
-    page.get_by_label("Arm", exact=True).select_option("norm")
+    page.get_by_label("Model", exact=True).select_option("norm")
     texts = shown.all_inner_texts()
     assert texts and all(text.startswith("POPE") for text in texts)
-    wrong = page.locator('.example:visible .answer[data-arm="norm"][data-result="wrong"]')
+    wrong = page.locator('.example:visible .answer[data-model="norm"][data-result="wrong"]')
     assert wrong.count() == len(texts)
-    page.get_by_label("Arm", exact=True).select_option("lm")  # which sees no pictures
+    page.get_by_label("Model", exact=True).select_option("lm")  # which sees no images
     assert shown.count() == 0 and count.inner_text() == f"0 of {everything} questions"
 
 
@@ -107,14 +107,14 @@ def test_overlays_lie_on_their_pictures_and_change_with_the_layer(page, report):
     page.goto(report)
     first = page.locator(".overlay").first
     shade = first.locator(".shade:visible")
-    assert shade.count() == 1 and shade.bounding_box() == first.locator(".picture").bounding_box()
+    assert shade.count() == 1 and shade.bounding_box() == first.locator(".image").bounding_box()
     assert first.locator("rect").is_visible()
     assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
     mean, words = shade.get_attribute("src"), first.inner_text()
     page.get_by_label("Layer", exact=True).select_option("1")
     assert shade.count() == 1 and shade.get_attribute("src") != mean and first.inner_text() != words
     page.get_by_label("show attention").uncheck()
-    assert shade.count() == 0 and first.locator(".picture").is_visible()
+    assert shade.count() == 0 and first.locator(".image").is_visible()
 
 
 def test_the_keyboard_reaches_the_content_and_scrolls_tables(page, report):

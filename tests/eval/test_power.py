@@ -13,7 +13,7 @@ from eval.data.benchmarks import BY_KEY
 from modeling_aligned_llava.errors import UserError
 
 
-def test_the_smallest_difference_is_found_in_80_percent_of_repetitions():
+def test_the_smallest_difference_is_detected_in_80_percent_of_repetitions():
     random = np.random.default_rng(0)
     error = 0.7
     found = power.detectable(error) + error * random.standard_normal(20_000)
@@ -42,10 +42,10 @@ def run_command(monkeypatch, *arguments):
 
 def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
     random = np.random.default_rng(1)
-    for arm, right in (("baseline", 0.5), ("norm-gwc", 0.6), ("baseline-seed7", 0.5), ("norm-gwc-seed7", 0.7)):
+    for name, right in (("baseline", 0.5), ("norm-gwc", 0.6), ("baseline-seed7", 0.5), ("norm-gwc-seed7", 0.7)):
         ids = [str(i) for i in range(400)]
         items = {"id": ids, "correct": list(map(float, random.random(400) < right)), "stratum": [""] * 400}
-        folder = tmp_path / "harness" / arm / "pope"
+        folder = tmp_path / "harness" / name / "pope"
         folder.mkdir(parents=True)
         result = {"status": "ok", "items": items | {"cluster": ids}}
         (folder / "result.json").write_text(json.dumps(result))
@@ -55,7 +55,7 @@ def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     run_command(monkeypatch, "--run", tmp_path)
     assert "POPE" in capsys.readouterr().out
-    with pytest.raises(UserError, match="holds no results"):
+    with pytest.raises(UserError, match="has no results"):
         run_command(monkeypatch, "--run", tmp_path, "--method", "norm")
     with pytest.raises(UserError, match="between 0 and 1"):
         run_command(monkeypatch, "--assume", 2)

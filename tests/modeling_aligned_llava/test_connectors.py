@@ -11,8 +11,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
 
 from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
-from modeling_aligned_llava.connectors import FAMILIES, NORM, REFUSED
+from modeling_aligned_llava.connectors import NORM
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import FAMILIES, REFUSED, model_parts
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE, START, TEXT, WIDTH, pixels, tiny
@@ -170,9 +171,9 @@ def test_norms_of_every_form_are_saved_and_loaded(method, tmp_path):
     torch.testing.assert_close(tokens.norm(dim=-1), torch.full((len(tokens),), target), rtol=0.01, atol=0)
 
 
-def test_arms_that_only_assembly_can_make_are_refused():
+def test_methods_that_only_assembly_can_make_are_refused():
     for method, message in (
-        ("projector-rescaled", "a rescaled projector is made by modeling_aligned_llava.assembly"),
+        ("projector-rescaled", "a rescaled projector is made by python -m modeling_aligned_llava.assembly"),
         ("norm-geomean", "this target needs visual_norm"),
     ):
         with pytest.raises(UserError, match=message) as error:
@@ -293,7 +294,7 @@ def test_a_wrong_model_or_field_gives_one_line_and_changes_nothing():
     align(model)
     one_line("this llava model is aligned already", align, model)
     meta = tiny("llava")[0].to("meta")
-    one_line("embeddings are not in memory; give text_norm", align, meta)
+    one_line("embeddings are not in memory; pass text_norm", align, meta)
     one_line("weights of the connector are not in memory", align, meta, text_norm=1.0)
     empty, _ = tiny("llava")
     torch.nn.init.zeros_(empty.get_input_embeddings().weight)
@@ -319,8 +320,19 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
     one_line("LlavaForTelepathy", load_aligned, tmp_path / "aligned")
 
 
-def test_the_tables_of_the_page_are_those_of_the_code():
+@every_family
+def test_the_diagnostics_find_the_connector_that_is_aligned(name):
+    model, _ = tiny(name)
+    parts = model_parts(model)
+    assert parts.connector is model.base_model.get_submodule(FAMILIES[name].connector)
+    assert parts.image_token_id == IMAGE
+
+
+def test_the_page_shows_every_family_and_every_reason(capsys):
     page = (REPOSITORY / "docs" / "connectors.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| [^|]+ \| `(\w+)` \| `([\w.]+)` \| (.*) \|$", page, re.MULTILINE)
-    assert rows == [(name, *family) for name, family in FAMILIES.items()]
-    assert re.findall(r"^\| `(\w+)` \| (.*) \|$", page, re.MULTILINE) == list(REFUSED.items())
+    (block,) = re.findall(r"```python\n(from modeling_aligned_llava.inspection.*?)```", page, re.DOTALL)
+    exec(block)  # noqa: S102
+    shown = capsys.readouterr().out
+    for name, family in FAMILIES.items():
+        assert name in shown and family.connector in shown and family.note in shown
+    assert all(name in shown and reason in shown for name, reason in REFUSED.items())

@@ -1,5 +1,6 @@
-"""Sources of conversations: JSON or JSON lines with an image folder, parquet or Hub datasets with embedded images, and
-weighted mixtures of these. Each becomes a memory-mapped table of raw rows, so memory use stays constant.
+"""Sources of conversations: JSON with an image folder, parquet or Hub datasets with embedded images, and mixtures.
+
+Each becomes a memory-mapped table of raw rows, so memory use stays constant.
 """
 
 import hashlib

@@ -14,7 +14,7 @@ from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
 from eval.diagnostics.measure.vocabulary import check_vocabulary, vocabulary
 from eval.diagnostics.output.result_tables import show_vocabulary
 from eval.run.files import write_json
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code)
-    parts = anatomy(model, arguments.connector)
+    parts = model_parts(model, arguments.connector)
     check_vocabulary(parts, arguments.model)
     special = special_ids(processor)
     with readable_images(arguments) as sample:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eval.diagnostics.hooks.token_masks import Masks, find_tokens
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import Anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
 CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
@@ -18,7 +18,7 @@ OnDecoderInput = Callable[[Tensor, Masks], Tensor | None]
 
 @contextmanager
 def watch_decoder_input(
-    model: Any, parts: Anatomy, on_input: OnDecoderInput, special_ids: frozenset[int] = frozenset()
+    model: Any, parts: ModelParts, on_input: OnDecoderInput, special_ids: frozenset[int] = frozenset()
 ) -> Iterator[None]:
     """Call `on_input(states [rows, tokens, D], masks)` in every pass; states that it returns replace the input.
 

@@ -3,23 +3,21 @@
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
     AutoImageProcessor,
     AutoModel,
     AutoModelForCausalLM,
-    AutoModelForImageTextToText,
     AutoProcessor,
     AutoTokenizer,
 )
 
 import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
 from eval.data.image_sample import ImageQuestion
-from modeling_aligned_llava.connectors import NORM, load_aligned
+from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.remote_code import copy_remote_code
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 
 
 def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -29,26 +27,12 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
         UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
     """
     flag = {"trust_remote_code": trust_remote_code}
-    try:
-        if trust_remote_code:
-            copy_remote_code(path)
-        config = AutoConfig.from_pretrained(path, **flag)
-        if getattr(config, NORM, None) is not None:
-            model, missing = load_aligned(path), set()
-        else:
-            if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
-                raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
-            loaded: Any = AutoModelForImageTextToText.from_pretrained(path, output_loading_info=True, **flag)
-            model, info = loaded
-            missing = info["missing_keys"]
-        if missing:
-            raise UserError(
-                f"{path}: its weights lack {len(missing)} tensors, such as {min(missing)}; copy them again"
-            )
-        processor = AutoProcessor.from_pretrained(path, **flag)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu"), processor
+    config = load_part(AutoConfig, path, **flag)
+    if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
+        raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
+    model: Any = load_vision_language(path, config, **flag)
+    processor = load_part(AutoProcessor, path, **flag)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor
 
 
 def _is_remote(config: Any) -> bool:
@@ -62,15 +46,10 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
         UserError: either cannot be loaded.
     """
     flag = {"trust_remote_code": trust_remote_code}
-    try:
-        if trust_remote_code:
-            copy_remote_code(path)
-        config = AutoConfig.from_pretrained(path, **flag)
-        visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-        auto = AutoModelForImageTextToText if visual else AutoModelForCausalLM
-        return auto.from_pretrained(path, **flag).eval(), AutoTokenizer.from_pretrained(path, **flag)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    config = load_part(AutoConfig, path, **flag)
+    visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    model = load_vision_language(path, config, **flag) if visual else load_strict(AutoModelForCausalLM, path, **flag)
+    return model, load_part(AutoTokenizer, path, **flag)
 
 
 def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -80,16 +59,12 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
         UserError: either cannot be loaded, or the model has no vision encoder.
     """
     flag = {"trust_remote_code": trust_remote_code}
-    try:
-        if trust_remote_code:
-            copy_remote_code(path)
-        model = AutoModel.from_pretrained(path, **flag).eval()
-        encoder = model.get_encoder(modality="image")
-        if encoder.main_input_name != "pixel_values":
-            raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
-        processor = AutoImageProcessor.from_pretrained(path, **flag)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+    # Only the encoder's hidden states are read: neither the other parts nor a pooling head.
+    model = load_strict(AutoModel, path, unused=".*", optional=r"(.*\.)?(pooler|head)\..*", **flag)
+    encoder = model.get_encoder(modality="image")
+    if encoder.main_input_name != "pixel_values":
+        raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
+    processor = load_part(AutoImageProcessor, path, **flag)
     return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), processor
 
 

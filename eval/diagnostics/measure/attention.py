@@ -20,7 +20,7 @@ from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.measure.rotation import sinks
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
 ATTENTION_NUMBERS = (
@@ -35,7 +35,7 @@ ATTENTION_NUMBERS = (
 
 
 @contextmanager
-def attention_weights(model: Any, parts: Anatomy, on_weights: Callable[[int, Tensor], None]) -> Iterator[None]:
+def attention_weights(model: Any, parts: ModelParts, on_weights: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Call `on_weights(layer, weights [rows, heads, tokens, tokens])` for every decoder layer with attention.
 
     The model runs with eager attention inside the `with` block. Layers without attention (convolutions) are skipped.
@@ -107,7 +107,7 @@ class AttentionReader:
         self.generator = torch.Generator().manual_seed(seed)
 
     @contextmanager
-    def reading(self, model: Any, parts: Anatomy, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
+    def reading(self, model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
         """Read every forward pass inside the `with` block; call `begin` before each."""
         handles = [
             layer.register_forward_pre_hook(lambda _, args, kwargs: self._before_layer(args, kwargs), with_kwargs=True)
@@ -193,7 +193,7 @@ def attention_by_image(
     Raises:
         UserError: an image cannot be read, or no text token follows it.
     """
-    parts = anatomy(model, connector)
+    parts = model_parts(model, connector)
     with reader.reading(model, parts, special_ids(processor)):
         for image in track(sample, description=description):
             inputs = inputs_of(processor, image, model.device)

@@ -17,7 +17,7 @@ from eval.diagnostics.hooks.decoder_input import watch_decoder_input
 from eval.diagnostics.hooks.loading import inputs_of, special_ids
 from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.statistics.bootstrap import mean_interval
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
 
 
@@ -26,7 +26,7 @@ GROUPS = ("connector", "vision", "language", "norm")
 
 
 def gradients_of(
-    model: Any, parts: Anatomy, variant: str, inputs: dict[str, Any], text_norm: float, special: frozenset[int]
+    model: Any, parts: ModelParts, variant: str, inputs: dict[str, Any], text_norm: float, special: frozenset[int]
 ) -> dict[str, float]:
     """For one image: the gradient norm of each parameter group, and |y|, |dL/dy| and |dL/dx| at the visual tokens.
 
@@ -70,7 +70,7 @@ def _mean_norm(states: Any) -> float:
     return states.detach().double().norm(dim=-1).mean().item()
 
 
-def _groups(model: Any, parts: Anatomy) -> dict[str, list[Tensor]]:
+def _groups(model: Any, parts: ModelParts) -> dict[str, list[Tensor]]:
     """Put every parameter in one group; a connector inside the vision module does not count as vision."""
     connector = {id(p) for p in parts.connector.parameters()}
     vision = {id(p) for p in parts.vision.parameters()} - connector if parts.vision is not None else set()
@@ -85,7 +85,7 @@ def gradients(
     model: Any, processor: Any, sample: list[ImageQuestion], connector: str | None = None
 ) -> dict[str, dict[str, Any]]:
     """`{variant: {number: {"mean", "ci95", "over_none", "over_none_ci95"}}}` over images; weights are unchanged."""
-    parts, special = anatomy(model, connector), special_ids(processor)
+    parts, special = model_parts(model, connector), special_ids(processor)
     text_norm = mean_embedding_norm(parts.embedding)  # type: ignore[arg-type]
     model.requires_grad_(True)
     values: dict[str, dict[str, list[float]]] = {variant: defaultdict(list) for variant in VARIANTS}

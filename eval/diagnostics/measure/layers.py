@@ -20,7 +20,7 @@ from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.measure.rotation import QUANTITIES, layer_quantities, sinks
 from eval.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
-from modeling_aligned_llava.inspection.model_parts import Anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
 SERIES = ("visual", "text", "special", "newline", "sink", "visual without sinks")
@@ -69,7 +69,7 @@ class Measurement:
 
 @contextmanager
 def measuring(
-    model: Any, parts: Anatomy, special_ids: frozenset[int] = frozenset(), into: Measurement | None = None
+    model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset(), into: Measurement | None = None
 ) -> Iterator[Measurement]:
     """Add every forward pass inside the `with` block to a measurement, one image (or batch of rows) per pass.
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from modeling_aligned_llava.inspection.norm_parameters import effective_parameters, statistics
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
 
 
@@ -14,14 +15,11 @@ def alignment_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
     return next((each for each in model.modules() if isinstance(each, GlobalWeightCompensatedLayerNorm)), None)
 
 
-@torch.no_grad()
 def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
     """Statistics of the effective gain and bias [D] in float64, the drift of the gain, and the implied token norm."""
     start = norm.gain_init * norm.scale
-    gain = torch.full((norm.dim,), start, dtype=torch.float64)
-    if norm.weight is not None:
-        gain = (norm.weight.double().cpu() * norm.scale).expand(norm.dim)
-    bias = torch.zeros(norm.dim, dtype=torch.float64) if norm.bias is None else norm.bias.double().cpu() * norm.scale
+    gain, bias = effective_parameters(norm)
+    bias = torch.zeros_like(gain) if bias is None else bias
     return {
         "gain": _statistics(gain),
         "bias": _statistics(bias),
@@ -32,14 +30,4 @@ def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
 
 
 def _statistics(values: Tensor) -> dict[str, float]:
-    size = values.abs()
-    return {
-        "l2": values.norm().item(),
-        "mean_abs": size.mean().item(),
-        "var_abs": size.var().item(),
-        "std_abs": size.std().item(),
-        "standard_error": size.std().item() / math.sqrt(len(values)),
-        "min": values.min().item(),
-        "negative": float((values < 0).sum()),
-        "rms": values.square().mean().sqrt().item(),
-    }
+    return {key: value for key, value in statistics(values).items() if key != "std"}

@@ -24,7 +24,7 @@ from eval.diagnostics.measure.rotation import QUANTITIES, TERMS, attribution
 from eval.diagnostics.statistics.bootstrap import draws, interval, resampled_means
 from eval.run.files import write_json
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
 SCHEMA = 1
@@ -62,7 +62,7 @@ def profile_loaded(
     Raises:
         UserError: the model cannot be measured, or no image can be read.
     """
-    parts = anatomy(model, connector)
+    parts = model_parts(model, connector)
     embedding = {
         "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
         "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),

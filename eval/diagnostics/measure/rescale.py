@@ -18,7 +18,7 @@ from eval.diagnostics.hooks.token_masks import Masks
 from eval.diagnostics.measure.attention import attention_weights
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
 FACTORS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -28,7 +28,7 @@ RESCALE_NUMBERS = ("visual_norm", "visual_cosine", "text_cosine", "mass", "diver
 class Rescaled:
     """One forward pass with visual tokens multiplied by `factor`; a factor of 1 leaves the model as it is."""
 
-    def __init__(self, model: Any, parts: Anatomy, factor: float, special: frozenset[int]):
+    def __init__(self, model: Any, parts: ModelParts, factor: float, special: frozenset[int]):
         self.model, self.parts, self.factor, self.special = model, parts, factor, special
 
     def __call__(self, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def rescale(
 
     `accuracy` is over the images with a known one-word answer: does the likeliest first token begin that word?
     """
-    parts, special = anatomy(model, connector), special_ids(processor)
+    parts, special = model_parts(model, connector), special_ids(processor)
     tokenizer = tokenizer_of(processor)
     values: dict[float, dict[str, list[float]]] = {factor: defaultdict(list) for factor in factors}
     for image in track(sample, description="rescale"):

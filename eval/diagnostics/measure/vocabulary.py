@@ -9,10 +9,10 @@ from eval.diagnostics.hooks.decoder_input import states_of, watch_decoder_input
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
 from eval.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import Anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
-def check_vocabulary(parts: Anatomy, model: str) -> None:
+def check_vocabulary(parts: ModelParts, model: str) -> None:
     """Raise UserError if the connector is not a table of visual words."""
     if not isinstance(parts.connector, nn.Embedding):
         kind = type(parts.connector).__name__
@@ -22,7 +22,7 @@ def check_vocabulary(parts: Anatomy, model: str) -> None:
 
 
 @torch.inference_mode()
-def vocabulary(model: Any, parts: Anatomy, batches: Any, special: frozenset[int] = frozenset()) -> dict[str, Any]:
+def vocabulary(model: Any, parts: ModelParts, batches: Any, special: frozenset[int] = frozenset()) -> dict[str, Any]:
     """Statistics of rows, of real tokens at layer 0, of N_eff and of text rows; whether the table looks untrained."""
     table: Any = parts.connector
     tokens, effective = Moments(), Moments()

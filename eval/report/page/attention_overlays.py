@@ -1,4 +1,4 @@
-"""Attention laid over example pictures, arms side by side, with the box that is asked about (paper Appendix G)."""
+"""Attention over example images, models side by side, with the box that the question is about (paper Appendix G)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ MEAN = "mean"
 
 @dataclass(frozen=True)
 class Layer:
-    """The map of one layer, or of the mean over layers, and the share of it that lies in the box."""
+    """The map of one layer, or of the mean over layers, and its share inside the box."""
 
     name: str
     map: str
@@ -22,7 +22,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A picture, what was asked, its boxes (pixels) and by arm its layers."""
+    """An image, the question, its boxes (pixels), and the layers by model."""
 
     benchmark: str
     question: str
@@ -30,40 +30,40 @@ class Overlay:
     size: tuple[int, int]
     boxes: tuple[Box, ...]
     area: float
-    arms: dict[str, list[Layer]]
+    models: dict[str, list[Layer]]
 
 
-def overlays(sample: list[ImageQuestion], looks: dict[str, dict[str, Any]]) -> list[Overlay]:
-    """Every picture that has a map of some arm, in the order of the first arm that has any.
+def overlays(sample: list[ImageQuestion], measured: dict[str, dict[str, Any]]) -> list[Overlay]:
+    """Every image with a map from any model, in the order of the first such model.
 
     Raises:
-        UserError: a picture cannot be read.
+        UserError: an image cannot be read.
     """
     maps: dict[str, dict[str, dict[str, Any]]] = {}
-    for arm, look in looks.items():
-        for kept in look.get("attention", {}).get("pictures", ()):
-            maps.setdefault(kept["id"], {})[arm] = kept
-    by_id = {picture.id: picture for picture in sample}
-    found = []
-    for name, arms in maps.items():
-        picture = by_id[name]
-        image = picture.open()
-        found.append(
+    for model, found in measured.items():
+        for kept in found.get("attention", {}).get("pictures", ()):
+            maps.setdefault(kept["id"], {})[model] = kept
+    by_id = {asked.id: asked for asked in sample}
+    drawn = []
+    for name, models in maps.items():
+        asked = by_id[name]
+        image = asked.open()
+        drawn.append(
             Overlay(
                 TITLES[name.split("/")[0]],
-                picture.question,
+                asked.question,
                 thumbnail(image),
                 image.size,
-                picture.boxes,
-                _area(picture.boxes, image.size),
-                {arm: _layers(kept) for arm, kept in arms.items()},
+                asked.boxes,
+                _area(asked.boxes, image.size),
+                {model: _layers(kept) for model, kept in models.items()},
             )
         )
-    return found
+    return drawn
 
 
 def _area(boxes: tuple[Box, ...], size: tuple[int, int]) -> float:
-    """Share of the picture that is inside; boxes of tinyworld do not overlap."""
+    """Share of the image inside the boxes, which do not overlap in tinyworld."""
     return sum((right - left) * (bottom - top) for left, top, right, bottom in boxes) / (size[0] * size[1])
 
 

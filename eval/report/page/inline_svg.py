@@ -1,4 +1,4 @@
-"""Draws a figure as SVG inside a page: no ids that clash, and the page's own colours, for light and for dark mode."""
+"""Figures as SVG inside the page, with unique ids and with the colours of the page in light and dark mode."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from eval.run.svg import svg_axes
 
 
-INK = "#010203"  # stands for the colour of the page's text, as each of the series for a variable of its style sheet
+INK = "#010203"  # placeholder for the text colour of the page, as each of SERIES is for a variable of its style sheet
 SERIES = tuple(f"#0102{number:02x}" for number in range(0x10, 0x18))
 RC: dict[Any, Any] = {
     "font.size": 12,
@@ -29,8 +29,8 @@ RC: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A drawing with its numbers: who cannot see the one can read the other."""
+class Drawing:
+    """A figure of the page with its numbers, for readers who cannot see it."""
 
     title: str
     svg: Markup
@@ -49,7 +49,7 @@ def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[
 
     Args:
         name: unique on the page; its ids begin with it.
-        title: what a screen reader says.
+        title: read by screen readers.
         size: inches; the page scales it.
     """
     with svg_axes(name, size, style=RC) as (axes, svg):

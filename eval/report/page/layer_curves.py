@@ -1,4 +1,4 @@
-"""Norm and cosine of visual and text tokens by layer, all arms in one drawing (paper Figs. 2-4)."""
+"""Norm and cosine of visual and text tokens by layer, all models in one drawing (paper Figs. 2-4)."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -7,30 +7,30 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from eval.report.page.inline_svg import Figure, inline_svg, series
+from eval.report.page.inline_svg import Drawing, inline_svg, series
 
 
 STYLES = {"visual": "-", "text": "--"}
 QUANTITIES = {
-    "norm": ("L2 norm of what enters each layer", True),
-    "cosine": ("Cosine of what enters and what leaves each layer", False),
+    "norm": ("L2 norm of the input of each layer", True),
+    "cosine": ("Cosine between input and output of each layer", False),
 }
 
 
-def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -> list[Figure]:
-    """One figure a quantity; the last point of the norm is what leaves the last layer.
+def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -> list[Drawing]:
+    """One figure per quantity; the last point of the norm is the output of the last layer.
 
     Args:
-        profiles: arm name -> its profile.
-        colours: arm name -> number of its series, the same in all figures.
+        profiles: model name -> its profile.
+        colours: model name -> number of its series, the same in all figures.
     """
     return [
-        Figure(
+        Drawing(
             title,
             inline_svg(
                 f"layers-{name}", f"{title}: {', '.join(profiles)}", _draw(name, logarithmic, profiles, colours)
             ),
-            ["arm", "tokens", "layer", "mean", "95 % interval"],
+            ["model", "tokens", "layer", "mean", "95 % interval"],
             _rows(name, profiles),
         )
         for name, (title, logarithmic) in (QUANTITIES.items() if profiles else ())
@@ -41,13 +41,13 @@ def _draw(
     name: str, logarithmic: bool, profiles: dict[str, dict[str, Any]], colours: dict[str, int]
 ) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
-        for arm, profile in profiles.items():
+        for model, profile in profiles.items():
             for tokens, style in STYLES.items():
                 columns = profile["layers"].get(tokens, {}).get(name)
                 if columns is None:
                     continue
                 layers = range(len(columns["mean"]))
-                colour = series(colours[arm])
+                colour = series(colours[model])
                 axes.plot(
                     layers,
                     _known(columns["mean"]),
@@ -55,7 +55,7 @@ def _draw(
                     color=colour,
                     marker="o",
                     markersize=3,
-                    label=f"{arm}, {tokens}",
+                    label=f"{model}, {tokens}",
                 )
                 if "ci95" in columns:
                     low, high = zip(*columns["ci95"], strict=True)
@@ -70,17 +70,17 @@ def _draw(
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
-    """What JSON could not hold, such as the cosine of a token of zeros, leaves a gap in the curve."""
+    """Values that JSON cannot hold, such as the cosine of a zero token, leave a gap in the curve."""
     return [math.nan if value is None else value for value in values]
 
 
 def _rows(name: str, profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
     rows = []
-    for arm, profile in profiles.items():
+    for model, profile in profiles.items():
         for tokens in STYLES:
             columns = profile["layers"].get(tokens, {}).get(name, {"mean": []})
             intervals = columns.get("ci95") or [None] * len(columns["mean"])
             for layer, (mean, interval) in enumerate(zip(columns["mean"], intervals, strict=True)):
                 between = "" if interval is None or mean is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
-                rows.append([arm, tokens, layer, mean, between])
+                rows.append([model, tokens, layer, mean, between])
     return rows

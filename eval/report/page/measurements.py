@@ -1,7 +1,7 @@
-"""Measures what the report shows of the checkpoints themselves: the norm profile, and attention to example pictures.
+"""Measures the checkpoints for the report: the norm profile, and attention to example images.
 
-Both are the diagnostics' own (paper Figs. 2-4, Appendix G). Results are kept under RUN/diagnostics/report with all
-they depend on, so that a rerun measures nothing. An arm that cannot be measured has a reason, and costs no other.
+Both come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in RUN/diagnostics/report with all
+they depend on, so a rerun measures nothing. A failed model is reported; the others are still measured.
 """
 
 import sys
@@ -22,30 +22,30 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
-PROFILED = 48  # pictures of the profile
-ATTENDED = 24  # of them, those with a box first, whose attention is measured
-SHOWN = 6  # of those, as many of each benchmark as can be, whose attention is drawn
+PROFILED = 48  # images for the profile
+ATTENDED = 24  # of these, images for attention, those with a box first
+SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
 SCHEMA = 1
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
-    """Arm name -> {"profile": ..., "attention": ...}, or {"error": reason}."""
+    """Model name -> {"profile": ..., "attention": ...}, or {"error": reason}."""
     found: dict[str, dict[str, Any]] = {}
-    for arm in run.arms:
+    for model in run.models:
         try:
-            found[arm.name] = _kept_or_measured(run, arm.name)
-        except Exception as error:  # whatever a foreign checkpoint raises: the report says it
+            found[model.name] = _kept_or_measured(run, model.name)
+        except Exception as error:  # whatever a foreign checkpoint raises is shown in the report
             words = " ".join(str(error).split())
             reason = without_paths(words if isinstance(error, UserError) else f"{type(error).__name__}: {words}")
-            if any(cell["status"] != "not run" for key, cell in run.cells[arm.name].items() if key in MULTIMODAL):
-                print(f"{arm.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
-            found[arm.name] = {"error": reason}
+            if any(cell["status"] != "not run" for key, cell in run.cells[model.name].items() if key in MULTIMODAL):
+                print(f"{model.name}: no profile in the report: {reason}", file=sys.stderr)  # noqa: T201
+            found[model.name] = {"error": reason}
     return found
 
 
-def pictures(run: FinishedRun) -> list[ImageQuestion]:
-    """The pictures of the profile, drawn with the diagnostics' seed from the benchmarks that were evaluated.
+def image_sample(run: FinishedRun) -> list[ImageQuestion]:
+    """The images for the profile, drawn with the diagnostics' seed from the benchmarks that were evaluated.
 
     Raises:
         UserError: there are none.
@@ -55,14 +55,14 @@ def pictures(run: FinishedRun) -> list[ImageQuestion]:
         raise UserError("the data root is gone")
     keys = tuple(key for key in SAMPLE if key in run.record["data"]["tasks"])
     if not keys:
-        raise UserError("none of MMBench, POPE and MM-Star was evaluated: there is no picture to look at")
+        raise UserError("none of MMBench, POPE and MM-Star was evaluated, so there are no images to measure on")
     return in_benchmarks(root, PROFILED, keys=keys)
 
 
 def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
     weights = run.weights(name)
     if weights is None:
-        raise UserError("run.json does not tell which weights were evaluated")
+        raise UserError("run.json does not record which weights were evaluated")
     data = {key: task["sha256"] for key, task in run.record["data"]["tasks"].items() if key in SAMPLE}
     inputs = {"schema": SCHEMA, "weights": weights, "data": data, "pictures": [PROFILED, ATTENDED, SHOWN]}
     path = run.folder / "diagnostics" / "report" / f"{name}.json"
@@ -74,7 +74,7 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
         raise UserError("its checkpoint is gone")
     if hash_checkpoint(checkpoint) != weights:
         raise UserError("its checkpoint is no longer the one that was evaluated")
-    sample = pictures(run)
+    sample = image_sample(run)
     model, processor = load(str(checkpoint), run.record["settings"]["trust_remote_code"])
     measured = {
         "inputs": inputs,
@@ -115,12 +115,12 @@ def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[s
 
 
 def of_each_benchmark(sample: list[ImageQuestion]) -> list[ImageQuestion]:
-    """The first pictures of each benchmark, as many of one as of another, in the order of the benchmarks."""
+    """The first images of each benchmark, equally many of each, in the order of the benchmarks."""
     groups: dict[str, list[ImageQuestion]] = defaultdict(list)
-    for picture in sample:
-        groups[picture.id.split("/")[0]].append(picture)
+    for asked in sample:
+        groups[asked.id.split("/")[0]].append(asked)
     each = -(-SHOWN // len(groups))
-    return [picture for key in SAMPLE for picture in groups[key][:each]][:SHOWN]
+    return [asked for key in SAMPLE for asked in groups[key][:each]][:SHOWN]
 
 
 def _mean(values: list[float]) -> float:

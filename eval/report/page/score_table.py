@@ -1,14 +1,14 @@
-"""Table 4 for a page: cells that sort, with a mark of significance and the words behind each number."""
+"""Table 4 for the page: sortable cells with a mark of significance and details for each number."""
 
 from dataclasses import dataclass
 from typing import Any
 
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
-from eval.report.tables.table4 import Row, arms, columns, missing
+from eval.report.tables.table4 import PAPER_SUFFIX, ScoreEntry, columns, missing, table_lines
 
 
 ALL = [
-    "arm",
+    "model",
     "benchmark",
     "score",
     "95 % interval",
@@ -24,27 +24,30 @@ ALL = [
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in a cell. `details` are told on hover, on focus and by a screen reader."""
+    """A cell of the table. `details` are shown on hover and on focus, and read by a screen reader."""
 
     score: str
-    value: float | None = None  # what it is sorted by
+    value: float | None = None  # sort key
     difference: str = ""
     direction: int = 0
     details: str = ""
 
 
 def measured(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
-    """One line an arm: its name and the cells of Table 4's columns."""
-    return [(arm.name, [_cell(run.cells[arm.name].get(key)) for key in columns(run.rows)]) for arm in run.arms]
+    """One line per model: its name and the cells of Table 4's columns."""
+    return [(model.name, [_cell(run.cells[model.name].get(key)) for key in columns(run.rows)]) for model in run.models]
 
 
 def published(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
-    """The paper's own lines: numbers without intervals."""
+    """The lines of the paper: scores without intervals."""
     paper, keys = [row for row in run.rows if row["source"] == "paper"], columns(run.rows)
-    return [(label.removesuffix(" (paper)"), [_cell(cells.get(key)) for key in keys]) for label, cells in arms(paper)]
+    return [
+        (label.removesuffix(PAPER_SUFFIX), [_cell(cells.get(key)) for key in keys])
+        for label, cells in table_lines(paper)
+    ]
 
 
-def _cell(row: Row | None) -> Cell:
+def _cell(row: ScoreEntry | None) -> Cell:
     absent = missing(row)
     if row is None or absent is not None:
         return Cell(absent or "not run")
@@ -65,7 +68,7 @@ def _cell(row: Row | None) -> Cell:
 
 
 def everything(run: FinishedRun) -> list[list[Any]]:
-    """Every measured row of scores.json as one line under the heads of `ALL`."""
+    """Every measured row of scores.json as a line with the columns of `ALL`."""
     lines = []
     for name, cells in run.cells.items():
         for key, row in cells.items():

@@ -1,4 +1,4 @@
-"""What was run, on what and with what, for the foot of the report: run.json and the recipes, without machine paths."""
+"""Settings, versions and hardware of the run, from run.json and the recipes, without paths of this machine."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from eval.report.finished_run import FinishedRun, without_paths
 
 
 def settings(run: FinishedRun) -> dict[str, list[list[Any]]]:
-    """Title -> lines of (name, value); a part that is not recorded is left out."""
+    """Title -> lines of (name, value); parts that are not recorded are left out."""
     record = run.record
     parts: dict[str, list[list[Any]]] = {}
     if not record:
@@ -16,7 +16,7 @@ def settings(run: FinishedRun) -> dict[str, list[list[Any]]]:
     parts["Versions"] = [[name, version] for name, version in record["versions"].items()]
     parts["Versions"].append(["code", record["code"] or "not recorded"])
     parts["Hardware"] = [[name, _shown(value)] for name, value in record["hardware"].items()]
-    parts["Checkpoints (sha256)"] = [[name, arm["sha256"]] for name, arm in record["models"].items()]
+    parts["Checkpoints (sha256)"] = [[name, model["sha256"]] for name, model in record["models"].items()]
     parts["Data (rows, sha256)"] = [
         [key, f"{task['rows']:,} rows, {task['sha256']}"] for key, task in record["data"]["tasks"].items()
     ]
@@ -24,12 +24,12 @@ def settings(run: FinishedRun) -> dict[str, list[list[Any]]]:
 
 
 def recipes(run: FinishedRun) -> tuple[list[str], list[list[str]]]:
-    """Heads and lines of a table of the training settings, one column an arm and stage; no lines without any."""
+    """Header and lines of a table of training settings, one column per model and stage; no lines without settings."""
     columns = {}
-    for arm in run.arms:
-        checkpoint = run.checkpoint(arm.name)
+    for model in run.models:
+        checkpoint = run.checkpoint(model.name)
         for stage, found in (stage_settings(checkpoint) if checkpoint else {}).items():
-            columns[f"{arm.name}, {stage}"] = found
+            columns[f"{model.name}, {stage}"] = found
     lines = [
         [name.replace("_", " "), *(_shown(column.get(name)) for column in columns.values())]
         for name in SETTINGS

@@ -1,4 +1,4 @@
-"""Pictures inside the page: small copies of the benchmarks' images, and maps of attention, as data URIs."""
+"""Images inside the page as data URIs: thumbnails of the benchmarks' images, and attention maps."""
 
 import base64
 import io
@@ -15,20 +15,20 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
 
 
-SIDE = 320  # pixels at most
+SIDE = 320  # maximum width and height in pixels
 SHADE = (16, 18, 24)
-OPAQUE = 0.85  # where there is no attention
+OPAQUE = 0.85  # cells without attention
 
 
 def thumbnail(image: Image.Image) -> str:
-    """A data URI of a copy that is at most `SIDE` pixels wide and high."""
+    """A data URI of a copy with at most `SIDE` pixels on each side."""
     small = image.copy()
     small.thumbnail((SIDE, SIDE))
     return _data_uri(small, "WEBP", quality=80)
 
 
 def shade_map(share: list[list[float]]) -> str:
-    """A data URI of a map (rows, columns): one pixel a visual token, a shade over all that is not attended."""
+    """A data URI of a map [rows, columns]: one pixel per visual token, dark where there is little attention."""
     values = np.array(share)
     alpha = 255 * OPAQUE * (1 - values / max(values.max(), 1e-12))
     colour = np.broadcast_to(np.array(SHADE), (*values.shape, 3))
@@ -42,10 +42,10 @@ def _data_uri(image: Image.Image, form: str, **options: int) -> str:
 
 
 def document_image(root: Path, benchmark: Benchmark, document: int, question: str) -> Image.Image | None:
-    """The image of a document as the harness counts them; None for a text-only one.
+    """The image of a document, counted as the harness does; None for a text-only one.
 
     Raises:
-        UserError: the row is not there, asks something else than `question`, or its image cannot be read.
+        UserError: there is no such row, its question is not `question`, or its image cannot be read.
     """
     for file in split_files(root, benchmark):
         rows = pyarrow.parquet.read_metadata(file).num_rows

@@ -3,14 +3,14 @@
 import argparse
 from pathlib import Path
 
-from eval.report.tables.table4 import write
+from eval.report.tables.all_tables import write_tables
 from modeling_aligned_llava.errors import run_main
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.tables", description=__doc__.split("\n\n")[0])
     parser.add_argument("run", type=Path, help="folder of the run, e.g. results/tinyworld")
-    write(parser.parse_args().run)
+    write_tables(parser.parse_args().run)
 
 
 if __name__ == "__main__":

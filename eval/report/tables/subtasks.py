@@ -1,6 +1,6 @@
-"""The parts of each benchmark (POPE's samplings, MMLU's subjects, ...), arm by arm, from scores.json.
+"""The parts of each benchmark (POPE's samplings, MMLU's subjects, ...) by model, from scores.json.
 
-Parts are plain accuracies without intervals: they show where a difference comes from, not what it is worth.
+Parts are plain accuracies without intervals: they show where a difference comes from, not how certain it is.
 """
 
 from collections.abc import Callable
@@ -9,16 +9,17 @@ from typing import Any
 import pandas as pd
 
 from eval.data.benchmarks import BY_KEY
+from eval.report.tables import writers
 
 
-def breakdown(arms: list[tuple[str, dict[str, Any]]]) -> pd.DataFrame:
-    """One line a part, one column an arm: points 0-100, or `not run`.
+def breakdown(models: list[tuple[str, dict[str, Any]]]) -> pd.DataFrame:
+    """One line per part, one column per model: points 0-100, or `not run`.
 
     Args:
-        arms: (label, benchmark -> row of scores.json), as `tables.arms` gives them.
+        models: (label, benchmark -> row of scores.json), from `table4.table_lines`.
     """
     parts: dict[tuple[str, str], dict[str, Any]] = {}
-    for label, cells in arms:
+    for label, cells in models:
         for key, benchmark in BY_KEY.items():
             for name, part in cells.get(key, {}).get("subtasks", {}).items():
                 line = parts.setdefault((key, name), {"benchmark": benchmark.title, "part": name, "n": part["n"]})
@@ -28,14 +29,9 @@ def breakdown(arms: list[tuple[str, dict[str, Any]]]) -> pd.DataFrame:
     return pd.DataFrame(lines).fillna("not run")
 
 
-def markdown(frame: pd.DataFrame) -> str:
-    rows = [list(frame.columns), ["---"] * frame.shape[1], *frame.astype(str).to_numpy().tolist()]
-    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
-
-
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
-    "md": markdown,
-    "tex": lambda frame: frame.style.hide(axis="index").format(escape="latex").to_latex(hrules=True),
-    "csv": lambda frame: frame.to_csv(index=False, lineterminator="\n"),
+    "md": writers.markdown,
+    "tex": writers.latex,
+    "csv": writers.comma_separated,
     "json": lambda frame: frame.to_json(orient="records", indent=1) + "\n",
 }

@@ -18,7 +18,7 @@ def root(tmp_path):
     return tmp_path
 
 
-def test_rows_are_those_of_the_scored_split(root):
+def test_rows_of_the_scored_split_are_counted(root):
     assert mirror.count_rows(root, BY_KEY["pope"]) == 6
     assert mirror.count_rows(root, BY_KEY["scienceqa"]) == 8
 
@@ -70,4 +70,4 @@ def test_fingerprint_follows_content_not_place(root, tmp_path):
 
 
 def test_the_paper_has_nine_columns():
-    assert [b.paper_n for b in BENCHMARKS] == [1164, 1500, 9000, 2277, 1000, 4241, 3088, 10042, 14042]
+    assert [b.num_questions for b in BENCHMARKS] == [1164, 1500, 9000, 2277, 1000, 4241, 3088, 10042, 14042]

@@ -1,4 +1,4 @@
-"""The demo's models: answers as they grow, what they look at, their norms, and the command line."""
+"""The demo's models: streamed answers, attention, norms, and the command line."""
 
 import sys
 from dataclasses import replace
@@ -11,8 +11,8 @@ from PIL import Image
 from eval.data.image_sample import ImageQuestion
 from eval.demo import __main__ as command
 from eval.demo import markup
-from eval.demo.arms import Answer, finished_arms, load_arms
-from eval.demo.looking import SIDE, look, norm_figure, norms, overlay
+from eval.demo.measurements import SIDE, norm_figure, norms, overlay, word_attention
+from eval.demo.models import Answer, load_models
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
 from tests.benchmark_stand_in import picture, write_llava
@@ -22,67 +22,67 @@ ASKED = ImageQuestion("box", lambda: picture(3), "What colour is the box?")
 
 
 @pytest.fixture(scope="module")
-def arm(tiny_llava):
-    (loaded,) = load_arms({"tiny": str(tiny_llava)}, "cpu")
+def model(tiny_llava):
+    (loaded,) = load_models({"tiny": str(tiny_llava)}, "cpu")
     return loaded
 
 
-def test_the_answer_grows_into_the_one_that_evaluation_gives(arm):
-    seen = list(arm.stream(ASKED, 12))
+def test_the_answer_grows_into_the_one_that_evaluation_gives(model):
+    seen = list(model.stream(ASKED, 12))
     assert len(seen) > 2 and all(later.text.startswith(earlier.text) for earlier, later in pairwise(seen[:-1]))
-    prompt = arm.generator.render(ASKED.question, images=1)
-    (whole,) = arm.generator.answer([prompt], [[ASKED.open()]], max_new_tokens=12)
+    prompt = model.generator.render(ASKED.question, images=1)
+    (whole,) = model.generator.answer([prompt], [[ASKED.open()]], max_new_tokens=12)
     assert CONTROL_CHARACTERS.sub("", seen[-1].text) == whole and len(seen[-1].ids) == 12
 
 
-def test_what_goes_wrong_reaches_the_reader_and_the_next_question_is_answered(arm):
+def test_an_error_reaches_the_reader_and_the_next_question_is_answered(model):
     def unreadable():
-        raise UserError("the picture is gone")
+        raise UserError("the image is gone")
 
-    with pytest.raises(UserError, match="the picture is gone"):
-        list(arm.stream(replace(ASKED, open=unreadable), 12))
-    assert list(arm.stream(ASKED, 2))[-1].ids
+    with pytest.raises(UserError, match="the image is gone"):
+        list(model.stream(replace(ASKED, open=unreadable), 12))
+    assert list(model.stream(ASKED, 2))[-1].ids
 
 
-def test_a_reader_that_goes_away_ends_the_generation(arm, monkeypatch):
+def test_closing_the_stream_ends_the_generation(model, monkeypatch):
     lengths = []
-    generate = arm.generator.model.generate
+    generate = model.generator.model.generate
     monkeypatch.setattr(
-        arm.generator.model, "generate", lambda **given: lengths.append(generate(**given)) or lengths[-1]
+        model.generator.model, "generate", lambda **given: lengths.append(generate(**given)) or lengths[-1]
     )
-    growing = arm.stream(ASKED, 1500)
+    growing = model.stream(ASKED, 1500)
     next(growing)
     growing.close()
-    assert lengths[0].shape[1] < 1500 and not arm.lock.locked()
+    assert lengths[0].shape[1] < 1500 and not model.lock.locked()
 
 
-def test_words_know_their_first_token(arm):
-    ids = tuple(arm.generator.processor.tokenizer("red  square").input_ids)
-    assert arm.words(Answer(ASKED, "red  square", ids)) == [("red", 0), ("square", 5)]
-    assert arm.words(Answer(ASKED, "", ())) == []
+def test_words_know_their_first_token(model):
+    ids = tuple(model.generator.processor.tokenizer("red  square").input_ids)
+    assert model.words(Answer(ASKED, "red  square", ids)) == [("red", 0), ("square", 5)]
+    assert model.words(Answer(ASKED, "", ())) == []
 
 
-def test_a_word_looks_where_attention_points_before_it_is_said(arm):
-    answer = list(arm.stream(ASKED, 6))[-1]
-    seen = look(arm, answer, 3)
-    inputs = arm.inputs(ASKED)
+def test_attention_of_a_word_is_that_of_the_position_before_it(model):
+    answer = list(model.stream(ASKED, 6))[-1]
+    seen = word_attention(model, answer, 3)
+    inputs = model.inputs(ASKED)
     ids = torch.cat([inputs["input_ids"], torch.tensor([answer.ids[:3]])], 1)
-    model = arm.generator.model
-    model.set_attn_implementation("eager")
+    network = model.generator.model
+    network.set_attn_implementation("eager")
     with torch.inference_mode():
-        weights = model(
+        weights = network(
             input_ids=ids, pixel_values=inputs["pixel_values"], output_attentions=True, use_cache=False
         ).attentions
-    model.set_attn_implementation("sdpa")
-    visual = ids[0] == model.config.image_token_id
+    network.set_attn_implementation("sdpa")
+    visual = ids[0] == network.config.image_token_id
     on_image = torch.stack([layer[0, :, -1, visual] for layer in weights])  # (layers, heads, visual tokens)
     assert seen.share == pytest.approx(on_image.sum(-1).mean().item(), rel=1e-5)
     within = on_image / on_image.sum(-1, keepdim=True)
     torch.testing.assert_close(seen.map.flatten().float(), within.mean((0, 1)), rtol=1e-4, atol=1e-6)
-    assert look(arm, answer, 0).share != seen.share
+    assert word_attention(model, answer, 0).share != seen.share
 
 
-def test_the_brightest_cell_of_the_overlay_is_the_one_looked_at_most():
+def test_the_brightest_cell_of_the_overlay_has_the_most_attention():
     white = ImageQuestion("white", lambda: Image.new("RGB", (30, 20), "white"))
     drawn = overlay(white, torch.tensor([[0.1, 0.1], [0.7, 0.1]]))
     assert drawn.size == (SIDE, round(SIDE * 20 / 30))
@@ -90,10 +90,10 @@ def test_the_brightest_cell_of_the_overlay_is_the_one_looked_at_most():
     assert max(drawn.getpixel((drawn.width - 1, 0))) < 100
 
 
-def test_norms_are_those_of_the_profile_command(arm, tiny_llava):
+def test_norms_are_those_of_the_profile_command(model, tiny_llava):
     from eval.diagnostics.measure.profile import profile
 
-    measured, expected = norms(arm, ASKED), profile(str(tiny_llava), [ASKED])
+    measured, expected = norms(model, ASKED), profile(str(tiny_llava), [ASKED])
     for where in ("visual tokens at layer 0", "text embeddings"):
         assert measured["norms"][where]["mean"] == pytest.approx(expected["norms"][where]["mean"], rel=1e-5)
     profiles = {"<b>tiny": measured, "again": measured}
@@ -101,19 +101,9 @@ def test_norms_are_those_of_the_profile_command(arm, tiny_llava):
     assert "&lt;b&gt;tiny" in page and "<b>" not in page and f"<td>{measured['ratio']:.2f}</td>" in page
 
 
-def test_what_a_model_says_is_text_in_the_page():
-    page = markup.picture(Image.new("RGB", (4, 4)), '"><img src=x>', "![a](http://example.org/a.png) <script>")
+def test_answers_are_escaped():
+    page = markup.figure(Image.new("RGB", (4, 4)), '"><img src=x>', "![a](http://example.org/a.png) <script>")
     assert page.count("<img") == 1 and "<script>" not in page and "&lt;script&gt;" in page
-
-
-def test_finished_arms_are_found_baseline_first(tmp_path):
-    for name in ("norm", "baseline", "a", "norm-gwc"):
-        folder = tmp_path / "checkpoints" / name / "stage2"
-        folder.mkdir(parents=True)
-        if name != "norm-gwc":
-            (folder / "config.json").write_text("{}")
-    assert list(finished_arms(tmp_path)) == ["baseline", "a", "norm"]
-    assert list(finished_arms(tmp_path / "absent")) == []
 
 
 def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
@@ -126,8 +116,9 @@ def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
 
     monkeypatch.setattr(command, "RUN", tmp_path / "absent")
     assert "bash eval/run_all.sh" in message() and "--models" in message()
+    assert "--write-space is gone" in message("--write-space", "space")
     good = [f"m{number}={tiny_llava}" for number in range(4)]
-    assert "4 are given, 3 fit" in message("--models", *good)
+    assert "4 given, at most 3" in message("--models", *good)
     assert "given twice" in message("--models", good[0], good[0])
     assert "expected NAME=PATH" in message("--models", tiny_llava)
     assert "--examples" not in message("--models", "a=/nowhere") and "/nowhere" in message("--models", "a=/nowhere")
@@ -135,7 +126,7 @@ def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
     assert "no image in" in message("--models", good[0], "--examples", tiny_llava)
 
 
-def test_two_models_are_two_answers(tiny_llava, tmp_path):
+def test_different_weights_give_different_answers(tiny_llava, tmp_path):
     other = write_llava(tmp_path / "other", seed=1)
-    arms = load_arms({"one": str(tiny_llava), "two": str(other)}, "cpu")
-    assert len({list(arm.stream(ASKED, 8))[-1].ids for arm in arms}) == 2
+    models = load_models({"one": str(tiny_llava), "two": str(other)}, "cpu")
+    assert len({list(model.stream(ASKED, 8))[-1].ids for model in models}) == 2

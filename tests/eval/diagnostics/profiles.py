@@ -5,14 +5,14 @@ import torch
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
 from eval.diagnostics.measure.layers import measuring
 from eval.diagnostics.measure.profile import summarise
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.eval.diagnostics import more_families
 
 
 def small_profile(scale: float = 1.0) -> dict:
     """Of the tiny LLaVA on three noise images; `scale` multiplies its projector's output."""
     model, inputs = more_families.tiny("llava")
-    parts = anatomy(model)
+    parts = model_parts(model)
     with torch.no_grad():
         for parameter in parts.connector.linear_2.parameters():
             parameter.mul_(scale)

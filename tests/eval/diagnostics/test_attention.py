@@ -14,7 +14,7 @@ from eval.diagnostics.measure.attention import AttentionReader, attention, atten
 from eval.diagnostics.output.figures import draw_maps
 from eval.diagnostics.output.result_tables import show_attention
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.eval.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 
@@ -22,7 +22,7 @@ from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 @pytest.mark.parametrize("name", [*BUILDERS, *more_families.MORE])
 def test_logits_are_those_of_eager_attention_to_the_bit(name):
     model, inputs = more_families.tiny(name)
-    parts = anatomy(model)
+    parts = model_parts(model)
     before = model.config._attn_implementation
     reader = AttentionReader()
     reader.begin({})
@@ -45,8 +45,8 @@ def test_the_numbers_are_those_of_the_attention_weights():
     assert inside.sum() == 4 and inside[0, 0] == 1 and inside[2, 2] == 0
     seen = []
     reader.begin({}, ((0, 0, 14, 14),), (28, 28))
-    with torch.no_grad(), reader.reading(model, anatomy(model)):
-        with attention_weights(model, anatomy(model), lambda layer, weights: seen.append(weights)):
+    with torch.no_grad(), reader.reading(model, model_parts(model)):
+        with attention_weights(model, model_parts(model), lambda layer, weights: seen.append(weights)):
             model(**inputs, use_cache=False)
     visual = inputs["input_ids"][0] == IMAGE
     queries = visual.nonzero().max() + 1
@@ -64,10 +64,10 @@ def test_shuffling_moves_visual_tokens_only():
     for states, shuffle in ((plain, False), (shuffled, True)):
         reader = AttentionReader(shuffle=shuffle)
         reader.begin({})
-        with torch.no_grad(), reader.reading(model, anatomy(model)):
+        with torch.no_grad(), reader.reading(model, model_parts(model)):
             # hooks run in the order in which they were set: this one sees what the reader left
             handle = (
-                anatomy(model)
+                model_parts(model)
                 .layers[0]
                 .register_forward_hook(
                     lambda _, args, kwargs, out, states=states: states.append(

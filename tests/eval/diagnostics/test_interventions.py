@@ -12,7 +12,7 @@ from eval.diagnostics.measure.gradients import gradients, gradients_of
 from eval.diagnostics.measure.rescale import Rescaled, rescale
 from eval.diagnostics.output.figures import draw_rescale
 from eval.diagnostics.output.result_tables import show_gradients, show_rescale
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 from tests.eval.diagnostics import more_families
 
@@ -49,7 +49,7 @@ def test_a_factor_of_1_changes_nothing_and_others_scale_the_visual_norm(checkpoi
 @pytest.mark.parametrize("name", ["llava", "qwen3_vl", "gemma3", "llama4"])
 def test_rescaling_works_in_every_family(name):
     model, inputs = more_families.tiny(name)
-    parts = anatomy(model)
+    parts = model_parts(model)
     with torch.no_grad():
         one, tenth = (Rescaled(model, parts, factor, frozenset())(inputs) for factor in (1.0, 0.1))
     assert tenth["visual_norm"] == pytest.approx(0.1 * one["visual_norm"])
@@ -75,10 +75,10 @@ def test_gwc_multiplies_the_gradient_through_the_norm_by_sqrt_d_over_s(checkpoin
 
 def test_without_a_norm_gradients_are_those_of_a_plain_pass():
     model, inputs = more_families.tiny("llava_siglip_qwen2")
-    found = gradients_of(model, anatomy(model), "none", inputs, 1.0, frozenset())
+    found = gradients_of(model, model_parts(model), "none", inputs, 1.0, frozenset())
     model.zero_grad()
     labels = inputs["input_ids"].clone()
     labels[:, :21] = -100  # up to the first token after the image, which no text predicts
     model(**inputs, labels=labels).loss.backward()
-    squares = [p.grad.double().square().sum() for p in anatomy(model).connector.parameters()]
+    squares = [p.grad.double().square().sum() for p in model_parts(model).connector.parameters()]
     assert found["connector"] == pytest.approx(sum(squares).sqrt().item(), rel=1e-5)

@@ -10,7 +10,7 @@ from eval.diagnostics.measure.layers import Measurement, measuring
 from eval.diagnostics.measure.rotation import QUANTITIES, attribution
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.eval.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 
@@ -19,14 +19,14 @@ FAMILIES = [*BUILDERS, *more_families.MORE]
 
 
 def measure(model, inputs, **kwargs):
-    with torch.no_grad(), measuring(model, anatomy(model), **kwargs) as measurement:
+    with torch.no_grad(), measuring(model, model_parts(model), **kwargs) as measurement:
         model(**inputs, use_cache=False)
     return measurement
 
 
 def layer_inputs(model, inputs):
     """Layer 0's input and the connector's rows in one pass."""
-    parts, states, rows = anatomy(model), [], []
+    parts, states, rows = model_parts(model), [], []
     handles = [
         parts.layers[0].register_forward_pre_hook(
             lambda _, args, kwargs: states.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
@@ -51,7 +51,7 @@ def test_every_family_is_measured(name):
     model, inputs = more_families.tiny(name)
     by_id = inputs["input_ids"] == IMAGE
     found = measure(model, inputs)
-    layers = len(anatomy(model).layers)
+    layers = len(model_parts(model).layers)
     newlines = int(found.layers["newline"].count[0, 0])
     assert newlines == (4 if name in ("llava_next", "llava_onevision") else 0)
     assert found.stages["visual tokens at layer 0"].count == by_id.sum() - newlines
@@ -71,7 +71,7 @@ def test_every_family_is_measured(name):
 @pytest.mark.parametrize("build", [more_families.original_llava, more_families.context_token_model])
 def test_visual_tokens_are_found_without_an_image_token_id(build):
     model, inputs, start, end = build()
-    assert anatomy(model).image_token_id is None
+    assert model_parts(model).image_token_id is None
     states, rows = layer_inputs(model, inputs)
     masks = find_tokens(states, inputs["input_ids"], None, rows, None, frozenset({5}))
     assert masks["visual"].nonzero()[:, 1].tolist() == [*range(start, end)]
@@ -88,7 +88,7 @@ def stored(model, batches):
         pairs = []
         with (
             torch.no_grad(),
-            watch_layers(anatomy(model).layers, lambda _, *states, pairs=pairs: pairs.append(states)),
+            watch_layers(model_parts(model).layers, lambda _, *states, pairs=pairs: pairs.append(states)),
         ):
             model(**inputs, use_cache=False)
         before.append(torch.stack([pair[0] for pair in pairs]).double())
@@ -109,7 +109,7 @@ def test_statistics_equal_a_float64_computation(image_batches):
     before, after = stored(model, batches)
     found = Measurement(2)
     for inputs in batches:
-        with torch.no_grad(), measuring(model, anatomy(model), into=found):
+        with torch.no_grad(), measuring(model, model_parts(model), into=found):
             model(**inputs)
     visual = torch.cat([inputs["input_ids"] == IMAGE for inputs in batches], 1)
     cosine = (before * after).sum(-1) / (before.norm(dim=-1) * after.norm(dim=-1))
@@ -135,7 +135,7 @@ def test_merging_batches_gives_the_same(image_batches):
         for start in range(parts):
             part = Measurement(2)
             for inputs in batches[start::parts]:
-                with torch.no_grad(), measuring(model, anatomy(model), into=part):
+                with torch.no_grad(), measuring(model, model_parts(model), into=part):
                     model(**inputs)
             whole.merge(part)
         results.append(whole)
@@ -157,7 +157,7 @@ def test_memory_grows_by_less_than_20_mb_over_1000_images(image_batches):
     for count in (1, 11):
         found = Measurement(2)
         for inputs in batches[:count]:
-            with torch.no_grad(), measuring(model, anatomy(model), into=found):
+            with torch.no_grad(), measuring(model, model_parts(model), into=found):
                 model(**inputs)
         sizes.append(len(pickle.dumps(found)))
     by_image = sum(t.nbytes for pair in found.images[0].values() for t in pair) + found.coherence[0].nbytes
@@ -202,7 +202,7 @@ def test_models_without_visual_tokens_are_rejected():
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     with pytest.raises(UserError, match="Qwen2ForCausalLM is a text-only model"):
-        anatomy(Qwen2ForCausalLM(Qwen2Config(**more_families.TEXT)))
+        model_parts(Qwen2ForCausalLM(Qwen2Config(**more_families.TEXT)))
 
 
 def test_coherence_is_the_mean_cosine_of_rotations(image_batches):

@@ -88,7 +88,7 @@ def test_every_error_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path, monk
         (tmp_path / "no-model", good, "cannot load .*no-model"),
         (tiny_backbones.qwen2, good, "is a text-only model"),
         (bare, good, "cannot load .*bare"),
-        (partial, good, r"its weights lack 1 tensors, such as .*linear_2\.weight"),
+        (partial, good, r"lacks the tensor .*linear_2\.weight"),
     ):
         with pytest.raises(UserError, match=line) as raised:
             run(monkeypatch, "profile", model, "--images", images)
@@ -116,11 +116,11 @@ def test_merged_measurements_are_those_of_one_process(tiny_checkpoint, folder):
     from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
     from eval.diagnostics.measure.layers import measuring
     from eval.diagnostics.measure.profile import summarise
-    from modeling_aligned_llava.inspection.model_parts import anatomy
+    from modeling_aligned_llava.inspection.model_parts import model_parts
 
     path = str(tiny_checkpoint("baseline"))
     model, processor = load(path)
-    parts, shares = anatomy(model), []
+    parts, shares = model_parts(model), []
     embedding = {"text embeddings": embedding_statistics(embedding_norms(parts.embedding))}
     for rank in range(2):
         with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:

@@ -16,7 +16,7 @@ from eval.diagnostics.measure.vocabulary import check_vocabulary, looks_untraine
 from eval.diagnostics.output.result_tables import show_vocabulary
 from eval.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import anatomy
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.eval.diagnostics import more_families
 
 
@@ -73,7 +73,7 @@ def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
 
 def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
     model, inputs = more_families.tiny("ovis2")
-    parts = anatomy(model)
+    parts = model_parts(model)
     found = vocabulary(model, parts, [inputs])
     assert found["tokens at layer 0"]["count"] == 4
     assert 1 <= found["N_eff"]["mean"] <= 64
@@ -83,7 +83,7 @@ def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
     assert "looks untrained" in capsys.readouterr().out
     model, _ = more_families.tiny("llava")
     with pytest.raises(UserError, match="no visual vocabulary"):
-        check_vocabulary(anatomy(model), "tiny")
+        check_vocabulary(model_parts(model), "tiny")
 
 
 def test_an_untrained_table_has_the_norms_of_table_3():

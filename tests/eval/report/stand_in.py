@@ -8,7 +8,7 @@ from datasets import Features
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.scoring.items import Items
-from eval.scoring.scores import Arm, score_rows
+from eval.scoring.scores import EvaluatedModel, score_rows
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import benchmark_stand_in as stand_in
 
@@ -32,12 +32,16 @@ def write_data(root: Path, boxes: bool = True) -> Path:
 
 
 def write_run(
-    folder: Path, checkpoint: Path | None, arms: tuple[str, ...] = ("baseline", "norm"), **failed: str
+    folder: Path, checkpoint: Path | None, names: tuple[str, ...] = ("baseline", "norm"), **failed: str
 ) -> Path:
-    """A run of `arms` (keys of RIGHT) on `checkpoint`; `failed`: arm -> the reason why its POPE failed."""
+    """A run of models (keys of RIGHT), all with the weights of `checkpoint`.
+
+    Args:
+        failed: name -> the reason why its POPE failed.
+    """
     write_data(folder / "data" / "mirrors")
     results, models = {}, {}
-    for name in arms:
+    for name in names:
         items = Items()
         for number, right in enumerate(RIGHT[name]):
             items.add(f"pope/{number}", right == "1")
@@ -59,7 +63,7 @@ def write_run(
             write_logs(stage)
         models[name] = {"method": name, "seed": 42, "backbone": "toy", "path": str(folder / "elsewhere" / name)}
         models[name]["sha256"] = hash_checkpoint(checkpoint) if checkpoint else "0" * 64
-    rows = score_rows([Arm(name, "toy", name, 42) for name in arms], results, "baseline")
+    rows = score_rows([EvaluatedModel(name, "toy", name, 42) for name in names], results, "baseline")
     (folder / "scores.json").write_text(json.dumps(rows))
     (folder / "run.json").write_text(json.dumps(_record(models)))
     return folder

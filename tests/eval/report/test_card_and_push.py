@@ -13,11 +13,11 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.report import push
 from eval.report.card import is_official, model_card
-from eval.scoring.scores import Arm, score_rows
+from eval.scoring.scores import EvaluatedModel, score_rows
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
-from tests.eval.scoring.test_scores_and_tables import nine
+from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
 
 
@@ -32,7 +32,7 @@ def write(path, content):
 
 @pytest.fixture
 def results(tiny_checkpoint, tmp_path):
-    """A run with two arms; MMStar failed. Returns (run folder, checkpoint of norm-gwc)."""
+    """A run with two models; MMStar failed. Returns (run folder, checkpoint of norm-gwc)."""
     run = tmp_path / "results/toy"
     for method in ("baseline", "norm-gwc"):
         stage1, stage2 = (run / "checkpoints" / method / stage for stage in ("stage1", "stage2"))
@@ -61,9 +61,9 @@ def results(tiny_checkpoint, tmp_path):
     }
     write(run / "run.json", record)
     failed = {"status": "failed", "reason": f"ValueError: {PRIVATE}/a | b"}
-    arms = [Arm(name, "toy", name, 42) for name in models]
+    evaluated = [EvaluatedModel(name, "toy", name, 42) for name in models]
     scores = {"baseline": nine(20), "norm-gwc": nine(30, mmstar=failed)}
-    write(run / "scores.json", score_rows(arms, scores, "baseline"))
+    write(run / "scores.json", score_rows(evaluated, scores, "baseline"))
     return run, folders["norm-gwc"]
 
 
@@ -147,12 +147,12 @@ def test_the_licence_is_the_strictest_known_one(results):
 
 
 def test_only_official_sizes_are_official(tmp_path):
-    cells = [{"benchmark": b.key, "status": "ok", "n": b.paper_n} for b in BENCHMARKS]
+    cells = [{"benchmark": b.key, "status": "ok", "n": b.num_questions} for b in BENCHMARKS]
     assert is_official(cells, tmp_path)
     assert not is_official([cells[0] | {"n": 100}, *cells[1:]], tmp_path)
     assert not is_official([], tmp_path)
     (tmp_path / "boxes.json").write_text("{}")
-    ocrbench = [{"benchmark": "ocrbench", "status": "ok", "n": BY_KEY["ocrbench"].paper_n}]
+    ocrbench = [{"benchmark": "ocrbench", "status": "ok", "n": BY_KEY["ocrbench"].num_questions}]
     assert not is_official(ocrbench, tmp_path)
 
 
@@ -168,11 +168,11 @@ def test_a_wrong_call_is_one_line(results, tmp_path, monkeypatch):
 
     assert "no checkpoint there" in message(tmp_path / "no", "a/b", "--results", run)
     assert "run.json" in message(checkpoint, "a/b", "--results", tmp_path)
-    assert "is no name for a repository" in message(checkpoint, "a/b/c", "--results", run)
+    assert "is not a repository name" in message(checkpoint, "a/b/c", "--results", run)
     (checkpoint / "model.safetensors").write_bytes(b"others")
     assert "not among those" in message(checkpoint, "a/b", "--results", run)
     write(checkpoint / "config.json", {"model_type": "llava"})
-    assert "holds a llava model" in message(checkpoint, "a/b", "--results", run)
+    assert "is a llava model" in message(checkpoint, "a/b", "--results", run)
 
 
 def publish(env, *arguments):

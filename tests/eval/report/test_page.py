@@ -1,4 +1,4 @@
-"""The report as a whole: it is right, and says so, whatever of the run is there."""
+"""The report as a whole, on complete runs and on runs with parts missing."""
 
 import json
 import re
@@ -7,8 +7,8 @@ from html.parser import HTMLParser
 import pytest
 
 from eval.report.finished_run import FinishedRun
-from eval.report.page import __main__ as page
-from eval.report.page import measurements as looks
+from eval.report.page import __main__, measurements
+from eval.report.page import report as page
 from modeling_aligned_llava.errors import UserError
 from tests.eval.report.stand_in import QUESTIONS, write_run
 
@@ -38,27 +38,27 @@ class Text(HTMLParser):
 
 def made(folder, measured=None):
     run = FinishedRun.read(folder)
-    return page.report(run, measured or {arm.name: ABSENT for arm in run.arms})
+    return page.report(run, measured or {model.name: ABSENT for model in run.models})
 
 
 def test_a_whole_run_is_measured_once_and_the_page_is_the_same_to_the_byte(tmp_path, tiny_llava, monkeypatch, capsys):
     folder = write_run(tmp_path / "run", tiny_llava)
     monkeypatch.setattr("sys.argv", ["page", str(folder)])
-    page.main()
+    __main__.main()
     first = (folder / "report.html").read_bytes()
-    monkeypatch.setattr(looks, "load", None)  # whoever measures again fails
+    monkeypatch.setattr(measurements, "load", None)  # measuring again would fail
     (folder / "report.html").unlink()
-    page.main()
+    __main__.main()
     assert (folder / "report.html").read_bytes() == first
     found = Text(first.decode())
     overlays = [attributes for tag, attributes in found.elements if attributes.get("class") == "shade"]
-    assert len(overlays) == 6 * 2 * (1 + 2)  # pictures, arms, the mean and two layers
+    assert len(overlays) == 6 * 2 * (1 + 2)  # images, models, the mean and two layers
     assert sum(tag == "rect" and "x" in attributes for tag, attributes in found.elements) >= 6 * 2
-    assert "inside the boxes asked about" in found.text and "Gradient norm by part, stage 2, norm" in found.text
+    assert "inside the boxes" in found.text and "Gradient norm by part, stage 2, norm" in found.text
     assert "error" not in capsys.readouterr().err
 
 
-def test_nothing_outside_is_asked_for_and_no_path_of_the_machine_is_told(tmp_path, tiny_llava):
+def test_the_page_loads_nothing_and_shows_no_path(tmp_path, tiny_llava):
     folder = write_run(tmp_path / "run", tiny_llava, norm=f"OSError: {tmp_path}/run/data.parquet is damaged")
     html = made(folder)
     for tag, attributes in Text(html).elements:
@@ -70,7 +70,7 @@ def test_nothing_outside_is_asked_for_and_no_path_of_the_machine_is_told(tmp_pat
     assert "failed: OSError: …/data.parquet is damaged" in html
 
 
-def test_text_from_data_is_text(tmp_path):
+def test_text_from_data_is_escaped(tmp_path):
     html = made(write_run(tmp_path / "run", None, norm="ValueError: <b>bold</b>"))
     assert "<script>alert" not in html and "yes &lt;script&gt;alert(&#39;baseline&#39;)" in html
     assert "<b>bold" not in html and "&lt;b&gt;bold" in html
@@ -78,7 +78,7 @@ def test_text_from_data_is_text(tmp_path):
 
 def test_ids_are_unique_and_every_reference_finds_one(tmp_path, tiny_llava):
     folder = write_run(tmp_path / "run", tiny_llava)
-    found = Text(made(folder, looks.measure(FinishedRun.read(folder)))).elements
+    found = Text(made(folder, measurements.measure(FinishedRun.read(folder)))).elements
     ids = [attributes["id"] for _, attributes in found if "id" in attributes]
     assert len(ids) == len(set(ids))
     for _, attributes in found:
@@ -87,29 +87,39 @@ def test_ids_are_unique_and_every_reference_finds_one(tmp_path, tiny_llava):
         assert all(name in ids for name in named if name), attributes
 
 
-def test_a_failed_task_is_a_failed_cell_and_its_arm_keeps_the_rest(tmp_path):
-    text = Text(made(write_run(tmp_path / "run", None, norm="ValueError: no answer"))).text
-    assert "norm: POPE failed (ValueError: no answer)." in text
-    assert "norm: there is no mean of the nine" in text
-    assert "norm against baseline Difference not distinguishable from zero: MMLU" in text
+def table(html, caption):
+    """The texts of a table's rows, found by the id of its caption."""
+    body = html.split(f'aria-labelledby="{caption}-caption"')[1].split("</table>")[0]
+    return [
+        [Text(cell).text for cell in re.findall(r"<t[hd].*?</t[hd]>", row, re.DOTALL)] for row in body.split("<tr>")
+    ]
+
+
+def test_a_failed_task_leaves_the_models_other_scores(tmp_path):
+    html = made(write_run(tmp_path / "run", None, norm="ValueError: no answer"))
+    head, *_ = (row for row in table(html, "measured") if "MMLU" in row)
+    (norm,) = (row for row in table(html, "measured") if row and row[0] == "norm")
+    cells = dict(zip(head, norm, strict=True))
+    assert cells["POPE"] == "failed: ValueError: no answer"
+    assert re.match(r"\d+\.\d [+-]\d", cells["MMLU"]) and cells["Avg"].startswith("failed")
 
 
 def test_a_failed_baseline_leaves_nothing_to_compare_with(tmp_path):
     folder = write_run(tmp_path / "run", None, baseline="ValueError: no answer")
     rows = [row for row in json.loads((folder / "scores.json").read_text()) if row["benchmark"] != "mmlu"]
     (folder / "scores.json").write_text(json.dumps(rows))
-    text = Text(made(folder)).text
-    assert "baseline and norm were evaluated on 1 benchmark with 12 questions in all, but no score" in text
-    assert "baseline: POPE failed" in text and "arms disagree on" not in text
+    html = made(folder)
+    assert FinishedRun.read(folder).baseline is None
+    assert 'class="difference' not in html and "norm against" not in html and "ValueError: no answer" in html
 
 
-def test_one_arm_alone(tmp_path):
-    text = Text(made(write_run(tmp_path / "run", None, arms=("baseline",)))).text
-    assert "One arm, baseline, was evaluated on 2 benchmarks with 24 questions in all. There is nothing" in text
-    assert "One training of each arm" not in text
+def test_one_model_alone(tmp_path):
+    html = made(write_run(tmp_path / "run", None, names=("baseline",)))
+    assert [row[0] for row in table(html, "measured") if row] == ["model", "baseline"]
+    assert 'class="difference' not in html and "against" not in Text(html).text
 
 
-def test_an_arm_without_any_score(tmp_path):
+def test_a_model_without_any_score(tmp_path):
     folder = write_run(tmp_path / "run", None)
     rows = json.loads((folder / "scores.json").read_text())
     for row in rows:
@@ -117,36 +127,35 @@ def test_an_arm_without_any_score(tmp_path):
             row |= dict.fromkeys(row.keys() - {"backbone", "method", "seed", "benchmark", "source"})
             row |= {"status": "not run", "reason": "its training failed"}
     (folder / "scores.json").write_text(json.dumps(rows))
-    text = Text(made(folder)).text
-    assert "norm: not run on MMBench" in text and "(its training failed)." in text
+    html = made(folder)
+    (norm,) = (row for row in table(html, "measured") if row and row[0] == "norm")
+    assert set(norm[1:]) == {"not run"} and "(its training failed)" in html
 
 
-def test_scores_alone_make_a_page_that_says_what_is_gone(tmp_path, capsys):
+def test_scores_alone_make_a_page(tmp_path, capsys):
     complete = write_run(tmp_path / "complete", None)
     (tmp_path / "bare").mkdir()
     (complete / "scores.json").rename(tmp_path / "bare" / "scores.json")
     run = FinishedRun.read(tmp_path / "bare")
-    text = Text(made(run.folder, looks.measure(run))).text
-    assert "norm was not measured: run.json does not tell which weights were evaluated." in text
-    for words in (
-        "The attention of no arm was measured",
-        "No training logs",
-        "No answers are left",
-        "run.json is gone",
-    ):
-        assert words in text
-    assert "run.json does not tell" in capsys.readouterr().err
+    measured = measurements.measure(run)
+    html = made(run.folder, measured)
+    errors = capsys.readouterr().err
+    for name in ("baseline", "norm"):
+        assert measured[name]["error"] in html and f"{name}: no profile in the report" in errors
+    notes = re.findall(r'<section aria-labelledby="(\w+)">(?:(?!</section>).)*class="note"', html, re.DOTALL)
+    assert {"layers", "attention", "training", "examples", "settings"} <= set(notes)
 
 
-def test_harness_files_without_data_show_answers_without_pictures(tmp_path):
+def test_without_the_data_root_answers_have_no_images(tmp_path):
     folder = write_run(tmp_path / "run", None)
+    with_data = made(folder).count("data:image/webp")
     (folder / "data").rename(tmp_path / "data")
-    text = Text(made(folder)).text
-    assert "POPE: the pictures are not shown, as the data root is gone." in text
-    assert f"POPE: arms disagree on 3 of {QUESTIONS} questions." in text
+    html = made(folder)
+    assert with_data > 0 and "data:image/webp" not in html
+    assert html.count('data-benchmark="POPE"') == QUESTIONS and "POPE: the images are not shown" in html
 
 
 def test_a_run_without_scores_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", str(tmp_path)])
     with pytest.raises(UserError, match=r"scores\.json; evaluate the run first"):
-        page.main()
+        __main__.main()

@@ -77,21 +77,21 @@ def test_holm_by_hand():
 DESIGNS = {"independent": (1, 200, 1, 0.0), "questions on images": (1, 60, 6, 1.5), "macro": (6, 40, 1, 0.0)}
 
 
-def two_arms(random, design, gain):
-    """Answers of two arms, the second right more often by `gain` (in logits), on images of their own difficulty."""
+def two_models(random, design, gain):
+    """Answers of two models, the second right more often by `gain` (in logits), on images of their own difficulty."""
     strata, images, questions, spread = DESIGNS[design]
-    arms, names, groups = ([], []), [], []
+    models, names, groups = ([], []), [], []
     for stratum in range(strata):
         for image in range(images):
             level = spread * random.standard_normal()
             for _ in range(questions):
                 ease = level + random.standard_normal()
-                for arm, better in zip(arms, (0.0, gain), strict=True):
-                    arm.append(float(random.random() < 1 / (1 + np.exp(-ease - better))))
+                for model, better in zip(models, (0.0, gain), strict=True):
+                    model.append(float(random.random() < 1 / (1 + np.exp(-ease - better))))
                 names.append(f"{stratum}/{image}")
                 groups.append(str(stratum))
     ids = [f"{name}/{index}" for index, name in enumerate(names)]
-    return [Items(ids, arm, groups, names) for arm in arms]
+    return [Items(ids, model, groups, names) for model in models]
 
 
 @pytest.mark.slow
@@ -106,9 +106,9 @@ def test_intervals_cover_the_truth_and_p_values_keep_their_level(monkeypatch, de
     truth = 100 * (1 / (1 + np.exp(-ease - 0.8)) - 1 / (1 + np.exp(-ease))).mean()
     covered = alarms = 0
     for trial in range(1000):
-        low, high = statistics.difference(*two_arms(random, design, 0.8), macro, f"gain {trial}").ci95
+        low, high = statistics.difference(*two_models(random, design, 0.8), macro, f"gain {trial}").ci95
         covered += low <= truth <= high
-        alarms += statistics.difference(*two_arms(random, design, 0.0), macro, f"none {trial}").p_value < 0.05
+        alarms += statistics.difference(*two_models(random, design, 0.0), macro, f"none {trial}").p_value < 0.05
     assert 0.93 <= covered / 1000 <= 0.97
     assert 0.02 <= alarms / 1000 <= 0.07
 

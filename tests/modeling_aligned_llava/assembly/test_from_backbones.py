@@ -261,8 +261,8 @@ def test_other_decoders_keep_their_logits(tiny_backbones, tmp_path, model_class,
 @pytest.mark.parametrize(
     ("model_class", "config_class", "message"),
     [
-        (Gemma2ForCausalLM, Gemma2Config, "gemma2.* changes its logits behind a plain linear head"),
-        (PhiForCausalLM, PhiConfig, "phi.* changes its logits behind a plain linear head"),
+        (Gemma2ForCausalLM, Gemma2Config, "gemma2.* changes its logits after the linear head"),
+        (PhiForCausalLM, PhiConfig, "phi.* changes its logits after the linear head"),
         (GPT2LMHeadModel, GPT2Config, "gpt2.* ties its head to embeddings that LLaVA's class does not find"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from modeling_aligned_llava.harness.lm_eval_model import AlignedText
+from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 
 
 def requests():
@@ -30,7 +30,7 @@ def requests():
 
 
 def model(folder, **arguments):
-    return AlignedText(str(folder), dtype="float32", device="cpu", progress=lambda done: None, **arguments)
+    return AlignedLlavaLM(str(folder), dtype="float32", device="cpu", progress=lambda done: None, **arguments)
 
 
 @pytest.fixture(scope="module")
@@ -69,13 +69,13 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:20]) + lines[20][:9])
     scored = []
-    score = AlignedText._score
+    score = AlignedLlavaLM._score
 
     def counted(self, rows, batch, tails):
         scored.extend(batch)
         return score(self, rows, batch, tails)
 
-    monkeypatch.setattr(AlignedText, "_score", counted)
+    monkeypatch.setattr(AlignedLlavaLM, "_score", counted)
     again = model(tiny_checkpoint("norm"), batch_size=4, answer_log=str(log))
     assert again._loglikelihood_tokens(requests()) == straight
     assert 0 < len(scored) < len(requests()) - 4

@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, MambaConfig, MambaForCausalLM
 
-from modeling_aligned_llava.inference import prefix_tree as token_tree
+from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import TokenTree, can_read_trees
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
 
 
 ROWS = [[5, 6, 7, 8, 9], [5, 6, 7, 1], [20, 21, 22, 23, 24, 25, 30], [20, 21, 22, 23, 24, 25, 31, 32, 33], [40, 41]]
@@ -32,20 +32,20 @@ def assert_as_alone(model, row, logits):
 @pytest.mark.parametrize("size", [1, 8, 1024])
 @torch.inference_mode()
 def test_logits_are_those_of_each_row_alone(decoder, monkeypatch, size):
-    monkeypatch.setattr(token_tree, "PASS", size)
-    tree = TokenTree(decoder)
-    wanted = dict(enumerate([2, 1, 1, 3, 2]))
+    monkeypatch.setattr(prefix_tree, "MAX_TOKENS_PER_FORWARD", size)
+    tree = PrefixTree(decoder)
+    kept = dict(enumerate([2, 1, 1, 3, 2]))
     for _ in range(2):  # the buffers are used again
-        for row, logits in zip(MEMBERS, tree.read(ROWS, BATCH, wanted), strict=True):
-            assert len(logits) == wanted[row]
+        for row, logits in zip(MEMBERS, tree.read(ROWS, BATCH, kept), strict=True):
+            assert len(logits) == kept[row]
             assert_as_alone(decoder, ROWS[row], logits)
 
 
 @torch.inference_mode()
 def test_answers_grow_row_by_row(decoder, monkeypatch):
-    monkeypatch.setattr(token_tree, "CAPACITY", 4)  # the batch needs more: so much it gets
-    tree = TokenTree(decoder)
-    tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1), answer=3)
+    monkeypatch.setattr(prefix_tree, "CACHE_TOKENS", 4)  # the batch needs more and gets it
+    tree = PrefixTree(decoder)
+    tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1), max_new_tokens=3)
     grown = {row: list(ROWS[row]) for row in MEMBERS}
     for rows, tokens in (([2, 3, 0, 1, 4], [50, 51, 52, 53, 54]), ([3, 4], [60, 61]), ([3], [62])):
         logits = tree.append(rows, tokens)

@@ -21,7 +21,10 @@ def png_header(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"Dear reader, I am no picture.", "The picture cannot be read as an image: it is none of JPEG, PNG"),
+        (
+            b"Dear reader, I am not an image.",
+            "The picture cannot be read as an image: its format is none of JPEG, PNG",
+        ),
         (png_header(11_000, 10_000), "The picture has 11000 x 10000 pixels, more than 100000000"),
         (png_header(20_000, 20_000), "The picture has far more than 100000000 pixels"),
     ],

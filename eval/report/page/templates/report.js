@@ -1,6 +1,6 @@
 "use strict";
 
-// Sorting: numbers from data-sort, largest first; texts from A. What has no number stays last.
+// Sorting: numbers by data-sort, largest first; text from A to Z. Cells without a number stay last.
 for (const button of document.querySelectorAll(".sort")) {
   button.addEventListener("click", () => {
     const head = button.parentElement;
@@ -27,20 +27,20 @@ for (const button of document.querySelectorAll(".sort")) {
   });
 }
 
-// What is behind a score: on hover, focus and tap; Escape takes it away. Screen readers have it in the cell.
+// Details of a score on hover, focus and tap; Escape hides them. Screen readers find them in the cell.
 const tip = document.getElementById("tip");
-let told = null;
+let shown = null;
 let closing = 0;
 function showTip(cell) {
   clearTimeout(closing);
-  told = cell;
+  shown = cell;
   tip.textContent = cell.querySelector(".details").textContent.slice(2).split("; ").join("\n");
   tip.hidden = false;
   placeTip();
 }
 function placeTip() {
   if (tip.hidden) return;
-  const at = told.getBoundingClientRect();
+  const at = shown.getBoundingClientRect();
   const below = at.bottom + tip.offsetHeight + 8 < innerHeight;
   tip.style.top = `${below ? at.bottom + 4 : Math.max(4, at.top - tip.offsetHeight - 4)}px`;
   tip.style.left = `${Math.max(8, Math.min(at.left, innerWidth - tip.offsetWidth - 8))}px`;
@@ -71,17 +71,17 @@ if (layer) {
   shade.addEventListener("change", () => attention.classList.toggle("without-shade", !shade.checked));
 }
 
-// Filters of the questions, and a page of them at a time.
+// Filters of the questions, shown one page at a time.
 const filters = document.getElementById("filters");
 if (filters) {
   const PAGE = 20;
-  const [benchmark, result, arm, disagreed] = ["benchmark", "result", "arm", "disagreed"].map((id) => document.getElementById(id));
+  const [benchmark, result, model, disagreed] = ["benchmark", "result", "model", "disagreed"].map((id) => document.getElementById(id));
   const examples = [...document.querySelectorAll(".example")];
   const more = document.getElementById("more");
   let most = PAGE;
   const answered = (example) =>
     [...example.querySelectorAll(".answer")].some(
-      (answer) => (!arm.value || answer.dataset.arm === arm.value) && (!result.value || answer.dataset.result === result.value),
+      (answer) => (!model.value || answer.dataset.model === model.value) && (!result.value || answer.dataset.result === result.value),
     );
   const matches = (example) =>
     (!benchmark.value || example.dataset.benchmark === benchmark.value) &&

@@ -1,13 +1,12 @@
-"""The models of the demo: each is loaded once, answers word by word, and does one thing at a time.
+"""The models of the demo. Each is loaded once, streams its answers, and does one thing at a time.
 
-Hooks and the attention implementation belong to a model as a whole, so every use of it takes the arm's lock.
+Hooks and the attention implementation belong to the model as a whole, so every use of a model takes its lock.
 """
 
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
@@ -17,48 +16,47 @@ from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStr
 
 from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
-from eval.run.finished_models import finished_models
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator, load_generator
-from modeling_aligned_llava.inspection.model_parts import Anatomy, anatomy
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 from modeling_aligned_llava.loading.checkpoint import check_source, local_folder
 
 
-MOST = 3  # arms that fit beside each other
+MAX_MODELS = 3  # that fit side by side
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What an arm has said so far about a picture: the text, and the ids of its tokens once it is whole."""
+    """A model's answer so far: the text, and once it is complete the ids of its tokens."""
 
-    picture: ImageQuestion
+    asked: ImageQuestion
     text: str
     ids: tuple[int, ...] = ()
 
 
 @dataclass
-class Arm:
-    """A model under the name it has on the page."""
+class DemoModel:
+    """A loaded model under its name on the page."""
 
     name: str
     generator: Generator
-    parts: Anatomy
+    parts: ModelParts
     embedding: dict[str, Any]  # statistics of the norms of its text embeddings
     lock: Lock = field(default_factory=Lock)
 
-    def inputs(self, picture: ImageQuestion) -> dict[str, Any]:
-        """The model's inputs for a picture and its question, one row.
+    def inputs(self, asked: ImageQuestion) -> dict[str, Any]:
+        """The model's inputs for an image and its question, one row.
 
         Raises:
-            UserError: the picture cannot be read.
+            UserError: the image cannot be read.
         """
-        image = picture.open()
-        return dict(self.generator.inputs([self.generator.render(picture.question, images=1)], [[image]]))
+        image = asked.open()
+        return dict(self.generator.inputs([self.generator.render(asked.question, images=1)], [[image]]))
 
-    def stream(self, picture: ImageQuestion, most: int) -> Iterator[Answer]:
-        """The answer as it grows, of at most `most` tokens; the last one has its ids.
+    def stream(self, asked: ImageQuestion, max_new_tokens: int) -> Iterator[Answer]:
+        """The answer as it grows; the last one has its token ids.
 
-        A reader that goes away ends the generation. What goes wrong in it is raised here.
+        Closing the iterator ends the generation. Errors of the generation are raised here.
         """
         tokenizer = self.generator.processor.tokenizer
         streamer = TextIteratorStreamer(tokenizer, skip_prompt=True, skip_special_tokens=True)
@@ -67,16 +65,16 @@ class Arm:
         def generate() -> Tensor:
             try:
                 with self.lock, torch.inference_mode():
-                    inputs = self.inputs(picture)
+                    inputs = self.inputs(asked)
                     ids = self.generator.model.generate(
                         **inputs,
-                        max_new_tokens=most,
+                        max_new_tokens=max_new_tokens,
                         streamer=streamer,
                         stopping_criteria=StoppingCriteriaList([abandoned]),
                     )
                     return ids[0, inputs["input_ids"].shape[1] :]
             finally:
-                streamer.end()  # or the reader would wait for ever
+                streamer.end()  # otherwise the reader would wait forever
 
         with ThreadPoolExecutor(1) as pool:
             generated = pool.submit(generate)
@@ -84,14 +82,14 @@ class Arm:
             try:
                 for piece in streamer:
                     text += piece
-                    yield Answer(picture, text)
+                    yield Answer(asked, text)
             finally:
                 abandoned.event.set()
             ids = generated.result().tolist()
-        yield Answer(picture, tokenizer.decode(ids, skip_special_tokens=True), tuple(ids))
+        yield Answer(asked, tokenizer.decode(ids, skip_special_tokens=True), tuple(ids))
 
     def words(self, answer: Answer) -> list[tuple[str, int]]:
-        """The words of a whole answer, each with the number of its first token."""
+        """The words of a complete answer, each with the index of its first token."""
         decode = self.generator.processor.tokenizer.decode
         ends = [len(decode(answer.ids[: n + 1], skip_special_tokens=True)) for n in range(len(answer.ids))]
         return [
@@ -101,7 +99,7 @@ class Arm:
 
 
 class _Abandoned(StoppingCriteria):
-    """Ends a generation that nobody reads any more."""
+    """Ends a generation whose reader has gone."""
 
     def __init__(self) -> None:
         self.event = Event()
@@ -110,13 +108,16 @@ class _Abandoned(StoppingCriteria):
         return torch.full((input_ids.shape[0],), self.event.is_set(), device=input_ids.device)
 
 
-def load_arms(models: dict[str, str], device: str, trust_remote_code: bool = False) -> list[Arm]:
-    """Load each model once; a value of `models` is a checkpoint folder or a Hub id.
+def load_models(models: dict[str, str], device: str, trust_remote_code: bool = False) -> list[DemoModel]:
+    """Load each model once.
+
+    Args:
+        models: name -> checkpoint folder or Hub id.
 
     Raises:
-        UserError: one cannot be loaded, or has no visual tokens.
+        UserError: a model cannot be loaded, or has no visual tokens.
     """
-    arms = []
+    loaded = []
     for name, source in models.items():
         check_source(source, f"--models {name}")
         try:
@@ -125,12 +126,7 @@ def load_arms(models: dict[str, str], device: str, trust_remote_code: bool = Fal
             raise UserError(f"--models {name}: {error}") from error
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"--models {name}: cannot load {source}: {' '.join(str(error).split())}") from error
-        parts = anatomy(generator.model)
+        parts = model_parts(generator.model)
         norms = embedding_statistics(embedding_norms(parts.embedding))
-        arms.append(Arm(name, generator, parts, {"text embeddings": norms}))
-    return arms
-
-
-def finished_arms(run: Path) -> dict[str, str]:
-    """The finished arms of a run by name, `baseline` first, as many as fit beside each other."""
-    return {name: str(checkpoint) for name, checkpoint in list(finished_models(run).items())[:MOST]}
+        loaded.append(DemoModel(name, generator, parts, {"text embeddings": norms}))
+    return loaded

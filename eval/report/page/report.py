@@ -1,0 +1,161 @@
+"""A self-contained page about a finished run: `python -m eval.report.page results/RUN` writes RUN/report.html.
+
+It has a summary, scores, curves, attention, answers and settings. The page loads nothing from elsewhere. If all else
+is gone it is made from scores.json alone. The same run gives the same bytes.
+"""
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from matplotlib.axes import Axes
+
+from eval.report.finished_run import FinishedRun, without_paths
+from eval.report.page import measurements, score_table, settings
+from eval.report.page.attention_overlays import Overlay, overlays
+from eval.report.page.examples import examples
+from eval.report.page.inline_svg import Drawing, inline_svg, series
+from eval.report.page.layer_curves import layer_curves
+from eval.report.page.summary import summary
+from eval.report.page.training_curves import LEDGER, training
+from eval.report.tables.differences import HEADINGS, plot_differences
+from eval.report.tables.table4 import columns
+from eval.run.files import write_text
+from modeling_aligned_llava.errors import UserError
+
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
+    """The page as HTML.
+
+    Args:
+        measured: the result of `measurements.measure`.
+    """
+    colours = {model.name: number for number, model in enumerate(run.models)}
+    profiles = {name: found["profile"] for name, found in measured.items() if "profile" in found}
+    overlaid, overlay_note = _overlays(run, measured)
+    stages, training_notes = training(run, colours)
+    shown, example_notes = examples(run)
+    script = _asset("report.js")
+    return (
+        _environment()
+        .get_template("report.html.jinja")
+        .render(
+            run=run,
+            title=f"{run.folder.resolve().name}: {', '.join(model.name for model in run.models)}",
+            style=_asset("report.css"),
+            script=script,
+            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+            parts=summary(run, measured),
+            columns=list(columns(run.rows).values()),
+            scores=score_table.measured(run),
+            paper=score_table.published(run),
+            differences=_differences(run, colours),
+            everything=(score_table.ALL, score_table.everything(run)),
+            measured=measured,
+            layers=layer_curves(profiles, colours),
+            norms=_norms(profiles),
+            overlays=overlaid,
+            overlay_note=overlay_note,
+            layer_names=list(
+                dict.fromkeys(layer.name for each in overlaid for layers in each.models.values() for layer in layers)
+            ),
+            stages=stages,
+            ledger_heads=LEDGER,
+            training_notes=training_notes,
+            examples=shown,
+            example_notes=example_notes,
+            settings=settings.settings(run),
+            recipes=settings.recipes(run),
+        )
+    )
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["shown"] = shown
+    environment.filters["percent"] = lambda share: f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
+    return environment
+
+
+def _asset(name: str) -> Markup:
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # noqa: S704  our own files
+
+
+def shown(value: Any) -> str:
+    """A readable number: four digits, thousands separated; empty for None."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _differences(run: FinishedRun, colours: dict[str, int]) -> Drawing | None:
+    compared = {
+        name: found
+        for name, cells in run.cells.items()
+        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in HEADINGS])
+    }
+    if not compared:
+        return None
+    title = "Difference from the baseline, points, with 95 % interval"
+    of_models = {name: series(number) for name, number in colours.items()}
+
+    def draw(axes: Axes) -> None:
+        plot_differences(axes, compared, of_models)
+        axes.set_ylabel("points")
+
+    svg = inline_svg("differences", title, draw, (9, 4))
+    return Drawing(title, svg, [], [])
+
+
+def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
+    """By model: mean norm of visual tokens at layer 0 and of text embeddings, their ratios, number of images."""
+    return [
+        [
+            name,
+            profile["norms"]["visual tokens at layer 0"]["mean"],
+            profile["norms"]["text embeddings"]["mean"],
+            profile["ratio"],
+            profile["median_ratio"],
+            profile["images"],
+        ]
+        for name, profile in profiles.items()
+    ]
+
+
+def _overlays(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> tuple[list[Overlay], str]:
+    """The overlays, or why there are none."""
+    if not any("attention" in found for found in measured.values()):
+        return [], "Attention was not measured for any model."
+    try:
+        found = overlays(measurements.image_sample(run), measured)
+    except UserError as error:
+        return [], f"The images cannot be shown: {without_paths(str(error))}."
+    note = "The visual tokens of these models do not form a single grid, so there is no map to lay over an image."
+    return found, "" if found else note
+
+
+def write_report(folder: Path) -> None:
+    """Write `report.html` of the finished run in `folder`.
+
+    Raises:
+        UserError: the run has no scores.
+    """
+    run = FinishedRun.read(folder)
+    text = report(run, measurements.measure(run))
+    path = folder / "report.html"
+    write_text(path, text.encode(errors="replace").decode())  # an answer may end in half a character
+    print(f"report: {path}")  # noqa: T201

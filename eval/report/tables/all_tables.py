@@ -1,0 +1,28 @@
+"""Every table and the figure of a finished run, as files and on the terminal."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from eval.report.tables import subtasks
+from eval.report.tables.differences import draw_differences
+from eval.report.tables.table4 import WRITERS, read_scores, show, table_lines
+from eval.run.files import write_text
+
+
+def write_tables(run: Path) -> None:
+    """Write the tables and the figure of a finished run, and show Table 4.
+
+    Raises:
+        UserError: the run has no scores.
+    """
+    rows = read_scores(run)
+    for suffix, writer in WRITERS.items():
+        write_text(run / "tables" / f"table4.{suffix}", writer(rows))
+    parts = subtasks.breakdown(table_lines(rows))
+    for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
+        write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
+    draw_differences(rows, run / "figures" / "table4.svg")
+    console = Console()
+    show(rows, console if console.width >= 120 else Console(width=150))
+    console.print(f"tables: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")

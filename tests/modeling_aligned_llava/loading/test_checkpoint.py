@@ -1,0 +1,126 @@
+"""No loader fills a hole with random weights: each names the tensor that its checkpoint lacks, or would drop."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
+from modeling_aligned_llava.assembly.from_backbones import assemble
+from modeling_aligned_llava.assembly.from_llava import convert
+from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
+from modeling_aligned_llava.inference.generator import load_generator
+from modeling_aligned_llava.loading.checkpoint import check_source, load_strict
+
+
+def rewrite(source: Path, target: Path, change) -> Path:
+    """A copy of a checkpoint whose tensors went through `change`."""
+    shutil.copytree(source, target)
+    file = target / "model.safetensors"
+    save_file(change(load_file(file)), file, {"format": "pt"})
+    return target
+
+
+def without(source: Path, target: Path, tensor: str) -> Path:
+    """A copy of a checkpoint that lacks the one tensor whose name ends in `tensor`."""
+    (name,) = (name for name in load_file(source / "model.safetensors") if name.endswith(tensor))
+    return rewrite(source, target, lambda state: {key: value for key, value in state.items() if key != name})
+
+
+@pytest.fixture(scope="module")
+def aligned_llava(tiny_llava, tmp_path_factory):
+    """A stock LLaVA that was aligned in place and saved."""
+    folder = tmp_path_factory.mktemp("aligned") / "llava"
+    shutil.copytree(tiny_llava, folder)
+    align(LlavaForConditionalGeneration.from_pretrained(tiny_llava), "norm").save_pretrained(folder)
+    return folder
+
+
+PROJECTOR = "multi_modal_projector.linear_1.weight"
+VISION_LAYER = "encoder.layers.0.mlp.fc1.weight"
+TEXT_LAYER = "layers.1.mlp.up_proj.weight"
+FIELDS = method_fields("norm")
+
+
+@pytest.mark.parametrize(
+    ("source", "tensor", "load"),
+    [
+        ("ours", TEXT_LAYER, lambda folder, out: load_strict(AlignedLlavaForConditionalGeneration, folder)),
+        ("ours", PROJECTOR, lambda folder, out: load_vision_language(folder)),
+        ("ours", TEXT_LAYER, lambda folder, out: AlignedLlavaLM(str(folder), device="cpu")),
+        ("qwen2", TEXT_LAYER, lambda folder, out: AlignedLlavaLM(str(folder), device="cpu")),
+        ("llava", VISION_LAYER, lambda folder, out: load_generator(str(folder))),
+        ("llava", PROJECTOR, lambda folder, out: convert(folder, out, fields=FIELDS)),
+        ("aligned_llava", PROJECTOR, lambda folder, out: load_aligned(folder)),
+        ("aligned_llava", TEXT_LAYER, lambda folder, out: load_generator(str(folder))),
+        ("llama", "embed_tokens.weight", lambda folder, out: load_strict(AutoModelForCausalLM, folder)),  # a tied head
+    ],
+)
+def test_a_missing_tensor_is_named(
+    tiny_checkpoint, tiny_backbones, tiny_llava, aligned_llava, tmp_path, source, tensor, load
+):
+    sources = {"ours": tiny_checkpoint("norm-gwc"), "llava": Path(tiny_llava), "aligned_llava": aligned_llava}
+    sources |= {"qwen2": tiny_backbones.qwen2, "llama": tiny_backbones.llama}
+    load(sources[source], tmp_path / "whole")
+    folder = without(sources[source], tmp_path / "holed", tensor)
+    with pytest.raises(UserError, match=rf"holed lacks the tensors? .*{tensor}") as error:
+        load(folder, tmp_path / "out")
+    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("part", "tensor"), [("vision tower", VISION_LAYER), ("language model", TEXT_LAYER)])
+def test_assembly_names_a_missing_tensor_of_either_backbone(tiny_backbones, tmp_path, part, tensor):
+    folders = {"vision tower": tiny_backbones.vision, "language model": tiny_backbones.qwen2}
+    folders[part] = without(folders[part], tmp_path / "holed", tensor)
+    with pytest.raises(UserError, match=rf"^{part}: .*holed lacks the tensor .*{tensor}"):
+        assemble(*folders.values(), tmp_path / "out", fields=FIELDS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tower_may_lack_what_is_dropped_with_its_last_layer(tiny_backbones, tmp_path):
+    def keep_used(state):
+        return {name: tensor for name, tensor in state.items() if ".head." not in name and "layers.2." not in name}
+
+    tower = rewrite(tiny_backbones.vision, tmp_path / "tower", keep_used)
+    assert assemble(tower, tiny_backbones.qwen2, tmp_path / "out", fields=FIELDS).is_dir()
+
+
+def test_a_norm_that_the_configuration_does_not_describe_is_not_dropped_in_silence(
+    tiny_llava, aligned_llava, tmp_path
+):
+    folder = tmp_path / "undescribed"
+    shutil.copytree(aligned_llava, folder)
+    shutil.copy(Path(tiny_llava) / "config.json", folder)
+    with pytest.raises(UserError, match=r"undescribed holds the tensors .*alignment_norm\.bias"):
+        load_vision_language(folder)
+
+
+def test_unexpected_tensors_are_an_error_where_none_may_be_left_unread(tiny_checkpoint, tmp_path):
+    folder = rewrite(tiny_checkpoint("norm"), tmp_path / "more", lambda state: {**state, "extra": torch.zeros(2)})
+    load_strict(AlignedLlavaForConditionalGeneration, folder)  # reported by transformers
+    load_strict(AlignedLlavaForConditionalGeneration, folder, unused="ex.*")
+    with pytest.raises(UserError, match=r"more holds the tensor extra, which its configuration does not describe"):
+        load_strict(AlignedLlavaForConditionalGeneration, folder, unused="")
+
+
+def test_optional_tensors_may_be_missing(tiny_backbones, tmp_path):
+    folder = without(tiny_backbones.qwen2, tmp_path / "headless", "lm_head.weight")
+    load_strict(AutoModelForCausalLM, folder, optional=r"lm_head\..*")
+    with pytest.raises(UserError, match=r"lm_head.weight"):
+        load_strict(AutoModelForCausalLM, folder)
+
+
+def test_a_source_is_a_folder_or_owner_and_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").mkdir()
+    (tmp_path / "a-file").write_text("")
+    for source in ("results", tmp_path, "Qwen/Qwen2.5-7B-Instruct"):
+        check_source(source, "part")
+    for source in ("typo", "a-file", "a/b/c", "./results/no", str(tmp_path / "no"), Path("owner/name")):
+        with pytest.raises(UserError, match=f"part: there is no folder {source}"):
+            check_source(source, "part")

@@ -1,0 +1,152 @@
+"""The steps of docs/adding_a_{norm_variant,backbone,model_family}.md, followed in a copy with nothing else changed."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import load_file
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, method_fields, methods
+from modeling_aligned_llava.connectors import NORM
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import FAMILIES, Family, model_parts
+from modeling_aligned_llava.norm_alignment import target_gain
+from tests import REPOSITORY
+from tests.modeling_aligned_llava.tiny_families import tiny
+
+
+def steps(page: str, language: str) -> list[str]:
+    """The indented code blocks of a page, which belong to its numbered steps."""
+    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
+    return [
+        dedent(block) for block in re.findall(rf"^    ```{language}\n(.*?)^    ```$", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+@pytest.fixture
+def copy(tmp_path) -> Path:
+    """A copy of the code and recipes, with tinyworld's backbones and a handful of captions in place of its data."""
+    root = tmp_path / "repository"
+    for folder in ("modeling_aligned_llava", "configuration", "train"):
+        shutil.copytree(REPOSITORY / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (root / "tinyworld").mkdir()
+    (root / "tinyworld/backbones").symlink_to(REPOSITORY / "tinyworld/backbones")
+    data = root / "results/tinyworld/data"
+    (data / "images").mkdir(parents=True)
+    rows = []
+    for i in range(16):
+        Image.new("RGB", (30, 30), (15 * i, 90, 90)).save(data / "images" / f"{i}.png")
+        turns = [{"from": "human", "value": "<image>\nDescribe."}, {"from": "gpt", "value": f"shade {i}"}]
+        rows.append({"id": str(i), "image": f"{i}.png", "conversations": turns})
+    (data / "stage1.json").write_text(json.dumps(rows))
+    return root
+
+
+def run(command: str, root: Path) -> None:
+    """Run a command of a page in the copy, which comes first on the path."""
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(root),
+        "HF_DATASETS_CACHE": str(root / "cache"),
+    }
+    ended = subprocess.run(["bash", "-ec", command], cwd=root, env=environment, capture_output=True, text=True)  # noqa: S603, S607
+    assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+def test_a_norm_variant_is_one_entry(copy):
+    (entry,) = steps("adding_a_norm_variant.md", "yaml")
+    with (copy / "configuration/methods.yaml").open("a", encoding="utf-8") as file:
+        file.write(f"\n{entry}")
+    (train_ten_steps,) = steps("adding_a_norm_variant.md", "bash")
+    run(train_ten_steps, copy)
+    folder = copy / "results/norm-double"
+    config = json.loads((folder / "config.json").read_text())
+    (name,) = yaml.safe_load(entry)
+    assert config["method"] == name == "norm-double" and config["target_scale"] == 2.0
+    gain = load_file(folder / "assembled/model.safetensors")["model.multi_modal_projector.norm.weight"]
+    start = target_gain(config["text_norm"], len(gain), target_scale=2.0)
+    torch.testing.assert_close(gain, torch.full_like(gain, start))
+    trained = load_file(folder / "model.safetensors")["model.multi_modal_projector.norm.weight"]
+    assert not torch.equal(trained, gain)
+    assert json.loads((folder / "norm_parameters.json").read_text())["method"] == name
+
+
+def test_a_combination_without_a_name_is_tried_on_a_baseline(tiny_checkpoint):
+    fields = {**method_fields("norm"), "method": None, "target_scale": 2.0}
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("baseline"), **fields)
+    assert model.config.method is None and model.config.target == pytest.approx(2 * model.config.text_norm)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"projector_nrom": "layernorm"}, "methods.yaml: mine has the unknown field 'projector_nrom'; fields: comp"),
+        ({"text_norm": 1.0}, "methods.yaml: mine has the unknown field 'text_norm'"),
+        ({"norm_gain": "matrix"}, "methods.yaml: mine: norm_gain must be one of vector, scalar, fixed, not 'matrix'"),
+    ],
+)
+def test_a_wrong_entry_is_one_line(monkeypatch, entry, message):
+    monkeypatch.setattr(methods, "_methods", lambda: {"mine": entry})
+    with pytest.raises(UserError, match=message) as error:
+        method_fields("mine")
+    assert "\n" not in str(error.value)
+
+
+def test_a_backbone_is_a_folder_of_recipes_and_perhaps_a_template(copy):
+    copy_recipe, copy_template, try_it = steps("adding_a_backbone.md", "bash")
+    run(copy_recipe, copy)
+    run(copy_template, copy)
+    recipes = {
+        file.stem: yaml.safe_load(file.read_text()) for file in copy.glob("configuration/train/qwen2.5-3b/*.yaml")
+    }
+    assert (recipes["stage1"]["language_model"], recipes["stage1"]["chat_template"]) == (
+        "Qwen/Qwen2.5-3B-Instruct",
+        "my_template",
+    )
+    assert recipes["stage2"]["model_name_or_path"] == "results/qwen2.5-3b/checkpoints/{method}/stage1"
+    assert "qwen2.5-7b" not in json.dumps(recipes)
+    # The page's training command, on tinyworld's backbones and data: no GPU, one step.
+    (train,) = (line for line in try_it.splitlines() if "train.sft" in line)
+    run(
+        f"{train} --vision_tower tinyworld/backbones/vision --language_model tinyworld/backbones/language "
+        "--data_path results/tinyworld/data/stage1.json --image_folder results/tinyworld/data/images --bf16 false "
+        "--global_batch_size 8 --per_device_train_batch_size 8 --max_steps 1 --logging_steps 1",
+        copy,
+    )
+    template = (copy / "modeling_aligned_llava/chat_templates/my_template.jinja").read_text(encoding="utf-8")
+    assert (copy / "results/ten/chat_template.jinja").read_text(encoding="utf-8").strip() == template.strip()
+    (line,) = (copy / "results/ten/log.jsonl").read_text().splitlines()
+    assert json.loads(line)["loss"] > 0
+
+
+def test_a_model_family_is_one_entry(monkeypatch, capsys):
+    model, inputs = tiny("qwen2_5_vl")
+    monkeypatch.delitem(FAMILIES, "qwen2_5_vl")
+    with pytest.raises(UserError, match="qwen2_5_vl is none of the families it knows"):
+        align(model)
+    list_modules, align_it = steps("adding_a_model_family.md", "python")
+    (entry,) = steps("adding_a_model_family.md", "text")
+    exec(list_modules, {"model": model})  # noqa: S102
+    added = eval(f"{{{entry}}}", {"Family": Family})  # noqa: S307
+    ((model_type, family),) = added.items()
+    assert f"\n{family.connector} " in capsys.readouterr().out
+    monkeypatch.setitem(FAMILIES, model_type, family)
+    exec(align_it, {"model": model})  # noqa: S102
+    text_norm = float(capsys.readouterr().out)
+    connector = model_parts(model).connector
+    assert connector is model.base_model.get_submodule(family.connector) and hasattr(connector, NORM)
+    seen = []
+    connector.register_forward_hook(lambda module, args, output: seen.append(output))
+    with torch.no_grad():
+        model(**inputs)
+    assert seen[0].norm(dim=-1).mean().item() == pytest.approx(text_norm, rel=0.01)
