@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoProcessor, GenerationConfig
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.inference.prompt import user_turn
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
@@ -49,9 +50,7 @@ class Generator:
         image_token = self.processor.image_token
         while "<image>" in text or image_token in text:
             text = text.replace("<image>", "").replace(image_token, "")
-        content = [{"type": "image"}] * images + [{"type": "text", "text": text}]
-        turn = [{"role": "user", "content": content}]
-        prompt = self.processor.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+        prompt = user_turn(self.processor, text, images)
         if prompt.count(image_token) != images:
             raise ValueError(f"the chat template wrote {prompt.count(image_token)} image slots for {images} images")
         return prompt

@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from eval import vision_check
-from eval.suite import plan as suite
+from eval.suite import __main__ as suite
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset

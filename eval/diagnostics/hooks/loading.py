@@ -17,6 +17,7 @@ import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with t
 from eval.data.image_sample import ImageQuestion
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.prompt import user_turn
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 
 
@@ -77,19 +78,11 @@ def special_ids(processor: Any) -> frozenset[int]:
     return frozenset(tokenizer_of(processor).all_special_ids)
 
 
-def prompt(processor: Any, question: str) -> str:
-    """One user turn with an image and a question, in the chat template; without one, image token and question."""
-    message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": question}]}]
-    if getattr(processor, "chat_template", None):
-        return processor.apply_chat_template(message, add_generation_prompt=True, tokenize=False)
-    return f"{getattr(processor, 'image_token', '')}{question}"
-
-
 def inputs_of(processor: Any, image: ImageQuestion, device: Any) -> dict[str, Any]:
     """The model's inputs for one image and its question.
 
     Raises:
         UserError: the image cannot be read.
     """
-    text = [prompt(processor, image.question)]
+    text = [user_turn(processor, image.question, images=1)]
     return processor(text=text, images=[image.open()], return_tensors="pt").to(device)
