@@ -28,7 +28,7 @@ quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-tables: .venv/installed  ## tables, figures and report anew from results/$(RUN)
+tables: .venv/installed  ## rebuild tables, figures and report of results/$(RUN)
 	$(BIN)/python -m eval.report.tables results/$(RUN)
 	$(BIN)/python -m eval.report.page results/$(RUN)
 

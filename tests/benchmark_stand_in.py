@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
-from PIL import Image as Pictures
+from PIL import Image as PILImage
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     LlavaConfig,
@@ -27,8 +27,8 @@ OCR_TYPES = ["Regular Text Recognition", "Scene Text-centric VQA", "Doc-oriented
 SUBJECTS_FILES = "tasks/mmlu/default/mmlu_*.yaml"
 
 
-def picture(index: int) -> Pictures.Image:
-    return Pictures.new("RGB", (30 + 6 * (index % 3), 28), (index * 37 % 256, index * 91 % 256, 120))
+def image_of(index: int) -> PILImage.Image:
+    return PILImage.new("RGB", (30 + 6 * (index % 3), 28), (index * 37 % 256, index * 91 % 256, 120))
 
 
 def question(index: int) -> str:
@@ -63,7 +63,7 @@ def mmbench(n: int) -> tuple[list[dict], Features]:
         text = {"question": question(base), "hint": "nan", "source": "x", "comment": "nan", "split": "dev"}
         groups = {"category": "ocr", "L2-category": "logic_reasoning"}
         rows.append(
-            {"index": base + turn * 1_000_000, "image": picture(base), "answer": answer} | options | text | groups
+            {"index": base + turn * 1_000_000, "image": image_of(base), "answer": answer} | options | text | groups
         )
     names = ("question", "hint", "answer", *LETTERS, "category", "source", "L2-category", "comment", "split")
     return rows, Features({"index": Value("int64"), "image": Image(), **strings(*names)})
@@ -80,7 +80,7 @@ def mmstar(n: int) -> tuple[list[dict], Features]:
         {
             "index": i,
             "question": question(i) + "\nOptions: A: red, B: green, C: blue, D: black",
-            "image": picture(i),
+            "image": image_of(i),
             "answer": LETTERS[i % 4],
             "category": groups[i % 4][0],
             "l2_category": groups[i % 4][1],
@@ -98,7 +98,7 @@ def pope(n: int) -> tuple[list[dict], Features]:
             "question_id": str(i),
             "question": f"Is there a box {i} in the image?",
             "answer": ["yes", "no"][i % 2],
-            "image": picture(i // 2),
+            "image": image_of(i // 2),
             "category": "random",
         }
         for i in range(n)
@@ -114,7 +114,7 @@ def seedbench(n: int) -> tuple[list[dict], Features]:
             **{f"choice_{letter}": option for letter, option in zip(LETTERS, OPTIONS, strict=True)},
             "answer": LETTERS[i % 4],
             "question_image_type": ["chart", "map", "web"][i % 3],
-            "image": picture(i),
+            "image": image_of(i),
         }
         for i in range(n)
     ]
@@ -129,7 +129,7 @@ def ocrbench(n: int) -> tuple[list[dict], Features]:
             "question": "what is written in the image?",
             "question_type": OCR_TYPES[i % 4],
             "answer": ["CENTRE", f"word{i}"],
-            "image": picture(i % 7),
+            "image": image_of(i % 7),
         }
         for i in range(n)
     ]
@@ -139,7 +139,7 @@ def ocrbench(n: int) -> tuple[list[dict], Features]:
 def scienceqa(n: int) -> tuple[list[dict], Features]:
     rows = [
         {
-            "image": picture(i) if i % 2 == 0 else None,
+            "image": image_of(i) if i % 2 == 0 else None,
             "question": question(i),
             "choices": OPTIONS[: 2 + i % 2],
             "answer": i % 2,
@@ -153,7 +153,9 @@ def scienceqa(n: int) -> tuple[list[dict], Features]:
 
 
 def ai2d(n: int) -> tuple[list[dict], Features]:
-    rows = [{"question": question(i), "options": OPTIONS, "answer": str(i % 4), "image": picture(i)} for i in range(n)]
+    rows = [
+        {"question": question(i), "options": OPTIONS, "answer": str(i % 4), "image": image_of(i)} for i in range(n)
+    ]
     return rows, Features({"options": List(TEXT), "image": Image(), **strings("question", "answer")})
 
 
@@ -282,7 +284,7 @@ def write_language_model(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def mixed_rows(n: int) -> list[tuple[str, list[Pictures.Image]]]:
+def mixed_rows(n: int) -> list[tuple[str, list[PILImage.Image]]]:
     """Prompts of different lengths, every third without an image."""
     rng = random.Random(0)
-    return [(question(i) + " really" * rng.randrange(8), [] if i % 3 == 0 else [picture(i)]) for i in range(n)]
+    return [(question(i) + " really" * rng.randrange(8), [] if i % 3 == 0 else [image_of(i)]) for i in range(n)]

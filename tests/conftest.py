@@ -95,7 +95,7 @@ def tiny_backbones(tmp_path_factory) -> TinyBackbones:
 
 @pytest.fixture(scope="session")
 def tiny_images(tmp_path_factory) -> list[Path]:
-    """Three image files of noise, for arms that are measured on training images."""
+    """Three image files of noise, for methods that are measured on training images."""
     folder = tmp_path_factory.mktemp("images")
     noise = torch.randint(0, 256, (3, 28, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for i, pixels in enumerate(noise.numpy()):

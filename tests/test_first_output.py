@@ -1,5 +1,5 @@
 """A clone in a folder with a space and an umlaut in its name, an empty home: training, evaluation, report, and what
-they print. Then a comparison in which one arm cannot be trained."""
+they print. Then a comparison in which one method cannot be trained."""
 
 import os
 import re
@@ -25,9 +25,9 @@ KNOWN = re.compile(
   | global\ batch\ \d+\ =\ .*
   | \S+:\ (frozen|lr\ \S+),\ \d+\ tensors,\ [\d,]+\ parameters
   | [\w-]+\ stage[12]:\ (step\ \d+/\d+,\ loss\ [\d.]+(,\ \d+\ s\ left)?|done)
-  | results/\S+:\ (done|already\ done|going\ on\ from\ .*)
+  | results/\S+:\ (done|already\ done|resuming\ from\ .*)
   | [\w-]+\ \w+:\ done
-  | (all\ rows|everything|pictures|attention|training\ pictures\ and\ conversations|benchmark\ folders)\ ━+.*
+  | (all\ rows|everything|images|attention|training\ images\ and\ conversations|benchmark\ folders)\ ━+.*
   | (scores|report|tables):\ results/.*
   | ==\ \d\ .*
   | \s*Table\ 4\s*
@@ -106,7 +106,7 @@ def test_only_known_lines_are_printed(output, command):
 
 def test_the_report_is_there(output, clone):
     page = (clone / RUN / "report.html").read_text(encoding="utf-8")
-    assert "POPE" in page and "The attention of no arm was measured" not in page
+    assert "POPE" in page and "Attention was not measured for any model" not in page
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def comparison(output, clone, start):
     return begin
 
 
-def test_an_arm_that_fails_ends_the_comparison_with_one_line(comparison):
+def test_a_failed_training_ends_the_comparison_with_one_line(comparison):
     begun = time.monotonic()
     process = comparison("broken", "norm", "upside-down")
     said, _ = process.communicate(timeout=120)

@@ -15,7 +15,7 @@ nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (ex
 TOUR = REPOSITORY / "docs" / "tour.ipynb"
 SHOWN = """json.dumps({
     "text": model.config.text_norm,
-    "visual": {arm: each["norms"]["visual tokens at layer 0"]["mean"] for arm, each in profiles.items()},
+    "visual": {method: each["norms"]["visual tokens at layer 0"]["mean"] for method, each in profiles.items()},
     "losses": losses,
     "pope": {row["method"]: row["n"] for row in scores if row["source"] == "measured" and row["status"] == "ok"},
 })"""

@@ -13,7 +13,7 @@ from tests import REPOSITORY
 
 RUN = REPOSITORY / "results" / "tinyworld"
 PYTHON = REPOSITORY / ".venv/bin/python"
-ARMS = ("baseline", "norm", "norm-gwc")
+METHODS = ("baseline", "norm", "norm-gwc")
 NINE = ("mmbench", "mmstar", "pope", "seedbench_2_plus", "ocrbench", "scienceqa", "ai2d", "hellaswag", "mmlu")
 
 pytestmark = [
@@ -54,21 +54,21 @@ def test_again_it_ends_within_a_minute_and_changes_nothing():
     assert state() == before
 
 
-def test_every_arm_has_every_score():
+def test_every_method_has_every_score():
     found = scores()
-    for arm in ARMS:
+    for method in METHODS:
         for benchmark in (*NINE, "avg"):
-            row = found[arm, benchmark]
+            row = found[method, benchmark]
             assert row["status"] == "ok" and row["ci95"][0] <= row["score"] <= row["ci95"][1]
-            assert (row["delta"] is None) == (arm == "baseline")
+            assert (row["delta"] is None) == (method == "baseline")
 
 
-def test_the_report_shows_every_arm_with_its_norms_its_attention_and_its_training():
+def test_the_report_shows_norms_attention_and_training_of_every_method():
     page = (RUN / "report.html").read_text(encoding="utf-8")
-    for arm in ARMS:
-        assert f'<th scope="row">{arm}</th>' in page
-        assert f'alt="The picture, with the attention of {arm}"' in page
-        assert f"Gradient norm by part, stage 2, {arm}" in page
+    for method in METHODS:
+        assert f'<th scope="row">{method}</th>' in page
+        assert f'alt="The image, with the attention of {method}"' in page
+        assert f"Gradient norm by part, stage 2, {method}" in page
     assert "Toy result" in page and "No training logs" not in page and str(REPOSITORY) not in page
 
 

@@ -26,7 +26,7 @@ def build(out: Path, images: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--images", type=int, default=8000, help="training pictures")
+    parser.add_argument("--images", type=int, default=8000, help="training images")
     arguments = parser.parse_args()
     build(arguments.out, arguments.images)
 

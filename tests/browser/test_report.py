@@ -103,7 +103,7 @@ def test_filters_narrow_the_questions_and_tell_how_many(page, report):
     assert shown.count() == 0 and count.inner_text() == f"0 of {everything} questions"
 
 
-def test_overlays_lie_on_their_pictures_and_change_with_the_layer(page, report):
+def test_overlays_lie_on_their_images_and_change_with_the_layer(page, report):
     page.goto(report)
     first = page.locator(".overlay").first
     shade = first.locator(".shade:visible")

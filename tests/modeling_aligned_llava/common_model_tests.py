@@ -27,7 +27,7 @@ MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES["aligned_llava"] = AlignedLlavaForCon
 
 
 class TinyLlava:
-    """What the common tests ask for: a config, a batch of text behind one image a row, and their sizes."""
+    """What the common tests ask for: a config, a batch with one image and then text in each row, and their sizes."""
 
     batch_size, image_tokens, text_tokens = 3, 4, 7
     seq_length = image_tokens + text_tokens

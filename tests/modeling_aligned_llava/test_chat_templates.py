@@ -1,4 +1,4 @@
-"""The shipped chat templates, character by character, and what each marks as learned."""
+"""The shipped chat templates, character by character, and the tokens that each marks as supervised."""
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -29,7 +29,7 @@ RENDERED = {
     "llama3": LLAMA3,
     "plain": "<s><image>Two.<|im_end|>Yes.<|im_end|>",
 }
-LEARNED = {
+SUPERVISED = {
     "qwen2_5": "Two.<|im_end|>Yes.<|im_end|>",
     "tinyworld": "Two.<|im_end|>Yes.<|im_end|>",
     "llama3": "Two.<|eot_id|>Yes.<|eot_id|>",
@@ -66,8 +66,8 @@ def test_the_answers_and_their_ends_are_learned(tokenizer, name):
     encoded = tokenizer.apply_chat_template(
         CONVERSATION, chat_template=chat_template(name), return_dict=True, return_assistant_tokens_mask=True
     )
-    learned = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
-    assert tokenizer.decode(learned) == LEARNED[name]
+    supervised = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
+    assert tokenizer.decode(supervised) == SUPERVISED[name]
 
 
 def test_a_system_text_is_written_only_when_given(tokenizer):

@@ -61,7 +61,7 @@ def process(rank, root, folders):
     for decoder, fields in ARMS.items():
         model = load(folders[decoder], fields)
         mine = {name: tensor[rank : rank + 1] for name, tensor in batch(model).items()}
-        # SigLIP's post_layernorm is behind the features that LLaVA reads
+        # SigLIP's post_layernorm comes after the features that LLaVA reads
         ddp = DistributedDataParallel(model, find_unused_parameters=True)
         found = {"ddp": gradients(model, ddp, mine)}
         sharded = shard(load(folders[decoder], fields))

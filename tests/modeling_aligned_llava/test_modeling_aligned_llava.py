@@ -1,4 +1,4 @@
-"""The model: arms, initialisation, saving and loading, and equality of the baseline with transformers' LLaVA."""
+"""The model: methods, initialisation, saving and loading, and equality of the baseline with transformers' LLaVA."""
 
 import json
 import math

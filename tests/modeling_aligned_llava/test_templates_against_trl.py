@@ -86,10 +86,10 @@ def test_text_only_chats_render_as_trl_renders_them(family, chat):
 
 @pytest.mark.parametrize("chat", [chat for chat in CHATS.values() if len(chat) > 1])
 def test_what_is_learned_is_what_trl_learns(family, chat):
-    """TRL's Qwen template also marks the line breaks before and behind an answer; ours leaves them to the prompt."""
+    """TRL's Qwen template also marks the line breaks before and after an answer; ours leaves them to the prompt."""
     name, tokenizer = family
 
-    def learned(template):
+    def supervised(template):
         encoded = tokenizer.apply_chat_template(
             chat, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
         )
@@ -102,10 +102,10 @@ def test_what_is_learned_is_what_trl_learns(family, chat):
             last = mask
         return [tokenizer.decode(span) for span in spans]
 
-    theirs = learned(trl_template(f"{name}_training"))
+    theirs = supervised(trl_template(f"{name}_training"))
     if name == "qwen2_5":
         theirs = [span.removeprefix("\n").removesuffix("\n") for span in theirs]
-    assert learned(chat_template(name)) == theirs
+    assert supervised(chat_template(name)) == theirs
     assert len(theirs) == sum(message["role"] == "assistant" for message in chat)
 
 

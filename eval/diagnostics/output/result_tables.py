@@ -166,7 +166,7 @@ def show_asymmetry(found: dict[str, dict[str, Any]], out: Path | None = None) ->
         for name, cell in quantities.items():
             change = _signed_cell(cell["change"], cell["change_ci95"]) if "change" in cell else "-"
             rows.append([model, name, _signed_cell(cell["mean"], cell["ci95"]), change])
-    heads = ["arm", "quantity", "visual - text, 95 %", f"minus {next(iter(found))}, paired, 95 %"]
+    heads = ["model", "quantity", "visual - text, 95 %", f"minus {next(iter(found))}, paired, 95 %"]
     show_table("Asymmetry of visual and text tokens, means over images", heads, rows, out)
 
 

@@ -15,10 +15,10 @@ from eval.demo.measurements import SIDE, norm_figure, norms, overlay, word_atten
 from eval.demo.models import Answer, load_models
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
-from tests.benchmark_stand_in import picture, write_llava
+from tests.benchmark_stand_in import image_of, write_llava
 
 
-ASKED = ImageQuestion("box", lambda: picture(3), "What colour is the box?")
+ASKED = ImageQuestion("box", lambda: image_of(3), "What colour is the box?")
 
 
 @pytest.fixture(scope="module")

@@ -75,14 +75,16 @@ def test_dropping_the_last_vision_layer_leaves_the_features_of_layer_minus_two(t
 
 
 def test_every_arm_starts_from_the_same_projector_in_torch_default_init(tiny_checkpoint, tiny_backbones, tmp_path):
-    arms = [load(tiny_checkpoint(method)).model.multi_modal_projector for method in ("baseline", "norm", "norm-gwc")]
+    projectors = [
+        load(tiny_checkpoint(method)).model.multi_modal_projector for method in ("baseline", "norm", "norm-gwc")
+    ]
     for name in ("linear_1.weight", "linear_1.bias", "linear_2.weight", "linear_2.bias"):
-        first, *others = (arm.get_parameter(name) for arm in arms)
+        first, *others = (projector.get_parameter(name) for projector in projectors)
         assert all(torch.equal(first, other) for other in others)
         assert 0.5 < first.abs().max().item() * 32**0.5 <= 1  # uniform within 1 / sqrt(fan_in)
     fields = method_fields("norm")
     other = assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "seed7", fields=fields, seed=7)
-    assert not torch.equal(load(other).model.multi_modal_projector.linear_1.weight, arms[0].linear_1.weight)
+    assert not torch.equal(load(other).model.multi_modal_projector.linear_1.weight, projectors[0].linear_1.weight)
 
 
 def test_processor_counts_the_tokens_the_tower_makes(tiny_checkpoint):
@@ -134,8 +136,8 @@ def test_chat_template_renders_exactly_and_marks_the_answers(tiny_checkpoint):
     encoded = processor.tokenizer.apply_chat_template(
         [question, answer, *more], return_dict=True, return_assistant_tokens_mask=True
     )
-    learned = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
-    assert processor.tokenizer.decode(learned) == "Two.<|im_end|>Yes.<|im_end|>"
+    supervised = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
+    assert processor.tokenizer.decode(supervised) == "Two.<|im_end|>Yes.<|im_end|>"
 
 
 def test_plain_template_is_image_caption_end(tiny_checkpoint):

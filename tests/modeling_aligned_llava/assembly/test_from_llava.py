@@ -1,4 +1,4 @@
-"""A llava-hf checkpoint becomes an aligned one of any arm; what is not one is refused in one line."""
+"""A llava-hf checkpoint becomes an aligned one of any method; anything else is refused in one line."""
 
 import sys
 
@@ -117,7 +117,7 @@ def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, t
     weights.write_bytes(weights.read_bytes()[:-1000])
     broken = tmp_path / "broken.png"
     broken.write_text("no image")
-    for folder, images, arm, message in (
+    for folder, images, method, message in (
         (tiny_backbones.qwen2, None, "norm", "is a qwen2 model, not llava"),
         (truncated, None, "norm", "LLaVA checkpoint: cannot load .*truncated"),
         (lacking, None, "norm", r"lacks the tensors model\.language_model\.layers\.1.* more"),
@@ -125,7 +125,7 @@ def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, t
         (source, [broken], "norm-geomean", "broken.png cannot be read as an image"),
     ):
         with pytest.raises(UserError, match=message) as error:
-            convert(folder, tmp_path / "out", fields=method_fields(arm), images=images)
+            convert(folder, tmp_path / "out", fields=method_fields(method), images=images)
         assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
     with pytest.raises(
         ValueError,

@@ -97,7 +97,7 @@ def checkpoint(request, tmp_path_factory):
 
 def test_answers_are_the_models_own_whatever_the_batch(checkpoint):
     generator = load_generator(str(checkpoint), "float32")
-    assert generator.tree is None  # pictures of many sizes: batched, not behind shared prefixes
+    assert generator.tree is None  # images of many sizes are batched, without shared prefixes
     expected = []
     for text, images in ROWS:
         prompt = generator.render(text, len(images))

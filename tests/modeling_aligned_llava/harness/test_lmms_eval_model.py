@@ -114,9 +114,9 @@ def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeyp
     assert sizes == [third, *rest]
 
 
-def test_questions_about_one_picture_are_prefilled_once(tiny_llava, monkeypatch):
-    pictures = [images for _, images in ROWS if len(images) == 1][:3]
-    rows = [(f"question {i} about it?", images) for images in pictures for i in range(5)] + list(ROWS)
+def test_questions_about_one_image_are_prefilled_once(tiny_llava, monkeypatch):
+    single_images = [images for _, images in ROWS if len(images) == 1][:3]
+    rows = [(f"question {i} about it?", images) for images in single_images for i in range(5)] + list(ROWS)
     seen = []
     tower = load_generator(str(tiny_llava), "float32").model.model.vision_tower
     forward = type(tower).forward
@@ -185,10 +185,10 @@ def test_limits_and_stop_strings(tiny_llava, answers):
 
 def test_errors_are_raised_not_answered(tiny_llava):
     def broken(document):
-        raise OSError("truncated picture")
+        raise OSError("truncated image")
 
     request = SimpleNamespace(args=("text", OPTIONS, broken, 0, "task", "test"))
-    with pytest.raises(OSError, match="truncated picture"):
+    with pytest.raises(OSError, match="truncated image"):
         adapter(tiny_llava).generate_until([request])
     with pytest.raises(ValueError, match="greedily"):
         adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))

@@ -1,4 +1,4 @@
-"""What is no picture, or claims too many pixels, is refused from its header, in one line, by the name it was given."""
+"""What is not an image, or claims too many pixels, is refused from its header, in one line, by the name it was given."""
 
 import struct
 import zlib
@@ -23,10 +23,10 @@ def png_header(width: int, height: int) -> bytes:
     [
         (
             b"Dear reader, I am not an image.",
-            "The picture cannot be read as an image: its format is none of JPEG, PNG",
+            "The image cannot be read as an image: its format is none of JPEG, PNG",
         ),
-        (png_header(11_000, 10_000), "The picture has 11000 x 10000 pixels, more than 100000000"),
-        (png_header(20_000, 20_000), "The picture has far more than 100000000 pixels"),
+        (png_header(11_000, 10_000), "The image has 11000 x 10000 pixels, more than 100000000"),
+        (png_header(20_000, 20_000), "The image has far more than 100000000 pixels"),
     ],
     ids=["text", "110 megapixels", "400 megapixels"],
 )
@@ -34,6 +34,6 @@ def test_refused_by_the_name_it_was_given(content, message, tmp_path):
     file: Path = tmp_path / "upload.png"
     file.write_bytes(content)
     with pytest.raises(UserError) as error:
-        open_image(file, "The picture")
+        open_image(file, "The image")
     assert str(error.value).startswith(message)
     assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
