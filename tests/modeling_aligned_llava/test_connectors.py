@@ -1,4 +1,4 @@
-"""The norm after the connector of every supported family: norms at layer 0, gradients, generation, saving; refusals."""
+"""The norm after the connector of every supported family: norms at layer 0, gradients, generation, saving."""
 
 import copy
 import json

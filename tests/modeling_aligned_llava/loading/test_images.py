@@ -1,4 +1,4 @@
-"""What is not an image, or claims too many pixels, is refused from its header, in one line, by the name it was given."""
+"""A file that is not an image, or claims too many pixels, is refused from its header in one line that names it."""
 
 import struct
 import zlib
