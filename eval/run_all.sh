@@ -8,7 +8,7 @@ usage() {
 bash eval/run_all.sh [options]
 
 Without options: builds tinyworld, trains the methods baseline, norm and norm-gwc on it, evaluates them and the bare
-language model on the nine benchmarks of the paper's Table 4, and prints that table. It takes about 10 minutes on two
+language model on the nine benchmarks of the paper's Table 4, and prints that table. It takes about 14 minutes on two
 CPU cores after the installation (once, about 4 minutes, the only part that needs a network). A trained model is
 evaluated while others are trained, one process per core (of two) or GPU. Library output goes to logs/. A failed step
 or Ctrl-C stops everything. After a kill, the same command continues; run again when finished, it changes nothing.
