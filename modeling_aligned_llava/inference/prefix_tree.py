@@ -6,8 +6,8 @@ prefix are computed and kept once. The columns of the sequence, and of the cache
 
     prefix of segment 0 | suffix of row 0 | suffix of row 1 | prefix of segment 1 | ... | answers, token by token
 
-    prefix of segment 0 | suffix of row 0 | suffix of row 1 | prefix of segment 1 | ... | answers, one by one
-V = vocabulary. The batch dimension is always 1.
+Shapes: T = tokens of one pass, S = columns that it sees, H = heads, D = head size, V = vocabulary. The batch
+dimension is always 1.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
