@@ -1,0 +1,1 @@
+"""The benchmarks and their datasets: entries, downloads, checks, images."""

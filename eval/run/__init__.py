@@ -1,0 +1,1 @@
+"""What the programs of `eval` share: files, records, devices, names of models."""

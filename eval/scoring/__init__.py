@@ -1,0 +1,1 @@
+"""From a harness's sample log to scores with intervals and tests."""

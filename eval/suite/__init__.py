@@ -1,0 +1,1 @@
+"""Runs benchmarks on checkpoints: plan, schedule, workers, live table."""

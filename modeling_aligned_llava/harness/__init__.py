@@ -1,0 +1,1 @@
+"""Models for lmms-eval and lm-eval that log every answer."""

@@ -1,0 +1,1 @@
+"""Greedy answers in batches that compute shared prefixes once."""

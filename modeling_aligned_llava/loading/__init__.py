@@ -1,0 +1,1 @@
+"""Reading checkpoints, tokenizers and images safely and strictly."""

@@ -1,0 +1,1 @@
+"""The commands of `python -m eval.diagnostics`: each parses, calls, shows and writes."""

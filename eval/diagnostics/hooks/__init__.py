@@ -1,0 +1,1 @@
+"""Loading any vision-language model and observing its forward pass."""

@@ -1,0 +1,1 @@
+"""Measurements of a model: each returns numbers and prints nothing."""

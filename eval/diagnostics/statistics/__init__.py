@@ -1,0 +1,1 @@
+"""Sums over tokens and intervals over images."""

@@ -1,0 +1,1 @@
+"""`report.html`, one page about a finished run."""

@@ -1,0 +1,1 @@
+"""The comparison tables of a finished run."""
