@@ -63,6 +63,7 @@ def run(command: str, root: Path) -> None:
     assert ended.returncode == 0, ended.stderr[-2000:]
 
 
+@pytest.mark.slow
 def test_a_norm_variant_is_one_entry(copy):
     (entry,) = steps("adding_a_norm_variant.md", "yaml")
     with (copy / "configuration/methods.yaml").open("a", encoding="utf-8") as file:
@@ -102,6 +103,7 @@ def test_a_wrong_entry_is_one_line(monkeypatch, entry, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_backbone_is_a_folder_of_recipes_and_perhaps_a_template(copy):
     copy_recipe, copy_template, try_it = steps("adding_a_backbone.md", "bash")
     run(copy_recipe, copy)

@@ -53,7 +53,7 @@ def test_steps_that_wait_for_each_other_are_refused():
     nothing = print
     with pytest.raises(ValueError, match="waits for itself"):
         path_lengths([Step("a", nothing, 1, ("b",)), Step("b", nothing, 1, ("a",))])
-    with pytest.raises(ValueError, match="no step"):
+    with pytest.raises(ValueError, match="not a step"):
         path_lengths([Step("a", nothing, 1, ("b",))])
 
 
