@@ -25,7 +25,7 @@ from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in as stand_in
-from tests.together import PROCESSES, together
+from tests.together import PROCESSES, alone, together
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
 from train.data import sources
@@ -197,12 +197,15 @@ def test_rows_whose_missing_image_has_come(rounds, how, rows, tmp_path, count):
         (source,) = sources.read_sources(str(rows), str(tmp_path / str(number)))
         return len(training_data.open_training_data([source], how, tmp_path / "cache").dataset)
 
-    for number in range(rounds):
-        folder = tmp_path / str(number)
-        shutil.copytree(rows.parent, folder)
-        (folder / "b.png").unlink()
-        assert usable(number) == 2
-        shutil.copy(rows.parent / "b.png", folder)
+    def prepare_without_the_image():
+        for number in range(rounds):
+            folder = tmp_path / str(number)
+            shutil.copytree(rows.parent, folder)
+            (folder / "b.png").unlink()
+            assert usable(number) == 2
+            shutil.copy(rows.parent / "b.png", folder)
+
+    alone(prepare_without_the_image)
     assert once_a_round(usable, calls, rounds) == [[3] * PROCESSES] * rounds
 
 

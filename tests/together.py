@@ -37,3 +37,11 @@ def together(work: Callable[[int], Any], rounds: int) -> list[list[Any]]:
     errors = [error for done in by_process for error, _ in done if error]
     assert not errors, f"{len(errors)} failed, the first: {errors[0]}"
     return [[result for _, result in of_round] for of_round in zip(*by_process, strict=True)]
+
+
+def alone(work: Callable[[], Any]) -> None:
+    """Run `work` in a forked process: this one then holds no lock that later forks would inherit."""
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
