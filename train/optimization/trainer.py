@@ -1,5 +1,6 @@
 """TRL's SFTTrainer with a learning rate per parameter group and checkpoints that are known to be complete."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,10 +11,13 @@ from transformers import PreTrainedModel
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import SFTTrainer
 
+from modeling_aligned_llava import AlignedLlavaModel
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
 from train.data.sampler import LengthGroupedSampler
 from train.monitoring.gradient_ledger import GradientLedger
+from train.optimization.dummy_image import dummy_image
+from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
 from train.stage_folder import checkpoint_marker, write_json
@@ -43,6 +47,8 @@ class AlignedSFTTrainer(SFTTrainer):
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
         super().__init__(*args, **kwargs)
+        if self.is_fsdp_enabled:
+            set_up_fsdp2(self.accelerator.state.fsdp_plugin, cast(Any, self.model))
         self.ledger = None if self.is_deepspeed_enabled else ledger
         if self.ledger is not None:
             self.add_callback(self.ledger)
@@ -59,11 +65,13 @@ class AlignedSFTTrainer(SFTTrainer):
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """TRL's loss; on a CPU with `labelled_logits_only`, its fused head sees only the labelled positions."""
-        if return_outputs or not self.labelled_logits_only or inputs["labels"].device.type != "cpu":
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         decoder = cast(PreTrainedModel, self.accelerator.unwrap_model(model)).base_model
-        with labelled_positions_only(decoder, inputs["labels"]) as shift_labels:
-            inputs = {**inputs, "shift_labels": shift_labels}
+        with ExitStack() as stack:
+            if "pixel_values" not in inputs and "mm_encoder_outputs" not in inputs:
+                stack.enter_context(dummy_image(cast(AlignedLlavaModel, decoder)))
+            if not return_outputs and self.labelled_logits_only and inputs["labels"].device.type == "cpu":
+                labels = stack.enter_context(labelled_positions_only(decoder, inputs["labels"]))
+                inputs = {**inputs, "shift_labels": labels}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:

@@ -1,0 +1,33 @@
+"""`python -m tests.train.sharded_on_cpu ...`: `train.sft` under the sharding that the environment asks for, on a CPU.
+
+accelerate's launcher refuses FSDP and DeepSpeed on a CPU, and its state then ignores what the launcher would set in the
+environment. This adds the missing case; everything after it is accelerate's own code.
+"""
+
+import os
+
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
+
+
+def shard_on_cpu() -> None:
+    """Let accelerate's state accept FSDP and DeepSpeed for processes on a CPU."""
+    original = AcceleratorState.__init__
+
+    def init(self, *args, fsdp_plugin=None, **kwargs):
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            if self._mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self._mixed_precision)
+            self.fsdp_plugin = fsdp_plugin
+
+    AcceleratorState.__init__ = init
+
+
+if __name__ == "__main__":
+    from train.sft import main
+
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        shard_on_cpu()
+    main()

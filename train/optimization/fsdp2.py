@@ -1,0 +1,53 @@
+"""What FSDP2 needs beyond accelerate's settings: layer classes, float32 reductions and norm, and a head that is read.
+
+    accelerate launch --config_file configuration/accelerate/fsdp2.yaml -m train.sft ...
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.errors import UserError
+
+
+if TYPE_CHECKING:
+    from accelerate import FullyShardedDataParallelPlugin
+
+
+def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: AlignedLlavaForConditionalGeneration) -> None:
+    """Complete accelerate's plugin for this model and shard the units that accelerate would not make.
+
+    * accelerate makes a unit of each class in `_no_split_modules`, and fails on those that the model does not have: a
+      vision tower inherits the classes of its text half.
+    * Its bfloat16 policy also reduces gradients in bfloat16 and rounds the loss to it. Here only weights and
+      activations are bfloat16, and gradients are reduced and accumulated in float32.
+    * The norm computes in float32: in bfloat16, a gain near 0.01 does not take Adam's small steps.
+    * TRL's fused head reads the head's weight without calling the head. Its unit must be gathered by something that is
+      called, the final norm; gathered by TRL itself, each process would keep the gradient of its own rows only.
+
+    Raises:
+        UserError: the plugin is for FSDP1, or the decoder has no final norm.
+    """
+    if plugin.fsdp_version != 2:
+        raise UserError("FSDP1 is not supported: set fsdp_version: 2, as in configuration/accelerate/fsdp2.yaml")
+    if plugin.transformer_cls_names_to_wrap is None:
+        present = {type(module).__name__ for module in model.modules()}
+        plugin.transformer_cls_names_to_wrap = sorted(present & set(model._no_split_modules or ()))
+    half = None if plugin.mixed_precision_policy is None else plugin.mixed_precision_policy.param_dtype
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+    plugin.mixed_precision_policy = policy
+    norm = model.model.multi_modal_projector.norm
+    if norm is not None:
+        fully_shard(norm, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
+    if model.lm_head.weight is not model.get_input_embeddings().weight:  # accelerate shards tied embeddings as one unit
+        tail = [_final_norm(model.model.language_model), model.lm_head]
+        fully_shard(tail, mp_policy=policy, offload_policy=plugin.cpu_offload, reshard_after_forward=False)
+
+
+def _final_norm(decoder: torch.nn.Module) -> torch.nn.Module:
+    norms = [module for module in decoder.children() if "Norm" in type(module).__name__]
+    if not norms:
+        raise UserError(f"FSDP2: {type(decoder).__name__} has no final norm, so its head cannot be gathered")
+    return norms[-1]
