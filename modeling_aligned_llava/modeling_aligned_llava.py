@@ -147,7 +147,12 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         destination = {name: kwargs.pop(name) for name in names if name in kwargs}
         self.config.auto_map = dict(_AUTO_MAP)
         forget_local_paths(self.config)
-        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        wrapped = type(self)  # FSDP2 makes the model a subclass of its own, whose code would be saved and named
+        self.__class__ = next(base for base in wrapped.__mro__ if base.__module__ == __name__)
+        try:
+            super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        finally:
+            self.__class__ = wrapped
         if is_main_process:
             if self.processor_source is not None:
                 copy_processor(*self.processor_source, save_directory)

@@ -57,6 +57,13 @@ class ModelArguments:
             "the blocks between rows."
         },
     )
+    save_dtype: str | None = field(
+        default=None,
+        metadata={
+            "help": "Precision of the final weights, `bfloat16` or `float32`; the norm is always float32. If None, "
+            "bfloat16 where training computes in it (`bf16`). Checkpoints to resume from are float32 either way."
+        },
+    )
     lora: dict | str | None = field(
         default=None,
         metadata={
@@ -67,6 +74,8 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         method_fields(self.method)
+        if self.save_dtype not in (None, "bfloat16", "float32"):
+            raise UserError(f"save_dtype must be bfloat16 or float32, not {self.save_dtype!r}")
         self.lora = json.loads(self.lora) if isinstance(self.lora, str) else self.lora
         from_backbones = self.vision_tower is not None and self.language_model is not None
         if from_backbones == (self.model_name_or_path is not None):
@@ -304,11 +313,22 @@ def _complete(run: RunArguments, training: SFTConfig) -> None:
     training.gradient_accumulation_steps = accumulation_steps(
         run.optimization.global_batch_size, training.per_device_train_batch_size, training.world_size
     )
+    if run.model.save_dtype is None:
+        run.model.save_dtype = "bfloat16" if training.bf16 else "float32"
     training.remove_unused_columns = False  # the collator needs the image paths
     training.disable_tqdm = True  # we show our own progress bar
+    config: Any = training.accelerator_config
+    if uses_fsdp(training):
+        # gradients stay sharded between the micro-batches of a step; whole ones need 4 bytes per parameter and GPU
+        config.gradient_accumulation_kwargs = {**(config.gradient_accumulation_kwargs or {}), "sync_each_batch": True}
     if run.data.streaming:
         # each process reads its own rows: batches with and without images cannot be dispatched alike
-        training.accelerator_config.dispatch_batches = False  # type: ignore[union-attr]
+        config.dispatch_batches = False
+
+
+def uses_fsdp(training: SFTConfig) -> bool:
+    """Whether the weights will be sharded with FSDP, by a setting or by `accelerate launch`."""
+    return bool(training.fsdp) or os.environ.get("ACCELERATE_USE_FSDP") == "true"
 
 
 def accumulation_steps(global_batch_size: int, per_device: int, world_size: int) -> int:

@@ -16,7 +16,7 @@ from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
 from modeling_aligned_llava.loading.checkpoint import load_strict
-from train.arguments import RunArguments, parse_arguments
+from train.arguments import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import first_images
@@ -50,12 +50,11 @@ def run_stage(argv: list[str]) -> None:
     adapters = None
     if run.model.lora:
         assert isinstance(run.model.lora, dict)
-        frozen_dtype = torch.bfloat16 if training.bf16 else torch.float32
-        adapters = add_adapters(model, run.model.lora, training.seed, frozen_dtype)
+        adapters = add_adapters(model, run.model.lora, training.seed)
     if run.model.attn_implementation is not None:
         model.model.language_model.set_attn_implementation(run.model.attn_implementation)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
-    freeze(model, groups)
+    freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     rows = open_rows(run, training, _tokenization(run, training, model, processor), sources)
 
     trainer = _build_trainer(run, training, model, processor, groups, rows)
@@ -69,8 +68,8 @@ def run_stage(argv: list[str]) -> None:
         _say(trainer, f"resuming from {checkpoint}")
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if adapters is not None:
-        merge_adapters(adapters)
-    _save_final(trainer, folder, run.model.method)
+        merge_adapters(adapters, _final_dtype(run))
+    _save_final(trainer, folder, run)
     _say(trainer, f"{folder.path}: done")
 
 
@@ -180,7 +179,7 @@ def _feature_cache(
         raise UserError(f"feature_cache keeps one layer of the vision tower, but this model reads {layer}")
     if any(parameter.requires_grad for parameter in tower.parameters()):
         raise UserError("feature_cache: the vision tower is trained here, so its features change at every step")
-    if training.deepspeed or training.fsdp or os.environ.get("ACCELERATE_USE_FSDP") == "true":
+    if training.deepspeed or uses_fsdp(training):
         raise UserError("feature_cache works with one process or DDP, not with a sharded vision tower")
     limit, processes = run.speed.feature_cache_gb * 1e9, training.world_size
     precision = "bfloat16" if training.bf16 else "float32"
@@ -198,10 +197,14 @@ def _describe(trainer: AlignedSFTTrainer, run: RunArguments, groups: list[Parame
         _say(trainer, str(group))
 
 
-def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, method: str) -> None:
+def _final_dtype(run: RunArguments) -> torch.dtype:
+    return torch.bfloat16 if run.model.save_dtype == "bfloat16" else torch.float32
+
+
+def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments) -> None:
     """Move the final model into the stage's folder; the marker comes last, so an interrupted save is repeated."""
     unfinished = folder.path / ".final"
-    trainer.save_model(str(unfinished))
+    trainer.save_final_model(str(unfinished), _final_dtype(run))
     model = trainer.accelerator.unwrap_model(trainer.model)
     with maybe_gather_lm_head_ctx(*model.model.multi_modal_projector.parameters()):  # TRL's, for ZeRO-3: any tensors
         record = norm_parameters(model)  # on every process, because FSDP2 gathers too
@@ -210,12 +213,14 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, method: str) ->
     write_json(unfinished / "norm_parameters.json", record)
     config = json.loads((unfinished / "config.json").read_text(encoding="utf-8"))
     config.pop("use_cache", None)  # the trainer turns it off for training, not for users of the model
+    for part in (config, config["text_config"], config["vision_config"]):
+        part["dtype"] = run.model.save_dtype
     write_json(unfinished / "config.json", config)
     for pickled in unfinished.glob("*.bin"):  # training_args.bin
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, folder.path / file.name)
-    folder.mark_complete({"method": method, "seed": trainer.args.seed, "steps": trainer.state.global_step})
+    folder.mark_complete({"method": run.model.method, "seed": trainer.args.seed, "steps": trainer.state.global_step})
 
 
 def _say(trainer: AlignedSFTTrainer, text: str) -> None:

@@ -6,21 +6,21 @@ environment. This adds the missing case; everything after it is accelerate's own
 
 import os
 
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 
 
 def shard_on_cpu() -> None:
-    """Let accelerate's state accept FSDP and DeepSpeed for processes on a CPU."""
+    """Let accelerate's state accept FSDP for processes on a CPU."""
     original = AcceleratorState.__init__
 
     def init(self, *args, fsdp_plugin=None, **kwargs):
         original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
-        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
-            self.distributed_type = DistributedType.FSDP
+        if fsdp_plugin is not None:
             if self._mixed_precision != "no":
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
             self.fsdp_plugin = fsdp_plugin
+            self.distributed_type = PartialState._shared_state["distributed_type"] = DistributedType.FSDP
 
     AcceleratorState.__init__ = init
 

@@ -4,7 +4,7 @@ The adapters are injected into the model in place, so that parameter names, chec
 them.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def add_adapters(
-    model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int, frozen_dtype: torch.dtype
+    model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int
 ) -> "LoraModel":
     """Add adapters to the linear layers that `target_modules` names.
 
@@ -25,7 +25,6 @@ def add_adapters(
         model: in float32; changed in place.
         settings: arguments of peft's `LoraConfig`.
         seed: for the random half of the adapters.
-        frozen_dtype: of all weights except those of projector and adapters.
 
     Returns:
         peft's handle of the adapters, for `merge_adapters`.
@@ -43,16 +42,19 @@ def add_adapters(
             adapters = LoraModel(model, LoraConfig(**settings), "default")
     except (TypeError, ValueError) as error:
         raise UserError(f"lora: {' '.join(str(error).split())}") from error
-    for name, parameter in model.named_parameters():
-        if ".lora_" not in name and "multi_modal_projector" not in name:
-            parameter.data = parameter.data.to(frozen_dtype)
     return adapters
 
 
-def merge_adapters(adapters: "LoraModel") -> None:
-    """Merge the adapters into the weights and remove them, in float32 on the CPU.
+def merge_adapters(adapters: "LoraModel", dtype: torch.dtype) -> None:
+    """Merge the adapters into the weights and remove them.
 
-    Twice the frozen weights' memory, which a GPU that trained them in bfloat16 may not have.
+    The sum is computed in float32, one layer after the other, and stored in `dtype`.
     """
-    adapters.model.cpu().float()
-    adapters.merge_and_unload(safe_merge=True)
+    from peft.tuners.lora import LoraLayer
+
+    for layer in adapters.model.modules():
+        if isinstance(layer, LoraLayer):
+            cast(torch.nn.Module, layer).float()
+            layer.merge(safe_merge=True)
+            layer.get_base_layer().to(dtype)
+    adapters.unload()

@@ -6,6 +6,7 @@ Every parameter is either frozen or matches exactly one rate, so that none is mi
 import re
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from modeling_aligned_llava.errors import UserError
@@ -43,8 +44,15 @@ def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str
     return groups
 
 
-def freeze(model: nn.Module, groups: list[ParameterGroup]) -> None:
-    """Require gradients for the trained groups only."""
+def freeze(model: nn.Module, groups: list[ParameterGroup], dtype: torch.dtype = torch.float32) -> None:
+    """Require gradients for the trained groups only, and store the others in `dtype`; the norm stays as it is."""
     trained = {name for group in groups if group.learning_rate is not None for name in group.names}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
+        if name not in trained and not in_norm(name):
+            parameter.data = parameter.data.to(dtype)
+
+
+def in_norm(name: str) -> bool:
+    """Whether a parameter belongs to the norm, which is float32 whatever the precision of the rest."""
+    return "multi_modal_projector.norm." in name

@@ -19,7 +19,7 @@ from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.dummy_image import dummy_image
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
-from train.optimization.parameter_groups import ParameterGroup
+from train.optimization.parameter_groups import ParameterGroup, in_norm
 from train.stage_folder import checkpoint_marker, write_json
 
 
@@ -46,6 +46,7 @@ class AlignedSFTTrainer(SFTTrainer):
         self.parameter_groups = parameter_groups
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
+        self.final_dtype: torch.dtype | None = None
         super().__init__(*args, **kwargs)
         if self.is_fsdp_enabled:
             set_up_fsdp2(self.accelerator.state.fsdp_plugin, cast(Any, self.model))
@@ -116,6 +117,22 @@ class AlignedSFTTrainer(SFTTrainer):
             step = self.state.global_step
             folder = Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
             write_json(checkpoint_marker(folder), {"step": step})
+
+    def save_final_model(self, folder: str, dtype: torch.dtype) -> None:
+        """Save the model in `dtype`, its norm in float32; called by every process."""
+        if self.is_fsdp_enabled:
+            self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")  # checkpoints may be sharded
+        self.final_dtype = dtype
+        self.save_model(folder)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        if self.final_dtype is not None:
+            model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
+            state_dict = {
+                name: tensor.to(torch.float32 if in_norm(name) else self.final_dtype)
+                for name, tensor in (state_dict or model.state_dict()).items()
+            }
+        super()._save(output_dir, state_dict)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no card: TRL's would show a text-generation snippet."""
