@@ -44,7 +44,8 @@ def run_stage(argv: list[str]) -> None:
     _check_settings(folder, settings)
 
     sources = read_sources(run.data.data_path, run.data.image_folder)
-    source = _starting_checkpoint(run, folder, training.seed, sources)
+    with training.main_process_first(local=False):  # transformers saves on the first process only
+        source = _starting_checkpoint(run, folder, training.seed, sources)
     model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(source)
     adapters = None

@@ -45,11 +45,14 @@ def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str
 
 
 def freeze(model: nn.Module, groups: list[ParameterGroup], dtype: torch.dtype = torch.float32) -> None:
-    """Require gradients for the trained groups only, and store the others in `dtype`; the norm stays as it is."""
+    """Require gradients for the trained groups only, and store the matrices of the others in `dtype`.
+
+    Vectors stay float32: they take no memory, and a layer norm refuses parameters less precise than its input.
+    """
     trained = {name for group in groups if group.learning_rate is not None for name in group.names}
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name in trained)
-        if name not in trained and not in_norm(name):
+        if name not in trained and parameter.dim() > 1:
             parameter.data = parameter.data.to(dtype)
 
 
