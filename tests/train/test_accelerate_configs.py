@@ -23,4 +23,4 @@ def test_a_file_configures_what_its_name_says(name):
         assert config.deepspeed_config["zero_stage"] == int(name[-1])
     if name == "fsdp2":
         assert config.fsdp_config["fsdp_version"] == 2
-        assert config.fsdp_config["fsdp_state_dict_type"] == "FULL_STATE_DICT"  # otherwise nothing is saved
+        assert config.fsdp_config["fsdp_state_dict_type"] == "SHARDED_STATE_DICT"
