@@ -147,6 +147,7 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         destination = {name: kwargs.pop(name) for name in names if name in kwargs}
         self.config.auto_map = dict(_AUTO_MAP)
         forget_local_paths(self.config)
+        self._weight_conversions: list[Any] = []  # save today's names, which are the only ones this class reads
         wrapped = type(self)  # FSDP2 makes the model a subclass of its own, whose code would be saved and named
         self.__class__ = next(base for base in wrapped.__mro__ if base.__module__ == __name__)
         try:

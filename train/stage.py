@@ -2,11 +2,14 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
@@ -44,7 +47,7 @@ def run_stage(argv: list[str]) -> None:
     _check_settings(folder, settings)
 
     sources = read_sources(run.data.data_path, run.data.image_folder)
-    with training.main_process_first(local=False):  # transformers saves on the first process only
+    with training.main_process_first(local=False), _whole_models(training):  # transformers saves on the first only
         source = _starting_checkpoint(run, folder, training.seed, sources)
     model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
     processor = AutoProcessor.from_pretrained(source)
@@ -80,6 +83,17 @@ def _check_settings(folder: StageFolder, settings: dict) -> None:
             f"{folder.path} was started with other settings ({'; '.join(changes)}): "
             "remove it or choose another --output_dir"
         )
+
+
+@contextmanager
+def _whole_models(training: SFTConfig) -> Iterator[None]:
+    """Load models whole inside the block. Under ZeRO-3 transformers shards them, which takes all processes at once."""
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if training.deepspeed_plugin is not None:
+            training.deepspeed_plugin.set_deepspeed_weakref()
 
 
 def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sources: list[Source]) -> Path:
