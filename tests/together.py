@@ -1,9 +1,13 @@
-"""Eight processes that start the same work at the same moment, round after round."""
+"""Eight processes that start the same work at the same moment; processes that are killed with all they started."""
 
 import multiprocessing
+import subprocess
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
+
+import psutil
 
 
 PROCESSES = 8
@@ -37,6 +41,15 @@ def together(work: Callable[[int], Any], rounds: int) -> list[list[Any]]:
     errors = [error for done in by_process for error, _ in done if error]
     assert not errors, f"{len(errors)} failed, the first: {errors[0]}"
     return [[result for _, result in of_round] for of_round in zip(*by_process, strict=True)]
+
+
+def kill_all(process: subprocess.Popen) -> None:
+    """Send SIGKILL to a process and all that it started; torchrun's workers are process groups of their own."""
+    tree = psutil.Process(process.pid)
+    for each in (tree, *tree.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    process.wait()
 
 
 def alone(work: Callable[[], Any]) -> None:

@@ -1,7 +1,6 @@
-"""`python -m tests.train.sharded_on_cpu ...`: `train.sft` under the sharding that the environment asks for, on a CPU.
+"""`python -m tests.train.sharded_on_cpu ...`: `train.sft` with the sharding that the environment asks for, on a CPU.
 
-accelerate's launcher refuses FSDP and DeepSpeed on a CPU, and its state then ignores what the launcher would set in the
-environment. This adds the missing case; everything after it is accelerate's own code.
+accelerate refuses FSDP on a CPU. This adds the missing case to its state; everything after that is accelerate's own.
 """
 
 import os

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from modeling_aligned_llava.errors import UserError
+from tests.together import kill_all
 from train import sft
 from train.data.quarantine import read_entries
 from train.monitoring.log import LossLog
@@ -145,8 +146,8 @@ def kill_after(folder, step, launch, arguments):
     log = folder / "log.jsonl"
     while process.poll() is None and (not log.exists() or log.read_text().count("\n") < step):
         time.sleep(0.002)
-    os.killpg(process.pid, signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    kill_all(process)
+    assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow

@@ -1,11 +1,10 @@
-"""`train.sft` itself on two and four processes under FSDP2: the trajectory of one process, and resuming.
+"""`train.sft` itself on two and four processes under DDP, FSDP2 and ZeRO: the trajectory of one process, and resuming.
 
 With one row per micro-batch and a third of the rows without an image, processes often differ in whether they have one.
 """
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -14,45 +13,60 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from transformers.integrations import is_deepspeed_available
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
 from tests.invariant.test_global_batch import assert_recorded_trajectory, trajectory
+from tests.together import kill_all
 from train.stage import run_stage
 
 
 TOLERANCE = 2e-4  # relative, as in tests/invariant
+ENGINES = ["ddp", "fsdp2", "zero2", "zero3"]
 
 
-def fsdp2_environment():
-    """What `accelerate launch` exports for configuration/accelerate/fsdp2.yaml."""
-    config = yaml.safe_load((REPOSITORY / "configuration" / "accelerate" / "fsdp2.yaml").read_text())
-    return {"ACCELERATE_USE_FSDP": "true", **{key.upper(): str(v) for key, v in config["fsdp_config"].items()}}
+def accelerate_environment(engine):
+    """What `accelerate launch` exports for configuration/accelerate/<engine>.yaml."""
+    config = yaml.safe_load((REPOSITORY / "configuration" / "accelerate" / f"{engine}.yaml").read_text())
+    if engine == "fsdp2":
+        return {"ACCELERATE_USE_FSDP": "true", **{key.upper(): str(v) for key, v in config["fsdp_config"].items()}}
+    if engine == "ddp":
+        return {}
+    prefixes = {
+        "zero3_init_flag": "DEEPSPEED_ZERO3_INIT",
+        "gradient_accumulation_steps": "GRADIENT_ACCUMULATION_STEPS",
+    }
+    prefixes["gradient_clipping"] = "GRADIENT_CLIPPING"
+    settings = {
+        f"ACCELERATE_{prefixes.get(key, f'DEEPSPEED_{key.upper()}')}": str(value)
+        for key, value in config["deepspeed_config"].items()
+    }
+    return {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu", **settings}
 
 
-def command(processes, arguments):
+def started(engine, processes, arguments):
+    """The command line and environment of a run."""
+    if engine.startswith("zero") and not is_deepspeed_available():
+        pytest.skip("needs deepspeed")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    return [*launcher, "-m", "tests.train.sharded_on_cpu", *arguments]
+    env = {**os.environ, **accelerate_environment(engine), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    return {"args": [*launcher, "-m", "tests.train.sharded_on_cpu", *arguments], "env": env}
 
 
-def environment():
-    return {**os.environ, **fsdp2_environment(), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
-
-
-def train(processes, arguments):
-    done = subprocess.run(command(processes, arguments), env=environment(), timeout=600, capture_output=True, text=True)  # noqa: S603
+def train(engine, processes, arguments):
+    done = subprocess.run(**started(engine, processes, arguments), timeout=900, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def kill_after_checkpoint(processes, arguments, folder):
+def kill_after_checkpoint(engine, processes, arguments, folder):
     """Start training and kill every process once a checkpoint is complete."""
-    process = subprocess.Popen(command(processes, arguments), env=environment(), start_new_session=True)  # noqa: S603
-    deadline = time.monotonic() + 300
+    process = subprocess.Popen(**started(engine, processes, arguments), start_new_session=True)
+    deadline = time.monotonic() + 600
     while not list(folder.glob("checkpoint-*/checkpoint_complete.json")):
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    kill_all(process)
     assert not (folder / "training_complete.json").exists()
 
 
@@ -83,10 +97,28 @@ def assert_same_weights(one, other):
         torch.testing.assert_close(other[name], tensor, rtol=1e-2, atol=5e-5, msg=name)
 
 
+def campaign(*values):
+    return pytest.param(*values, marks=pytest.mark.campaign)
+
+
+def matrix(*quick):
+    """Every engine on two and four processes; those not in `quick` are left to the campaign."""
+    cases = [(engine, processes) for engine in ENGINES for processes in (2, 4)]
+    return [case if case in quick else campaign(*case) for case in cases]
+
+
+def assert_follows_one_process(root, stage):
+    for one, sharded in zip(
+        stage_trajectory(root / "one", stage), stage_trajectory(root / "sharded", stage), strict=True
+    ):
+        assert sharded == pytest.approx(one, rel=TOLERANCE)
+    assert_same_weights(weights(root / "one", stage), weights(root / "sharded", stage))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.campaign)])
-def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, processes):
-    train(processes, arguments(2, tmp_path))
+@pytest.mark.parametrize(("engine", "processes"), matrix(("fsdp2", 2)))
+def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, engine, processes):
+    train(engine, processes, arguments(2, tmp_path))
     assert_recorded_trajectory(trajectory(tmp_path))
     folder = tmp_path / "norm-gwc" / "stage2"
     loaded = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
@@ -97,43 +129,44 @@ def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, processes)
 
 
 @pytest.mark.slow
-@pytest.mark.campaign
-def test_a_tied_head_follows_one_process(arguments, tmp_path):
-    run_stage(arguments(2, tmp_path / "one", "llama"))
-    train(2, arguments(2, tmp_path / "sharded", "llama"))
-    for one, sharded in zip(stage_trajectory(tmp_path / "one", 2), stage_trajectory(tmp_path / "sharded", 2), strict=True):
-        assert sharded == pytest.approx(one, rel=TOLERANCE)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("processes", [2, pytest.param(4, marks=pytest.mark.campaign)])
-def test_stage_1_follows_one_process(arguments, tmp_path, processes):
+@pytest.mark.parametrize(("engine", "processes"), matrix(("fsdp2", 2)))
+def test_stage_1_follows_one_process(arguments, tmp_path, engine, processes):
     run_stage(arguments(1, tmp_path / "one"))
-    train(processes, arguments(1, tmp_path / "sharded"))
-    for one, sharded in zip(stage_trajectory(tmp_path / "one", 1), stage_trajectory(tmp_path / "sharded", 1), strict=True):
-        assert sharded == pytest.approx(one, rel=TOLERANCE)
-    assert_same_weights(weights(tmp_path / "one", 1), weights(tmp_path / "sharded", 1))
+    train(engine, processes, arguments(1, tmp_path / "sharded"))
+    assert_follows_one_process(tmp_path, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.campaign
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_tied_head_follows_one_process(arguments, tmp_path, engine):
+    run_stage(arguments(2, tmp_path / "one", "llama"))
+    train(engine, 2, arguments(2, tmp_path / "sharded", "llama"))
+    assert_follows_one_process(tmp_path, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("stage", [1, 2])
-def test_checkpointing_without_clipping_follows_one_process(arguments, tmp_path, stage):
+def test_checkpointing_without_clipping_follows_one_process(arguments, tmp_path, engine, stage):
     settings = {"max_grad_norm": 0, "gradient_checkpointing": "true"}
     run_stage(arguments(stage, tmp_path / "one", **settings))
-    train(2, arguments(stage, tmp_path / "sharded", **settings))
-    for one, sharded in zip(
-        stage_trajectory(tmp_path / "one", stage), stage_trajectory(tmp_path / "sharded", stage), strict=True
-    ):
-        assert sharded == pytest.approx(one, rel=TOLERANCE)
+    train(engine, 2, arguments(stage, tmp_path / "sharded", **settings))
+    assert_follows_one_process(tmp_path, stage)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "after"), [(2, 4), pytest.param(4, 2, marks=pytest.mark.campaign)])
-def test_a_killed_run_resumes_on_another_number_of_processes(arguments, tmp_path, before, after):
-    run_stage(arguments(2, tmp_path / "one", save_steps=2))
-    given = arguments(2, tmp_path / "killed", save_steps=2)
-    kill_after_checkpoint(before, given, tmp_path / "killed" / "norm-gwc" / "stage2")
-    train(after, given)
-    assert_recorded_trajectory(trajectory(tmp_path / "killed"))
-    assert_same_weights(weights(tmp_path / "one"), weights(tmp_path / "killed"))
+@pytest.mark.parametrize(
+    ("engine", "before", "after"),
+    [
+        ("fsdp2", 2, 4),
+        campaign("fsdp2", 4, 2),
+        *(campaign(e, 2, n) for e in ("ddp", "zero2", "zero3") for n in (2, 4)),
+    ],
+)
+def test_a_killed_run_resumes_on_another_number_of_processes(arguments, tmp_path, engine, before, after):
+    given = arguments(2, tmp_path, save_steps=2)
+    kill_after_checkpoint(engine, before, given, tmp_path / "norm-gwc" / "stage2")
+    train(engine, after, given)
+    assert_recorded_trajectory(trajectory(tmp_path))

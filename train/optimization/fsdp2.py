@@ -1,6 +1,6 @@
 """What FSDP2 needs beyond accelerate's settings: layer classes, float32 reductions and norm, and a head that is read.
 
-    accelerate launch --config_file configuration/accelerate/fsdp2.yaml -m train.sft ...
+accelerate launch --config_file configuration/accelerate/fsdp2.yaml -m train.sft ...
 """
 
 from typing import TYPE_CHECKING
@@ -41,7 +41,7 @@ def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: AlignedLlavaFo
     norm = model.model.multi_modal_projector.norm
     if norm is not None:
         fully_shard(norm, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
-    if model.lm_head.weight is not model.get_input_embeddings().weight:  # accelerate shards tied embeddings as one unit
+    if model.lm_head.weight is not model.get_input_embeddings().weight:  # tied, they are one unit of accelerate's
         tail = [_final_norm(model.model.language_model), model.lm_head]
         fully_shard(tail, mp_policy=policy, offload_policy=plugin.cpu_offload, reshard_after_forward=False)
 

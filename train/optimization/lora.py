@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from peft import LoraModel
 
 
-def add_adapters(
-    model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int
-) -> "LoraModel":
+def add_adapters(model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int) -> "LoraModel":
     """Add adapters to the linear layers that `target_modules` names.
 
     Args:
