@@ -40,7 +40,7 @@ def run_stage(argv: list[str]) -> None:
     """Run the stage that the command line describes, from wherever an earlier start left it.
 
     Raises:
-        UserError: settings, data or the starting checkpoint are not usable.
+        UserError: settings, data or the starting checkpoint are not usable, or memory does not suffice.
     """
     run, training = parse_arguments(argv)
     folder, settings = StageFolder(str(training.output_dir)), peek_settings(argv) or {}
@@ -70,7 +70,14 @@ def run_stage(argv: list[str]) -> None:
     checkpoint = folder.last_checkpoint()
     if checkpoint is not None:
         _say(trainer, f"resuming from {checkpoint}")
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"step {trainer.state.global_step + 1} ran out of memory: start again with a smaller "
+            "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true; the run "
+            "continues from its last checkpoint"
+        ) from error
     if adapters is not None:
         merge_adapters(adapters, _final_dtype(run))
     _save_final(trainer, folder, run)

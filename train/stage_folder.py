@@ -12,10 +12,14 @@ from typing import Any
 import yaml
 
 
-# Settings that may change between two starts of the same run, because they do not affect its weights.
+# Settings that may change between two starts of the same run, because they do not affect its weights. The global batch
+# is kept when the micro-batch changes, so that a run that ran out of memory can go on with a smaller one.
 _FREE = {
-    *("output_dir", "logging_steps", "save_steps", "save_total_limit", "dataloader_num_workers", "report_to"),
-    *("eval_steps", "sample_rows", "probe_rows", "feature_cache", "feature_cache_gb"),
+    *("output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to", "eval_steps"),
+    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_checkpointing"),
+    *("gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
+    *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
+    *("dataloader_persistent_workers", "sample_rows", "probe_rows", "feature_cache", "feature_cache_gb"),
     *("data_cache", "bad_rows_limit"),
 }
 

@@ -81,6 +81,31 @@ def test_a_finished_stage_is_skipped_and_other_settings_are_refused(straight, st
         run_stage([*arguments, "--max_steps", "7"])
 
 
+def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(straight, stage_arguments, tmp_path, monkeypatch):
+    arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1")
+    step = AlignedSFTTrainer.training_step
+
+    def out_of_memory(self, *args):
+        if self.state.global_step == 3:
+            raise torch.OutOfMemoryError
+        return step(self, *args)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="step 4 ran out of memory"):
+        patch.setattr(AlignedSFTTrainer, "training_step", out_of_memory)
+        run_stage(arguments)
+    smaller = [
+        "--per_device_train_batch_size",
+        "1",
+        "--gradient_checkpointing",
+        "true",
+        "--dataloader_num_workers",
+        "1",
+    ]
+    run_stage([*arguments, *smaller])
+    for ours, theirs in zip(logged(tmp_path / "norm-gwc" / "stage2"), logged(straight / "stage2"), strict=True):
+        assert ours["loss"] == pytest.approx(theirs["loss"], rel=2e-4)
+
+
 def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):
     """Two epochs, in which the same rows fail and are replaced."""
     images = tmp_path / "images"

@@ -17,7 +17,7 @@ from transformers.integrations import is_deepspeed_available
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
-from tests.invariant.test_global_batch import assert_recorded_trajectory, trajectory
+from tests.invariant.test_global_batch import REFERENCE, assert_recorded_trajectory, trajectory
 from tests.together import kill_all
 from train.stage import run_stage
 
@@ -170,3 +170,18 @@ def test_a_killed_run_resumes_on_another_number_of_processes(arguments, tmp_path
     kill_after_checkpoint(engine, before, given, tmp_path / "norm-gwc" / "stage2")
     train(engine, after, given)
     assert_recorded_trajectory(trajectory(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("engine", ENGINES)
+def test_bfloat16_stays_close_to_float32(arguments, tmp_path, engine):
+    train(engine, 2, [*arguments(2, tmp_path), "--bf16", "true"])
+    found, recorded = trajectory(tmp_path), json.loads(REFERENCE.read_text())
+    assert found["loss"] == pytest.approx(recorded["loss"], rel=2e-3)
+    assert found["grad_norm"] == pytest.approx(recorded["grad_norm"], rel=2e-2)
+    saved = weights(tmp_path)
+    assert {name for name, tensor in saved.items() if tensor.dtype == torch.float32} == {
+        "model.multi_modal_projector.norm.weight",
+        "model.multi_modal_projector.norm.bias",
+    }

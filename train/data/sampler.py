@@ -1,4 +1,4 @@
-"""The order of the rows: rows of similar length share a step, and steps come in random order.
+"""The order of the rows: rows of similar length share a step; the longest come first, the other steps at random.
 
 transformers' own sampler visits each megabatch from long to short and draws from the global random state, so a second
 epoch has another order after a resume than without one. This one depends only on seed and epoch.
@@ -63,4 +63,7 @@ class LengthGroupedSampler(Sampler[int]):
         whole = [step for step in steps if len(step) == self.step_size]
         rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift the steps after it
         shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator)]
+        if whole:  # the longest rows first, so that too little memory shows at once
+            longest = int(torch.stack([self.lengths[step].max() for step in shuffled]).argmax())
+            shuffled.insert(0, shuffled.pop(longest))
         return (int(i) for step in [*shuffled, *([] if self.drop_last else rest)] for i in step)

@@ -1,0 +1,44 @@
+"""Precision as docs/distributed.md says: matrices that are not trained, final weights and the norm."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from train.optimization.parameter_groups import freeze, group_parameters
+from train.stage import run_stage
+
+
+NORM = {"model.multi_modal_projector.norm.weight", "model.multi_modal_projector.norm.bias"}
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_final_weights_are_bfloat16_and_the_norm_float32(stage_arguments, tiny_checkpoint, tmp_path, stage):
+    start = {} if stage == 1 else {"model_name_or_path": tiny_checkpoint("norm-gwc")}
+    run_stage([*stage_arguments(stage, "norm-gwc", tmp_path, max_steps=1, **start), "--bf16", "true"])
+    folder = tmp_path / "norm-gwc" / f"stage{stage}"
+    saved = load_file(folder / "model.safetensors")
+    assert {name: tensor.dtype for name, tensor in saved.items()} == {
+        name: torch.float32 if name in NORM else torch.bfloat16 for name in saved
+    }
+    loaded = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
+    assert loaded.dtype == torch.bfloat16
+    assert {name for name, p in loaded.named_parameters() if p.dtype == torch.float32} == NORM
+
+
+@pytest.mark.parametrize(("bf16", "save_dtype"), [("true", "float32"), ("false", "bfloat16")])
+def test_the_final_precision_can_be_chosen(stage_arguments, tiny_checkpoint, tmp_path, bf16, save_dtype):
+    arguments = stage_arguments(2, "norm-gwc", tmp_path, max_steps=1, model_name_or_path=tiny_checkpoint("norm-gwc"))
+    run_stage([*arguments, "--bf16", bf16, "--save_dtype", save_dtype])
+    saved = load_file(tmp_path / "norm-gwc" / "stage2" / "model.safetensors")
+    assert {tensor.dtype for name, tensor in saved.items() if name not in NORM} == {getattr(torch, save_dtype)}
+    assert {saved[name].dtype for name in NORM} == {torch.float32}
+
+
+def test_matrices_that_are_not_trained_are_stored_in_half(tiny_checkpoint):
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc"))
+    frozen = [r"^model\.vision_tower\.", r"^model\.language_model\.", r"^lm_head\."]
+    freeze(model, group_parameters(model, {"multi_modal_projector": 1e-3}, frozen), torch.bfloat16)
+    for name, parameter in model.named_parameters():
+        half = not parameter.requires_grad and parameter.dim() > 1
+        assert parameter.dtype == (torch.bfloat16 if half else torch.float32), name
