@@ -75,8 +75,8 @@ def run_stage(argv: list[str]) -> None:
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"step {trainer.state.global_step + 1} ran out of memory: start again with a smaller "
-            "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true; the run "
-            "continues from its last checkpoint"
+            "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true, "
+            "and the run continues from its last checkpoint"
         ) from error
     if adapters is not None:
         merge_adapters(adapters, _final_dtype(run))
