@@ -129,7 +129,10 @@ def _summary(data: TrainingData) -> Table:
     for batch in data.dataset.with_format("numpy", columns=["assistant_masks", "images"]).iter(1000):
         supervised += [int(mask.sum()) for mask in batch["assistant_masks"]]
         images += [len(names) for names in batch["images"]]
-    reasons = Counter(entry.reason for entry in data.bad_rows)
+    reasons = {
+        kind: Counter(entry.reason for entry in data.bad_rows if entry.filtered == (kind == "filtered"))
+        for kind in ("filtered", "damaged")
+    }
     table = Table("", "", title="summary", show_header=False)
     for column in table.columns:
         column.overflow = "fold"
@@ -139,10 +142,11 @@ def _summary(data: TrainingData) -> Table:
         counts = Counter(data.dataset.with_format("numpy", columns=["source"])["source"][:].tolist())
         for number, source in enumerate(data.sources):
             table.add_row(f"  {source.path} (weight {source.weight:g})", f"{counts[number]:,}")
-    table.add_row("rows that cannot be used", f"{len(data.bad_rows):,}")
-    for reason, count in reasons.most_common():
-        table.add_row(f"  {reason}", f"{count:,}")
-    table.add_row("images", f"{sum(images):,} found, missing in {reasons[NO_FILE]:,} rows")
+    for kind, counts in reasons.items():
+        table.add_row(f"rows {kind}", f"{counts.total():,}")
+        for reason, count in counts.most_common():
+            table.add_row(f"  {reason}", f"{count:,}")
+    table.add_row("images", f"{sum(images):,} found, missing in {reasons['damaged'][NO_FILE]:,} rows")
     if len(lengths):
         for name, values in (("tokens per row", lengths), ("supervised per row", np.array(supervised))):
             low, middle, high, most = np.percentile(values, [0, 50, 95, 100], method="nearest")

@@ -53,7 +53,7 @@ class TrainingData:
             and `row`, the origin of a row.
         sources: the sources that `source` numbers.
         raw: the raw rows of each source, with their embedded images.
-        bad_rows: the rows left out.
+        bad_rows: the rows left out, filtered or damaged.
         opened: number of all rows, usable or not.
     """
 
@@ -167,7 +167,8 @@ def _root(cache: str | Path | None) -> Path:
 
 def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
     """The entry of a bad row in the quarantine file."""
-    return Entry(source.path, row, name, fault.reason, str(fault).removeprefix(fault.reason).removeprefix(": "))
+    detail = str(fault).removeprefix(fault.reason).removeprefix(": ")
+    return Entry(source.path, row, name, fault.reason, detail, filtered=fault.filtered)
 
 
 def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Dataset:
