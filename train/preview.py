@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from modeling_aligned_llava.errors import UserError, run_main
 from train.arguments import parse_arguments
 from train.data.conversations import NO_FILE
-from train.data.prepared import TrainingData, open_training_data, row_lengths
+from train.data.prepared import TrainingData, open_training_data, read_column, row_lengths
 from train.data.row_images import open_row
 from train.data.sources import read_sources
 from train.data.stage_tokenization import stage_tokenization
@@ -106,7 +106,7 @@ def _summary(data: TrainingData) -> Table:
     table.add_row("rows opened", f"{data.opened:,}")
     table.add_row("rows to train on", f"{len(lengths):,} (of which {images.count(0):,} text-only)")
     if len(data.sources) > 1:
-        counts = Counter(data.dataset.with_format("numpy", columns=["source"])["source"][:].tolist())
+        counts = Counter(read_column(data.dataset, "source").tolist())
         for number, source in enumerate(data.sources):
             table.add_row(f"  {source.path} (weight {source.weight:g})", f"{counts[number]:,}")
     for kind, counts in reasons.items():

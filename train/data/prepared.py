@@ -100,7 +100,12 @@ def open_training_data(
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
     """The number of tokens of each row, without reading the rows."""
-    return dataset.with_format("numpy", columns=["length"])["length"][:]
+    return read_column(dataset, "length")
+
+
+def read_column(dataset: Dataset, name: str) -> np.ndarray:
+    """One column of numbers. `with_format(columns=...)` would first copy all columns to memory."""
+    return dataset.select_columns([name]).with_format("numpy")[name][:]
 
 
 def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entry]:
