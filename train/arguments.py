@@ -114,8 +114,8 @@ class DataArguments:
     bad_rows_limit: float = field(
         default=0.001,
         metadata={
-            "help": "Largest share of rows that may be unusable before the run stops. Unusable rows are listed in "
-            "`quarantine.jsonl`."
+            "help": "Largest share of rows that may be damaged before the run stops. Rows that are only too long or "
+            "have turns in another order are filtered and do not count. `quarantine.jsonl` lists all of them."
         },
     )
     streaming: bool = field(

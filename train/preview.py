@@ -8,26 +8,20 @@ It accepts every setting of the stage and loads no model. Training reuses the ro
 import argparse
 import sys
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
-from trl import SFTConfig
+from transformers import PreTrainedTokenizerBase
 
-from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
-from modeling_aligned_llava.assembly.from_backbones import add_special_tokens
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError, run_main
-from modeling_aligned_llava.loading.checkpoint import load_part
-from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
-from train.arguments import RunArguments, parse_arguments
+from train.arguments import parse_arguments
 from train.data.conversations import NO_FILE
-from train.data.prepared import TrainingData, open_training_data, row_lengths
+from train.data.prepared import TrainingData, open_training_data, read_column, row_lengths
 from train.data.row_images import open_row
 from train.data.sources import read_sources
+from train.data.stage_tokenization import stage_tokenization
 from train.data.tokenization import IGNORE_INDEX, Tokenization
 
 
@@ -53,33 +47,6 @@ def run_preview(argv: list[str], console: Console) -> None:
     for number in shown:
         _show_row(data, number, how, console)
     console.print(_summary(data))
-
-
-def stage_tokenization(run: RunArguments, training: SFTConfig) -> Tokenization:
-    """The tokenization of the stage, from its checkpoint or, before stage 1, from the two backbones."""
-    assembled = Path(str(training.output_dir)) / "assembled"
-    checkpoint = run.model.model_name_or_path or (assembled if assembled.exists() else None)
-    if checkpoint is not None:
-        if not (Path(checkpoint) / "config.json").is_file():
-            raise UserError(f"model_name_or_path: there is no checkpoint in {checkpoint}; run stage 1 first")
-        processor = AutoProcessor.from_pretrained(checkpoint)
-        tokenizer, template = processor.tokenizer, str(processor.chat_template)
-        image_tokens = AutoConfig.from_pretrained(checkpoint).image_seq_length
-    else:
-        assert run.model.language_model is not None and run.model.vision_tower is not None
-        tokenizer = load_part(SavedTokenizer, run.model.language_model, "tokenizer")
-        template = choose_template(tokenizer, run.model.chat_template, run.model.language_model)
-        add_special_tokens(tokenizer)
-        vision = load_part(AutoConfig, run.model.vision_tower, "vision tower")
-        vision = getattr(vision, "vision_config", vision)
-        image_tokens = (vision.image_size // vision.patch_size) ** 2
-    return Tokenization(
-        tokenizer,
-        template=chat_template("plain") if run.data.prompt_format == "plain" else template,
-        image_token_id=tokenizer.get_vocab()["<image>"],
-        image_tokens=image_tokens,
-        max_length=training.max_length,
-    )
 
 
 def _show_row(data: TrainingData, number: int, how: Tokenization, console: Console) -> None:
@@ -129,20 +96,24 @@ def _summary(data: TrainingData) -> Table:
     for batch in data.dataset.with_format("numpy", columns=["assistant_masks", "images"]).iter(1000):
         supervised += [int(mask.sum()) for mask in batch["assistant_masks"]]
         images += [len(names) for names in batch["images"]]
-    reasons = Counter(entry.reason for entry in data.bad_rows)
+    reasons = {
+        kind: Counter(entry.reason for entry in data.bad_rows if entry.filtered == (kind == "filtered"))
+        for kind in ("filtered", "damaged")
+    }
     table = Table("", "", title="summary", show_header=False)
     for column in table.columns:
         column.overflow = "fold"
     table.add_row("rows opened", f"{data.opened:,}")
     table.add_row("rows to train on", f"{len(lengths):,} (of which {images.count(0):,} text-only)")
     if len(data.sources) > 1:
-        counts = Counter(data.dataset.with_format("numpy", columns=["source"])["source"][:].tolist())
+        counts = Counter(read_column(data.dataset, "source").tolist())
         for number, source in enumerate(data.sources):
             table.add_row(f"  {source.path} (weight {source.weight:g})", f"{counts[number]:,}")
-    table.add_row("rows that cannot be used", f"{len(data.bad_rows):,}")
-    for reason, count in reasons.most_common():
-        table.add_row(f"  {reason}", f"{count:,}")
-    table.add_row("images", f"{sum(images):,} found, missing in {reasons[NO_FILE]:,} rows")
+    for kind, counts in reasons.items():
+        table.add_row(f"rows {kind}", f"{counts.total():,}")
+        for reason, count in counts.most_common():
+            table.add_row(f"  {reason}", f"{count:,}")
+    table.add_row("images", f"{sum(images):,} found, missing in {reasons['damaged'][NO_FILE]:,} rows")
     if len(lengths):
         for name, values in (("tokens per row", lengths), ("supervised per row", np.array(supervised))):
             low, middle, high, most = np.percentile(values, [0, 50, 95, 100], method="nearest")

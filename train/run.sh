@@ -5,16 +5,21 @@ set -euo pipefail
 
 usage() {
   cat <<'HELP'
-usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root results/tinyworld]
-                    [--stage NAME] [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
+usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root results/tinyworld] [--data DIR]
+                    [--data-stage1 DATA] [--data-stage2 DATA] [--stage NAME] [--prepare]
+                    [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
 
   --backbone     folder under configuration/train: tinyworld, llama-3.2-3b, qwen2.5-7b
   --method       a name in configuration/methods.yaml: baseline, norm, norm-gwc, ...
   --seed         seed of the projector, the data order and training (default 42)
-  --output-root  run folder (default results/<backbone>); data is read from ROOT/data (stage1.json, stage2.json,
-                 images/), checkpoints go to ROOT/checkpoints/METHOD/stage{1,2} for seed 42, and to
-                 ROOT/checkpoints/METHOD-seedN/stage{1,2} for another
+  --output-root  run folder (default results/<backbone>); checkpoints go to ROOT/checkpoints/METHOD/stage{1,2} for
+                 seed 42, and to ROOT/checkpoints/METHOD-seedN/stage{1,2} for another
+  --data         folder of both stages' data: stage1 and stage2, each a .json, .jsonl, .parquet or .yaml file or a
+                 folder of parquet files, and images/ (default: ROOT/data if there is one, otherwise the recipe's)
+  --data-stage1, --data-stage2
+                 data of one stage: whatever --data_path of train.sft accepts, such as a Hub id
   --stage        only stage1 or stage2 (default: both)
+  --prepare      only check and tokenize the data, which needs no GPU; training then finds it
   --vision-tower, --language-model
                  folders or Hub ids of other backbones than the recipe's
   -- SETTING ... further settings for every stage, e.g. `-- --max_steps 10`
@@ -23,14 +28,18 @@ For several processes: LAUNCH="accelerate launch" train/run.sh ...   (default: o
 HELP
 }
 
-backbone= method= seed=42 root=
+backbone= method= seed=42 root= data= prepare=
 towers=() stages=(stage1 stage2)
+declare -A data_path=()
 while [ $# -gt 0 ]; do
   case "$1" in
     --backbone) backbone="${2:?--backbone needs a name}"; shift 2 ;;
     --method) method="${2:?--method needs a name}"; shift 2 ;;
     --seed) seed="${2:?--seed needs a number}"; shift 2 ;;
     --output-root) root="${2:?--output-root needs a folder}"; shift 2 ;;
+    --data) data="${2:?--data needs a folder}"; shift 2 ;;
+    --data-stage1 | --data-stage2) data_path[${1#--data-}]="${2:?$1 needs a file, folder or Hub id}"; shift 2 ;;
+    --prepare) prepare=yes; shift ;;
     --stage)
       stages=("${2:?--stage needs stage1 or stage2}"); shift 2
       [[ ${stages[0]} == stage[12] ]] || { echo "error: --stage ${stages[0]}: stage1 or stage2" >&2; exit 1; }
@@ -57,14 +66,40 @@ fi
 root="${root:-results/$backbone}"
 name="$method"
 [ "$seed" = 42 ] || name="$method-seed$seed"
-launch=(.venv/bin/python)
-[ -x "${launch[0]}" ] || launch=(python3)
+[ -n "$data" ] || [ ! -d "$root/data" ] || data="$root/data"
+python=(.venv/bin/python)
+[ -x "${python[0]}" ] || python=(python3)
+launch=("${python[@]}")
 [ -z "${LAUNCH:-}" ] || read -ra launch <<<"$LAUNCH"
 
+find_data() {
+  for ending in .json .jsonl .parquet .yaml ""; do
+    if [ -e "$data/$1$ending" ]; then
+      echo "$data/$1$ending"
+      return
+    fi
+  done
+  echo "error: $data has no $1: a .json, .jsonl, .parquet or .yaml file or a folder of parquet files" >&2
+  return 1
+}
+
+if [ -n "$data" ]; then
+  for stage in "${stages[@]}"; do # before the first one starts
+    [ -n "${data_path[$stage]:-}" ] || data_path[$stage]="$(find_data "$stage")"
+  done
+fi
+
 for stage in "${stages[@]}"; do
-  from=("${towers[@]}")
-  [ "$stage" = stage1 ] || from=(--model_name_or_path "$root/checkpoints/$name/stage1")
-  "${launch[@]}" -m train.sft --config "$recipes/$stage.yaml" --method "$method" --seed "$seed" \
-    --data_path "$root/data/$stage.json" --image_folder "$root/data/images" \
-    --output_dir "$root/checkpoints/$name/$stage" "${from[@]}" "$@"
+  settings=(--config "$recipes/$stage.yaml" --method "$method" --seed "$seed")
+  settings+=(--output_dir "$root/checkpoints/$name/$stage")
+  [ -z "${data_path[$stage]:-}" ] || settings+=(--data_path "${data_path[$stage]}")
+  [ -z "$data" ] || settings+=(--image_folder "$data/images")
+  [ "$stage" = stage1 ] || settings+=(--model_name_or_path "$root/checkpoints/$name/stage1")
+  if [ -n "$prepare" ]; then
+    [ "$stage" = stage1 ] || settings+=(--stage1 "$recipes/stage1.yaml")
+    "${python[@]}" -m train.data prepare "${settings[@]}" "${towers[@]}" "$@"
+  else
+    [ "$stage" != stage1 ] || settings+=("${towers[@]}")
+    "${launch[@]}" -m train.sft "${settings[@]}" "$@"
+  fi
 done

@@ -5,11 +5,11 @@
 
 from pathlib import Path
 
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.run.files import read_json, write_json
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
 
 
 REVISIONS = "revisions.json"
@@ -24,28 +24,16 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
     """Download what is missing and return the commit of each dataset. An interrupted download resumes.
 
     Raises:
-        UserError: a dataset cannot be downloaded.
+        UserError: a dataset cannot be downloaded, or the disk is too small for it.
     """
     root.mkdir(parents=True, exist_ok=True)
     revisions: dict[str, str] = read_json(root / REVISIONS) or {}
     for benchmark in datasets():
         name = benchmark.folder
-        try:
-            if name not in revisions:
-                commit = api.dataset_info(name).sha
-                assert commit is not None
-                revisions[name] = commit
-                write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
-            snapshot_download(
-                name,
-                repo_type="dataset",
-                revision=revisions[name],
-                local_dir=root / name,
-                allow_patterns=["README.md", "*.parquet"],
-                endpoint=api.endpoint,
-            )
-        except Exception as error:  # anything the Hub's client raises, including errors of its HTTP library
-            raise UserError(
-                f"cannot fetch {name}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            ) from error
+        dataset = find_dataset(name, revisions.get(name), ["README.md", "*.parquet"], api)
+        if name not in revisions:
+            revisions[name] = dataset.commit
+            write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
+        require_space(root, dataset.missing_bytes(root / name), name)
+        dataset.download(root / name, api)
     return revisions

@@ -44,6 +44,7 @@ def test_the_summary_counts(preview, tiny_data, tmp_path):
     rows = json.loads((tiny_data / "stage1.json").read_text())
     rows[0]["image"] = "gone.png"
     rows[1]["conversations"] = []
+    rows[3]["conversations"].pop()
     del rows[2]["image"]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     text = preview(1, "--rows", "0", data_path=tmp_path / "rows.json")
@@ -51,14 +52,16 @@ def test_the_summary_counts(preview, tiny_data, tmp_path):
     table = {" ".join(line) for line in lines}
     assert {
         "rows opened 24",
-        "rows to train on 22 (of which 1 text-only)",
-        "rows that cannot be used 2",
+        "rows to train on 21 (of which 1 text-only)",
+        "rows filtered 1",
+        "turns do not alternate human, gpt, ..., ending with gpt 1",
+        "rows damaged 2",
         "there is no image file 1",
         "the conversation is empty 1",
-        "images 21 found, missing in 1 rows",
+        "images 20 found, missing in 1 rows",
     } <= table
-    supervised = sum(len(f"shade {i}") + 1 for i in range(2, 24))  # one token per byte, and the end
-    total = supervised + 21 * 4
+    supervised = sum(len(f"shade {i}") + 1 for i in range(2, 24) if i != 3)  # one token per byte, and the end
+    total = supervised + 20 * 4
     assert f"tokens {total}, of which {supervised} supervised ({supervised / total:.1%})" in table
 
 

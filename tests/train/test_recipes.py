@@ -50,6 +50,9 @@ def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     assert (run.optimization.global_batch_size, training.num_train_epochs, training.max_steps) == (batch, 1, -1)
     assert (training.lr_scheduler_type, training.warmup_steps, training.weight_decay) == ("cosine", 0.03, 0)
     assert (training.seed, training.max_grad_norm, run.data.bad_rows_limit) == (42, 1.0, 0.001)
+    data = "data/llava/stage1.json" if recipe == "stage1" else "data/llava/stage2"  # as `train.data fetch` writes it
+    assert (run.data.data_path, run.data.image_folder) == (data, "data/llava/images")
+    assert training.ddp_timeout == 7200
     if recipe == "stage1":
         assert (run.model.language_model, run.model.chat_template) == BACKBONES[backbone]
         assert run.model.vision_tower == "google/siglip-so400m-patch14-384"

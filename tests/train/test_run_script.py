@@ -1,6 +1,8 @@
-"""`train/run.sh`: both stages of one method, and its error messages."""
+"""`train/run.sh`: both stages of one method, where it finds their data, and its error messages."""
 
+import json
 import os
+import shlex
 import subprocess
 import sys
 
@@ -9,18 +11,85 @@ import pytest
 from tests import REPOSITORY
 
 
-@pytest.mark.slow
-def test_run_script_trains_both_stages(tiny_backbones, tiny_data, tmp_path):
-    root = tmp_path / "run"
-    root.mkdir()
-    (root / "data").symlink_to(tiny_data)
-    script = REPOSITORY / "train" / "run.sh"
-    command = ["bash", str(script), "--backbone", "tinyworld", "--method", "norm", "--seed", "7"]
-    command += ["--vision-tower", str(tiny_backbones.vision), "--language-model", str(tiny_backbones.qwen2)]
-    command += ["--output-root", str(root), "--", "--max_steps", "2", "--global_batch_size", "4"]
-    command += ["--per_device_train_batch_size", "4"]
-    env = {**os.environ, "LAUNCH": sys.executable}
-    subprocess.run(command, check=True, env=env)  # noqa: S603
-    assert (root / "checkpoints" / "norm-seed7" / "stage2" / "training_complete.json").exists()
-    wrong = subprocess.run(["bash", str(script), "--method", "norm"], capture_output=True, text=True)  # noqa: S603, S607
+def run(*options, launch="echo", backbone="tinyworld"):
+    """The ended process; `launch` takes the place of python."""
+    command = ["bash", REPOSITORY / "train" / "run.sh", "--backbone", backbone, "--method", "norm", *options]
+    env = {**os.environ, "LAUNCH": launch}
+    return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True)  # noqa: S603
+
+
+def settings(*options, **kwargs):
+    """The settings of each stage that is started."""
+    ended = run(*options, **kwargs)
+    assert ended.returncode == 0, ended.stderr
+    stages = [shlex.split(line)[2:] for line in ended.stdout.splitlines()]
+    return [dict(zip(words[::2], words[1::2], strict=True)) for words in stages]
+
+
+@pytest.fixture
+def make(tmp_path):
+    def make(*names):
+        for name in names:
+            path = tmp_path / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("") if path.suffix else path.mkdir()
+        return tmp_path
+
+    return make
+
+
+def test_the_data_of_a_folder(make):
+    folder = make("stage1.json", "stage2", "images")
+    first, second = settings("--data", folder, backbone="qwen2.5-7b")
+    assert (first["--data_path"], second["--data_path"]) == (f"{folder}/stage1.json", f"{folder}/stage2")
+    assert {stage["--image_folder"] for stage in (first, second)} == {f"{folder}/images"}
+    make("mixed/stage1.parquet", "mixed/stage2.yaml")
+    stages = settings("--data", folder / "mixed")
+    assert [stage["--data_path"] for stage in stages] == [
+        f"{folder}/mixed/stage1.parquet",
+        f"{folder}/mixed/stage2.yaml",
+    ]
+    make("run/data/stage1.jsonl")
+    (only,) = settings("--output-root", folder / "run", "--stage", "stage1")
+    assert only["--data_path"] == f"{folder}/run/data/stage1.jsonl"
+
+
+def test_the_data_of_one_stage(make):
+    folder = make("stage1.json")
+    given = ["--data-stage2", "lmms-lab/LLaVA-NeXT-Data", "--output-root", folder / "none"]
+    first, second = settings("--data", folder, *given)
+    assert (first["--data_path"], second["--data_path"]) == (f"{folder}/stage1.json", "lmms-lab/LLaVA-NeXT-Data")
+    first, second = settings(*given)  # the recipe's for stage 1
+    assert "--data_path" not in first and "--image_folder" not in first
+    assert second["--data_path"] == "lmms-lab/LLaVA-NeXT-Data"
+
+
+def test_missing_data_is_named_before_the_first_stage_starts(make):
+    folder = make("stage1.json")
+    ended = run("--data", folder)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert ended.stderr.startswith(f"error: {folder} has no stage2: a .json, .jsonl, .parquet or .yaml file or a ")
+    wrong = subprocess.run(  # noqa: S603
+        ["bash", str(REPOSITORY / "train" / "run.sh"), "--method", "norm"],  # noqa: S607
+        capture_output=True,
+        text=True,
+    )
     assert wrong.returncode == 1 and wrong.stderr.startswith("error: --backbone and --method are needed")
+
+
+@pytest.mark.slow
+def test_both_stages_are_prepared_then_trained(tiny_backbones, tiny_data, tmp_path):
+    root = tmp_path / "run"
+    options = ["--seed", "7", "--output-root", root, "--data", tiny_data]
+    options += ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2]
+    settings = ["--", "--max_steps", "2", "--global_batch_size", "4", "--per_device_train_batch_size", "4"]
+    settings += ["--data_cache", tmp_path / "cache"]
+    prepared = run(*options, "--prepare", *settings)
+    assert prepared.returncode == 0, prepared.stderr[-2000:]
+    assert prepared.stdout.count("24 rows; 0 filtered, 0 damaged") == 2
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.arrow")}
+    trained = run(*options, *settings, launch=sys.executable)
+    assert trained.returncode == 0, trained.stderr[-2000:]
+    marker = root / "checkpoints" / "norm-seed7" / "stage2" / "training_complete.json"
+    assert json.loads(marker.read_text())["steps"] == 2
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.arrow")} == files

@@ -131,7 +131,7 @@ def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_pa
     quarantine = tmp_path / "norm" / "stage1" / "quarantine.jsonl"
     assert exit_info.value.code == 1
     assert capsys.readouterr().err == (
-        "error: 1 of 1 rows cannot be used, more than the 0.10% of bad_rows_limit: 1 x there is no image file; "
+        "error: 1 of 1 rows are damaged, more than the 0.10% of bad_rows_limit: 1 x there is no image file; "
         f"they are listed in {quarantine}\n"
     )
     (entry,) = read_entries(quarantine)

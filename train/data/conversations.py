@@ -22,11 +22,13 @@ class BadRow(Exception):
     Args:
         reason: the kind of fault, worded the same for all rows that have it.
         detail: what is specific to this row.
+        filtered: the row is sound but does not fit the recipe (too long, turns in another order); others are damaged.
     """
 
-    def __init__(self, reason: str, detail: str = ""):
+    def __init__(self, reason: str, detail: str = "", filtered: bool = False):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
+        self.filtered = filtered
 
 
 def image_files(image: Any, folder: Path | None) -> list[str]:
@@ -61,7 +63,7 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
     becomes `< image >` so that the tokenizer does not take it for an image.
 
     Raises:
-        BadRow: the turns are malformed, empty or one-sided, or mention fewer images than there are.
+        BadRow: the turns are malformed, empty, one-sided or in another order, or mention fewer images than there are.
     """
     if not isinstance(turns, list) or not all(isinstance(t, dict) and isinstance(t.get("value"), str) for t in turns):
         raise BadRow("`conversations` is no list of {from, value}")
@@ -74,7 +76,7 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
         messages.append({"role": _ROLES[turn["from"]], "content": turn["value"]})
     spoken = messages[1:] if messages[0]["role"] == "system" else messages
     if not spoken or [m["role"] for m in spoken] != ["user", "assistant"] * (len(spoken) // 2):
-        raise BadRow("turns do not alternate human, gpt, ..., ending with gpt")
+        raise BadRow("turns do not alternate human, gpt, ..., ending with gpt", filtered=True)
     for message in messages:
         _check_text(message, images)
     _place_images(spoken, images)

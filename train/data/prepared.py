@@ -53,7 +53,7 @@ class TrainingData:
             and `row`, the origin of a row.
         sources: the sources that `source` numbers.
         raw: the raw rows of each source, with their embedded images.
-        bad_rows: the rows left out.
+        bad_rows: the rows left out, filtered or damaged.
         opened: number of all rows, usable or not.
     """
 
@@ -100,7 +100,12 @@ def open_training_data(
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
     """The number of tokens of each row, without reading the rows."""
-    return dataset.with_format("numpy", columns=["length"])["length"][:]
+    return read_column(dataset, "length")
+
+
+def read_column(dataset: Dataset, name: str) -> np.ndarray:
+    """One column of numbers. `with_format(columns=...)` would first copy all columns to memory."""
+    return dataset.select_columns([name]).with_format("numpy")[name][:]
 
 
 def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entry]:
@@ -167,7 +172,8 @@ def _root(cache: str | Path | None) -> Path:
 
 def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
     """The entry of a bad row in the quarantine file."""
-    return Entry(source.path, row, name, fault.reason, str(fault).removeprefix(fault.reason).removeprefix(": "))
+    detail = str(fault).removeprefix(fault.reason).removeprefix(": ")
+    return Entry(source.path, row, name, fault.reason, detail, filtered=fault.filtered)
 
 
 def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Dataset:

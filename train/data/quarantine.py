@@ -1,4 +1,6 @@
-"""`quarantine.jsonl`: every row that training could not use, with file, row and reason, and the limit of their share.
+"""`quarantine.jsonl`: every row that is not trained on, with file, row and reason, and the limit of their share.
+
+Damaged rows count towards the limit. Filtered rows, which are sound but do not fit the recipe, do not.
 
 Rows found during preparation come first; workers append those whose image fails later. Each line is appended in one
 write, so that workers and ranks can share the file, and rows counted before an interruption count after it.
@@ -15,7 +17,10 @@ from modeling_aligned_llava.loading.build_once import replacing
 
 
 class Entry(NamedTuple):
-    """One quarantined row. If `used`, it is trained on after a conversion (`reason`) of an image (`detail`)."""
+    """One quarantined row: damaged unless `filtered` or `used`.
+
+    If `used`, it is trained on after a conversion (`reason`) of an image (`detail`).
+    """
 
     file: str
     row: int
@@ -24,6 +29,12 @@ class Entry(NamedTuple):
     detail: str
     found: str = "opening"
     used: bool = False
+    filtered: bool = False
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the row counts towards the limit."""
+        return not (self.used or self.filtered)
 
     def line(self) -> str:
         """The entry as a line of JSON."""
@@ -36,7 +47,7 @@ class Quarantine:
     Args:
         path: `<output_dir>/quarantine.jsonl`.
         rows: number of all rows, usable or not; None if unknown: the limit is then not checked here.
-        limit: largest share of them that may be unusable.
+        limit: largest share of them that may be damaged.
     """
 
     def __init__(self, path: str | Path, rows: int | None, limit: float):
@@ -49,7 +60,7 @@ class Quarantine:
         """Write the rows found during preparation, and keep those that an earlier start found during training.
 
         Raises:
-            UserError: more rows are unusable than the limit allows.
+            UserError: more rows are damaged than the limit allows.
         """
         kept = [entry for entry in read_entries(self.path) if entry.found == "training"]
         with replacing(self.path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
@@ -60,7 +71,7 @@ class Quarantine:
         """Append a row unless it is listed already; safe to call from any worker.
 
         Raises:
-            UserError: more rows are unusable than the limit allows.
+            UserError: more rows are damaged than the limit allows.
         """
         if self._known is None:
             self._known = {_key(known) for known in read_entries(self.path)}
@@ -69,32 +80,44 @@ class Quarantine:
         self._known.add(_key(entry))
         with self.path.open("ab", buffering=0) as file:
             file.write(entry.line().encode())
-        if not entry.used:
+        if entry.damaged:
             self.check()
 
     def check(self) -> None:
-        """Compare the number of unusable rows with the limit.
+        """Compare the number of damaged rows with the limit.
 
         Raises:
             UserError: there are more; the message has the reasons and their counts.
         """
-        reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if not entry.used}
+        reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if entry.damaged}
         if self.rows is not None and len(reasons) > self.limit * self.rows:
             counts = ", ".join(f"{count} x {reason}" for reason, count in Counter(reasons.values()).most_common(5))
             raise UserError(
-                f"{len(reasons)} of {self.rows} rows cannot be used, more than the {self.limit:.2%} of "
+                f"{len(reasons)} of {self.rows} rows are damaged, more than the {self.limit:.2%} of "
                 f"bad_rows_limit: {counts}; they are listed in {self.path}"
             )
 
     def summary(self) -> str:
-        """One line such as `12 rows cannot be used (9 x ..., 3 x ...), see ...; 5 images were converted`."""
-        entries = {_key(entry): entry for entry in read_entries(self.path)}.values()
-        counts = Counter(entry.reason for entry in entries if not entry.used)
+        """One line such as `9 filtered (9 x ...), 3 damaged (2 x ..., 1 x ...), see ...; 5 images were converted`."""
+        entries = list({_key(entry): entry for entry in read_entries(self.path)}.values())
+        text = counts_of(entries)
+        if any(not entry.used for entry in entries):
+            text += f", see {self.path}"
         converted = sum(entry.used for entry in entries)
-        text = f"{sum(counts.values())} rows cannot be used"
-        if counts:
-            text += f" ({', '.join(f'{count} x {reason}' for reason, count in counts.most_common())}), see {self.path}"
         return text + (f"; {converted} images were converted" if converted else "")
+
+
+def counts_of(entries: Iterable[Entry]) -> str:
+    """The numbers of filtered and of damaged rows, with their reasons: `9 filtered (9 x ...), 0 damaged`."""
+    counts: dict[str, Counter[str]] = {"filtered": Counter(), "damaged": Counter()}
+    for entry in entries:
+        if not entry.used:
+            counts["damaged" if entry.damaged else "filtered"][entry.reason] += 1
+    return ", ".join(
+        f"{reasons.total():,} {kind}"
+        + (f" ({', '.join(f'{count:,} x {reason}' for reason, count in reasons.most_common())})" if reasons else "")
+        for kind, reasons in counts.items()
+    )
 
 
 def read_entries(path: Path) -> list[Entry]:

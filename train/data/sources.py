@@ -159,7 +159,7 @@ def parsed_rows(batch: pa.Table, first_row: int) -> list[Any]:
     if batch.column_names == ["json"]:
         return [_parsed(text) for text in batch["json"].to_pylist()]
     columns = {
-        "image" if name == "images" else name: _image_names(batch[name].combine_chunks(), first_row)
+        "image" if name == "images" else name: _image_names(batch[name], first_row)
         if name in ("image", "images")
         else batch[name].to_pylist()
         for name in batch.column_names
@@ -243,7 +243,7 @@ def _skip_space(file: Any, text: str, at: int) -> tuple[str, int]:
             raise ValueError("the file ends inside the list")
 
 
-def _image_names(column: pa.Array, first_row: int) -> list[Any]:
+def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:
     """For each row, its file names or the names of its embedded images; no image is read."""
     several = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     if pa.types.is_struct(column.type.value_type if several else column.type):

@@ -1,4 +1,4 @@
-"""The rows of a stage, prepared or streamed, split into training and evaluation rows; unusable rows are listed."""
+"""The rows of a stage, prepared or streamed, split into training and evaluation rows; those left out are listed."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

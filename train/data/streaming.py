@@ -1,6 +1,6 @@
 """Rows read from parquet or the Hub during training, without storing them: checked, tokenized and decoded on the fly.
 
-A stream cannot go back to another row, so an unusable row is skipped instead of replaced. Rows come in the order of
+A stream cannot go back to another row, so a damaged row is skipped instead of replaced. Rows come in the order of
 the files, shuffled in a buffer; their lengths are not known in advance, so they are not grouped by length.
 """
 
@@ -23,7 +23,7 @@ from train.data.tokenization import Tokenization, expand
 
 BUFFER = 1000  # size of the shuffle buffer in rows
 _BATCH = 16
-_ENOUGH = 1000  # rows to read before the share of bad rows is meaningful
+_ENOUGH = 1000  # rows to read before the share of damaged rows is meaningful
 
 
 def open_stream(
@@ -32,7 +32,7 @@ def open_stream(
     """An endless stream of rows (`input_ids`, `labels`, `length`, `images` as bytes), mixed according to the weights.
 
     Raises:
-        UserError: a source is JSON, which is not streamed, or cannot be read; while reading, the share of unusable
+        UserError: a source is JSON, which is not streamed, or cannot be read; while reading, the share of damaged
             rows exceeds the limit of the quarantine.
     """
     streams = []
@@ -86,7 +86,7 @@ class _Prepare:
     def __init__(self, source: Source, tokenization: Tokenization, quarantine: Quarantine):
         self.source, self.tokenization = source, tokenization
         self.quarantine = quarantine
-        self.seen = self.bad = 0
+        self.seen = self.left_out = self.damaged = 0
 
     def __call__(self, batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[Any]]:
         raw = [dict(zip(batch, cells, strict=True)) for cells in zip(*batch.values(), strict=True)]
@@ -96,7 +96,7 @@ class _Prepare:
             self.seen += 1
             opened = row if isinstance(row, Entry) else self._opened(row, _contents(cells))
             if isinstance(opened, Entry):
-                self._refuse(opened)
+                self._leave_out(opened)
                 continue
             for name, value in opened.items():
                 columns[name].append(value)
@@ -119,12 +119,18 @@ class _Prepare:
             entry = Entry(self.source.path, row["row"], row["id"], change, "", found="training", used=True)
             self.quarantine.add(entry)
 
-    def _refuse(self, entry: Entry) -> None:
-        self.bad += 1
+    def _leave_out(self, entry: Entry) -> None:
         self.quarantine.add(entry._replace(found="training"))
-        if self.bad > self.quarantine.limit * max(self.seen, _ENOUGH):
+        self.left_out += 1
+        self.damaged += entry.damaged
+        if self.left_out == self.seen >= _ENOUGH:  # the trainer would take an empty stream for the end of its data
             raise UserError(
-                f"{self.bad} of the first {self.seen} rows of {self.source.path} cannot be used, more than the "
+                f"none of the first {self.seen} rows of {self.source.path} can be used; "
+                f"they are listed in {self.quarantine.path}"
+            )
+        if self.damaged > self.quarantine.limit * max(self.seen, _ENOUGH):
+            raise UserError(
+                f"{self.damaged} of the first {self.seen} rows of {self.source.path} are damaged, more than the "
                 f"{self.quarantine.limit:.2%} of bad_rows_limit; they are listed in {self.quarantine.path}"
             )
 

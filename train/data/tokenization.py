@@ -27,7 +27,7 @@ class Tokenization:
         template: chat template with generation markers.
         image_token_id: id of `<image>`.
         image_tokens: number of visual tokens per image.
-        max_length: rows with more tokens are rejected, never truncated; None keeps all.
+        max_length: rows with more tokens are filtered out, never truncated; None keeps all.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -75,7 +75,7 @@ class Tokenization:
                     return BadRow("the text holds a control token", found.group())
         length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
         if self.max_length is not None and length > self.max_length:
-            return BadRow(f"longer than max_length {self.max_length}", f"{length} tokens")
+            return BadRow(f"longer than max_length {self.max_length}", f"{length} tokens", filtered=True)
         return {"input_ids": ids, "assistant_masks": mask, "length": length}
 
     def _control_tokens(self) -> re.Pattern:

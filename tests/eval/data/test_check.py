@@ -1,13 +1,9 @@
 """Fetching against a stand-in of the Hub's dataset API, and checking what lies in a root."""
 
-import hashlib
 import json
 import os
 import subprocess
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urlsplit
 
 import pytest
 
@@ -17,61 +13,13 @@ from eval.data.check import check, problem
 from eval.data.fetch import REVISIONS
 from modeling_aligned_llava.errors import UserError
 from tests.benchmark_stand_in import pope, write_dataset
-
-
-class DatasetHub(BaseHTTPRequestHandler):
-    """Dataset info, file tree and files of a folder of mirrors, at one commit a dataset."""
-
-    root = None
-    commit = "a" * 40
-    asked: list[str] = []  # noqa: RUF012
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def reply(self, body, headers=()):
-        self.send_response(200)
-        for name, value in (("Content-Length", str(len(body))), *headers):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body)
-
-    def do_GET(self):
-        path = unquote(urlsplit(self.path).path)
-        self.asked.append(path)
-        if path.startswith("/api/datasets/"):
-            organisation, name = path.split("/")[3:5]
-            folder = self.root / organisation / name
-            files = sorted(file for file in folder.rglob("*") if file.is_file())
-            siblings = [{"rfilename": file.relative_to(folder).as_posix()} for file in files]
-            if "/tree/" in path:
-                body = [
-                    {"type": "file", "path": s["rfilename"], "size": f.stat().st_size, "oid": "0" * 40}
-                    for s, f in zip(siblings, files, strict=True)
-                ]
-            else:
-                body = {"id": f"{organisation}/{name}", "sha": self.commit, "siblings": siblings}
-            self.reply(json.dumps(body).encode(), [("Content-Type", "application/json")])
-        else:  # /datasets/org/name/resolve/commit/path
-            _, _, organisation, name, _, _, *rest = path.split("/")
-            body = (self.root / organisation / name / "/".join(rest)).read_bytes()
-            etag = f'"{hashlib.sha256(body).hexdigest()}"'
-            self.reply(body, [("ETag", etag), ("X-Repo-Commit", self.commit)])
-
-    do_HEAD = do_GET
+from tests.dataset_hub import DatasetHub
 
 
 @pytest.fixture
-def hub(mirror_root, monkeypatch):
-    monkeypatch.setattr(DatasetHub, "root", mirror_root)
-    monkeypatch.setattr(DatasetHub, "asked", [])
-    server = ThreadingHTTPServer(("127.0.0.1", 0), DatasetHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+def hub(mirror_root):
+    with DatasetHub(mirror_root) as hub:
+        yield hub
 
 
 def fetch(root, endpoint):
@@ -90,15 +38,15 @@ def fetch(root, endpoint):
 @pytest.mark.slow
 def test_fetch_brings_all_nine_once_and_keeps_to_their_revisions(hub, tmp_path):
     root = tmp_path / "root"
-    first = fetch(root, hub)
+    first = fetch(root, hub.endpoint)
     assert first.returncode == 0, first.stderr[-2000:]
-    assert json.loads((root / REVISIONS).read_text()) == {b.folder: DatasetHub.commit for b in BENCHMARKS}
+    assert json.loads((root / REVISIONS).read_text()) == {b.folder: hub.commit for b in BENCHMARKS}
     assert check(root, hub_rows=False) == dict.fromkeys(b.key for b in BENCHMARKS)
-    parts = sum(path.endswith(".parquet") for path in DatasetHub.asked)
+    parts = sum(path.endswith(".parquet") for _, path, _ in hub.asked)
     assert parts > len(BENCHMARKS)
-    DatasetHub.asked.clear()
-    assert fetch(root, hub).returncode == 0
-    assert not [path for path in DatasetHub.asked if path.endswith(".parquet") and "resolve" not in path]
+    hub.asked.clear()
+    assert fetch(root, hub.endpoint).returncode == 0
+    assert not [path for _, path, _ in hub.asked if path.endswith(".parquet") and "resolve" not in path]
     revisions = json.loads((root / REVISIONS).read_text())
     revisions["lmms-lab-encoder/POPE"] = "b" * 40
     (root / REVISIONS).write_text(json.dumps(revisions))

@@ -209,7 +209,7 @@ def test_more_than_the_limit_stops_with_the_reasons(with_images):
     with pytest.raises(UserError) as error:
         row_images(rows[1:])
     assert str(error.value) == (
-        "2 of 20 rows cannot be used, more than the 5.00% of bad_rows_limit: 2 x the image cannot be used; "
+        "2 of 20 rows are damaged, more than the 5.00% of bad_rows_limit: 2 x the image cannot be used; "
         f"they are listed in {row_images.quarantine.path}"
     )
 
@@ -223,10 +223,40 @@ def test_what_training_found_counts_after_a_restart(tmp_path):
     path.write_text(path.read_text() + '{"file": "a.js')  # torn by a kill
     again = Quarantine(path, rows=40, limit=0.05)
     again.begin(opening)
-    assert [entry.row for entry in read_entries(path)] == [3, 5] and again.summary().startswith("2 rows cannot be")
+    assert [entry.row for entry in read_entries(path)] == [3, 5] and again.summary().startswith(
+        "0 filtered, 2 damaged ("
+    )
     again.add(Entry("a.json", 5, None, "the image cannot be used", "torn", found="training"))  # known
-    with pytest.raises(UserError, match="3 of 40 rows cannot be used"):
+    with pytest.raises(UserError, match="3 of 40 rows are damaged"):
         again.add(Entry("a.json", 6, None, "the image cannot be used", "torn", found="training"))
+
+
+def test_filtered_rows_do_not_count(open_data, tmp_path):
+    human, gpt = ({"from": role, "value": "text"} for role in ("human", "gpt"))
+    orders = [[gpt, human, gpt], [human, gpt, human], [human, human, gpt], [human, gpt, gpt], [gpt, human]]
+    long = [{"from": "human", "value": "A?"}, {"from": "gpt", "value": "long " * 60}]
+    turns = [GOOD, *orders, long, [human, {"from": "gpt", "value": ""}]]
+    data = open_data([json.dumps({"conversations": each, "image": "red.png"}) for each in turns])
+    assert [row["row"] for row in data.dataset] == [0]
+    assert [entry.filtered for entry in data.bad_rows] == [True] * 6 + [False]
+    path = tmp_path / "quarantine.jsonl"
+    quarantine = Quarantine(path, data.opened, limit=1 / 8)
+    quarantine.begin(data.bad_rows)  # one damaged row of eight
+    assert [(entry.row, entry.damaged) for entry in read_entries(path)] == [(i, i == 7) for i in range(1, 8)]
+    assert quarantine.summary() == (
+        "6 filtered (5 x turns do not alternate human, gpt, ..., ending with gpt, 1 x longer than max_length 200), "
+        f"1 damaged (1 x an answer is empty), see {path}"
+    )
+    quarantine.add(Entry("data.jsonl", 0, None, "of another kind", "", found="training", filtered=True))
+    with pytest.raises(UserError, match="2 of 8 rows are damaged"):
+        quarantine.add(Entry("data.jsonl", 0, None, "the image cannot be used", "", found="training"))
+
+
+def test_a_file_without_the_new_field_is_read(tmp_path):
+    old = {"file": "a.json", "row": 3, "id": None, "reason": "r", "detail": "", "found": "training", "used": False}
+    (tmp_path / "quarantine.jsonl").write_text(json.dumps(old) + "\n")
+    (entry,) = read_entries(tmp_path / "quarantine.jsonl")
+    assert entry.damaged and not entry.filtered
 
 
 def test_a_thousand_damaged_rows_are_all_quarantined(open_data):

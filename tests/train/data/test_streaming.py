@@ -122,9 +122,23 @@ def test_bad_rows_are_passed_over_and_named(how, stream, tmp_path, parquet):
         "turns do not alternate human, gpt, ..., ending with gpt",
         "longer than max_length 200",
     }
-    streamed, _ = stream(tmp_path / "bad.parquet", limit=0.003)
-    with pytest.raises(UserError, match=r"4 of the first \d+ rows of .* more than the 0.30% of bad_rows_limit"):
+    assert sorted(entry.damaged for entry in entries) == [False, False, True, True]
+    streamed, _ = stream(tmp_path / "bad.parquet", limit=0.0015)  # of the first 1,000 rows
+    with pytest.raises(UserError, match=r"2 of the first \d+ rows of .* are damaged, more than the 0.15% of bad_rows"):
         list(islice(streamed, 20))
+
+
+def test_filtered_rows_do_not_end_a_stream_unless_nothing_is_left(how, stream, tmp_path, parquet):
+    rows = Dataset.from_parquet(str(parquet / "0.parquet")).cast_column("image", Image(decode=False)).to_list()
+    for row in rows[1:]:
+        row["conversations"].pop()
+    Dataset.from_list(rows, features=FEATURES).to_parquet(tmp_path / "one.parquet")
+    streamed, _ = stream(tmp_path / "one.parquet", limit=0)
+    assert len(list(islice(streamed, 3))) == 3
+    Dataset.from_list(rows[1:] * 100, features=FEATURES).to_parquet(tmp_path / "none.parquet")
+    streamed, _ = stream(tmp_path / "none.parquet", limit=0)
+    with pytest.raises(UserError, match=r"none of the first 1000 rows of .*none\.parquet can be used"):
+        list(islice(streamed, 1))
 
 
 def test_a_mixture_follows_its_weights(stream, parquet):

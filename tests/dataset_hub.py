@@ -1,0 +1,88 @@
+"""A stand-in of the Hub's dataset API on this machine: info, file tree and files of the folders `ROOT/org/name/`.
+
+Every file is a large one (LFS), with its sha256; ranges are answered, as the Hub does.
+"""
+
+import hashlib
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+
+class DatasetHub:
+    """`with DatasetHub(root) as hub:` serves at `hub.endpoint`; `hub.asked` lists requests as (method, path, range).
+
+    `hub.cut[name]` is the number of bytes after which each connection that sends a file of this name breaks.
+    """
+
+    commit = "a" * 40
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.cut: dict[str, int] = {}
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
+        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
+
+    def __enter__(self) -> "DatasetHub":
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+    def sent(self, name: str) -> list[str | None]:
+        """The ranges in which the content of a file was asked for."""
+        return [span for method, path, span in self.asked if method == "GET" and path.endswith(f"/{name}")]
+
+
+class _Handler(BaseHTTPRequestHandler):
+    hub: DatasetHub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        path, span = unquote(urlsplit(self.path).path), self.headers.get("Range")
+        self.hub.asked.append((self.command, path, span))
+        if path.startswith("/api/datasets/"):
+            organisation, name = path.split("/")[3:5]
+            folder = self.hub.root / organisation / name
+            files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
+            tree = "/tree/" in path
+            body = (
+                [_entry(file, folder) for file in files]
+                if tree
+                else {"id": f"{organisation}/{name}", "sha": self.hub.commit, "siblings": []}
+            )
+            self.reply(json.dumps(body).encode(), 200, {"Content-Type": "application/json"})
+        else:  # /datasets/org/name/resolve/commit/path
+            _, _, organisation, name, _, _, *rest = path.split("/")
+            content = (self.hub.root / organisation / name / "/".join(rest)).read_bytes()
+            headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": self.hub.commit}
+            start = int(span.removeprefix("bytes=").split("-")[0]) if span else 0
+            if span:
+                headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+            self.reply(content[start:], 206 if span else 200, headers, self.hub.cut.get(rest[-1]))
+
+    do_HEAD = do_GET
+
+    def reply(self, body: bytes, status: int, headers: dict[str, str], cut: int | None = None) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body[:cut])
+            if cut is not None and cut < len(body):
+                self.close_connection = True
+
+
+def _entry(file: Path, folder: Path) -> dict[str, object]:
+    size = file.stat().st_size
+    lfs = {"oid": hashlib.sha256(file.read_bytes()).hexdigest(), "size": size, "pointerSize": 134}
+    return {"type": "file", "path": file.relative_to(folder).as_posix(), "size": size, "oid": "0" * 40, "lfs": lfs}

@@ -1,0 +1,220 @@
+"""`train.data fetch` against a stand-in of the Hub that serves a few rows of both datasets in their own schemas."""
+
+import io
+import json
+import shutil
+import zipfile
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+from datasets import Dataset, Features, List, Value
+from datasets import Image as ImageFeature
+from huggingface_hub import HfApi
+from PIL import Image
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading import archive, hub_dataset
+from modeling_aligned_llava.loading.archive import extract_zip
+from tests.dataset_hub import DatasetHub
+from train.data.fetch import SETS, fetch
+from train.data.sources import parsed_rows, raw_table, read_sources
+
+
+NAMES = [f"{number // 4:05d}/{number:09d}.jpg" for number in range(8)]
+NEXT_FEATURES = Features(
+    {
+        "id": Value("string"),
+        "conversations": List({"from": Value("string"), "value": Value("string")}),
+        "data_source": Value("string"),
+        "image": ImageFeature(),
+    }
+)
+
+
+def picture(number):
+    file = io.BytesIO()
+    Image.new("RGB", (20, 20), (number * 20, 50, 60)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def turns(answer):
+    return [{"from": "human", "value": "Describe it.\n<image>"}, {"from": "gpt", "value": answer}]
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    pretrain, next_data = (tmp_path / "hub" / each.name for each in SETS.values())
+    pretrain.mkdir(parents=True)
+    (next_data / "data").mkdir(parents=True)
+    rows = [{"id": n[6:-4], "image": n, "conversations": turns(f"shade {i}")} for i, n in enumerate(NAMES)]
+    (pretrain / "blip_laion_cc_sbu_558k.json").write_text(json.dumps(rows))
+    (pretrain / "README.md").write_text("not fetched")
+    with zipfile.ZipFile(pretrain / "images.zip", "w") as zipped:
+        for number, name in enumerate(NAMES):
+            zipped.writestr(name, picture(number))
+    for shard in (0, 1):
+        images = [{"bytes": picture(i), "path": f"{i}.jpg"} if i % 2 else None for i in range(4)]
+        cells = [
+            {"id": f"{shard}-{i}", "conversations": turns("x"), "data_source": "llava-next-instruct", "image": image}
+            for i, image in enumerate(images)
+        ]
+        path = next_data / "data" / f"train-0000{shard}-of-00002.parquet"
+        Dataset.from_list(cells, features=NEXT_FEATURES).to_parquet(path)
+    with DatasetHub(tmp_path / "hub") as hub:
+        yield hub
+
+
+@pytest.fixture
+def get(hub, tmp_path):
+    """`get(name, **options)` -> the folder, fetched from the stand-in."""
+
+    def get(name, **options):
+        fetch(name, tmp_path / "out", HfApi(endpoint=hub.endpoint, token="hf_x"), **options)  # noqa: S106
+        return tmp_path / "out"
+
+    return get
+
+
+def raw_rows(path, folder, cache):
+    (source,) = read_sources(str(path), str(folder))
+    return parsed_rows(raw_table(source, str(cache)).with_format("arrow")[:], 0)
+
+
+def test_both_datasets_come_as_training_reads_them(hub, get, tmp_path):
+    get("llava-pretrain")
+    folder = get("llava-next")
+    assert {path.name for path in folder.iterdir() if path.name[0] != "."} == {
+        *("stage1.json", "images", "images.zip", "stage2", "fetched.json")
+    }
+    for number, name in enumerate(NAMES):
+        assert (folder / "images" / name).read_bytes() == picture(number)
+    assert [row["image"] for row in raw_rows(folder / "stage1.json", folder / "images", tmp_path / "cache")] == NAMES
+    rows = raw_rows(folder / "stage2", folder / "images", tmp_path / "cache")
+    assert [(row["id"], len(row["image"])) for row in rows] == [(f"{s}-{i}", i % 2) for s in (0, 1) for i in range(4)]
+    record = json.loads((folder / "fetched.json").read_text())
+    assert {name: entry["revision"] for name, entry in record.items()} == dict.fromkeys(SETS, hub.commit)
+    assert all(len(file["sha256"]) == 64 for entry in record.values() for file in entry["files"].values())
+    asked = {path for _, path, _ in hub.asked if "/revision/" in path}
+    assert asked == {f"/api/datasets/{each.name}/revision/{each.commit}" for each in SETS.values()}
+
+
+def test_what_is_complete_is_not_fetched_again(hub, get):
+    folder = get("llava-pretrain")
+    hub.asked.clear()
+    get("llava-pretrain", remove_zip=True)
+    assert hub.asked == [] and not (folder / "images.zip").exists() and (folder / "stage1.json").exists()
+    get("llava-pretrain", revision=hub.commit)
+    with pytest.raises(UserError, match=r"holds liuhaotian/LLaVA-Pretrain at a+: fetch main to another folder"):
+        get("llava-pretrain", revision="main")
+    assert hub.asked == []
+
+
+def test_an_interrupted_download_goes_on(hub, get, monkeypatch):
+    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
+    monkeypatch.setattr(huggingface_hub.file_download, "time", SimpleNamespace(sleep=lambda _: None))
+    whole = hub.root / SETS["llava-pretrain"].name / "images.zip"
+    hub.cut["images.zip"] = 0
+    with pytest.raises(UserError, match=r"cannot fetch liuhaotian/LLaVA-Pretrain: "):
+        get("llava-pretrain")
+    hub.asked.clear()
+    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
+    partial.write_bytes(whole.read_bytes()[:700])  # of a fetch that was killed
+    del hub.cut["images.zip"]
+    folder = get("llava-pretrain")
+    (span,) = hub.sent("images.zip")
+    assert span.startswith("bytes=700-") and hub.sent("blip_laion_cc_sbu_558k.json") == []
+    assert (folder / "images.zip").read_bytes() == whole.read_bytes() and not partial.parent.exists()
+
+
+def test_damaged_content_is_noticed(hub, get, monkeypatch):
+    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
+    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"x" * 700)
+    with pytest.raises(UserError, match=r"images\.zip is damaged: its sha256 is not the Hub's; fetch it again"):
+        get("llava-pretrain")
+    assert (get("llava-pretrain") / "stage1.json").exists()
+
+
+def test_an_interrupted_extraction_goes_on(hub, get, monkeypatch):
+    extract, extracted = archive._extract, []
+
+    def dying(zipped, member, target):
+        if len(extracted) == 5:
+            target.write_bytes(b"torn")
+            raise KeyboardInterrupt
+        extracted.append(member.filename)
+        extract(zipped, member, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "_extract", dying)
+        with pytest.raises(KeyboardInterrupt):
+            get("llava-pretrain")
+        folder = hub.root.parent / "out"
+        assert not (folder / "stage1.json").exists()
+        hub.asked.clear()
+        patch.setattr(archive, "_extract", lambda *member: (extracted.append(member[1].filename), extract(*member)))
+        get("llava-pretrain")
+    assert extracted == NAMES and hub.asked == []
+    assert [(folder / "images" / name).read_bytes() for name in NAMES] == [picture(i) for i in range(8)]
+
+
+@pytest.mark.parametrize(("name", "free"), [("llava-pretrain", 3000), ("llava-next", 1000)])
+def test_a_full_disk_is_named_before_anything_is_downloaded(hub, get, monkeypatch, name, free):
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(UserError, match=r"to download.*: 0\.0 GB, 0\.0 GB free in .*out; free 0\.0 GB or choose"):
+        get(name)
+    assert not [path for _, path, _ in hub.asked if "/resolve/" in path]
+
+
+def test_an_archive_needs_space_for_what_is_left(tmp_path, monkeypatch, capsys):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("zeros", bytes(1_000_000))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=500_000))
+    with pytest.raises(UserError, match=r"1 of 1 files of a\.zip to extract: 0\.0 GB, 0\.0 GB free"):
+        extract_zip(tmp_path / "a.zip", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    monkeypatch.undo()
+    extract_zip(tmp_path / "a.zip", tmp_path / "out")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    extract_zip(tmp_path / "a.zip", tmp_path / "out")  # nothing is left
+    assert "0 of 1 files of a.zip to extract" in capsys.readouterr().out
+
+
+def link(name):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = 0o120777 << 16
+    return info
+
+
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        ("../evil.jpg", "leaves the folder"),
+        ("a/../../evil.jpg", "leaves the folder"),
+        ("/evil.jpg", "leaves the folder"),
+        ("..\\evil.jpg", "leaves the folder"),
+        (link("a/link"), "is a link"),
+    ],
+)
+def test_an_archive_that_leaves_its_folder_is_refused(tmp_path, member, message):
+    with zipfile.ZipFile(tmp_path / "evil.zip", "w") as zipped:
+        zipped.writestr("fine.jpg", b"fine")
+        zipped.writestr(member, "../../target")
+    with pytest.raises(UserError, match=rf"evil\.zip: '.*' {message}; nothing was extracted"):
+        extract_zip(tmp_path / "evil.zip", tmp_path / "deep" / "out")
+    assert list(tmp_path.rglob("*evil.jpg")) == [] and list((tmp_path / "deep" / "out").iterdir()) == []
+
+
+def test_a_damaged_archive_is_one_line_and_leaves_no_damaged_file(tmp_path):
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as zipped:
+        zipped.writestr("a.bin", bytes(range(256)) * 40)
+    content = bytearray((tmp_path / "bad.zip").read_bytes())
+    content[500] ^= 1
+    (tmp_path / "bad.zip").write_bytes(content)
+    with pytest.raises(UserError, match=r"bad\.zip cannot be extracted: Bad CRC-32 for file 'a\.bin'"):
+        extract_zip(tmp_path / "bad.zip", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []

@@ -1,0 +1,60 @@
+"""`train.data prepare`: the rows that training would prepare, found by it afterwards, for both stages."""
+
+import json
+import re
+import sys
+
+import pytest
+
+from modeling_aligned_llava.errors import UserError
+from tests.train.conftest import CONFIGURATION
+from train.data import __main__ as command
+from train.data.prepare import prepare
+from train.stage import run_stage
+
+
+@pytest.fixture
+def untouched(monkeypatch):
+    """After `untouched()`, preparing any row is a failure."""
+
+    def forbid():
+        monkeypatch.setattr("train.data.prepared.usable_rows", lambda *_: pytest.fail("prepared again"))
+
+    return forbid
+
+
+def test_training_finds_the_rows_of_both_stages(stage_arguments, tiny_backbones, tmp_path, untouched, capsys):
+    towers = ["--vision_tower", str(tiny_backbones.vision), "--language_model", str(tiny_backbones.qwen2)]
+    first, second = (stage_arguments(stage, "norm", tmp_path, data_cache=tmp_path / "cache") for stage in (1, 2))
+    prepare(first)
+    prepare([*second, *towers], CONFIGURATION / "stage1.yaml")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "24 rows; 0 filtered, 0 damaged" in line] == lines[::2]
+    assert all(re.fullmatch(r"24 rows in [\d.]+ s, [\d,]+ rows/s", line) for line in lines[1::2])
+    assert not (tmp_path / "norm" / "stage1" / "assembled").exists()
+    untouched()
+    run_stage(first)
+    run_stage(second)
+    assert (tmp_path / "norm" / "stage2" / "training_complete.json").exists()
+
+
+def test_damaged_rows_over_the_limit_are_named_before_training(stage_arguments, tmp_path, monkeypatch, capsys):
+    human, gpt = {"from": "human", "value": "A?"}, {"from": "gpt", "value": ""}
+    rows = [{"conversations": [human]}, {"conversations": [human, gpt]}]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    arguments = stage_arguments(1, "norm", tmp_path, data_path=tmp_path / "rows.json")
+    monkeypatch.setattr(sys, "argv", ["train.data", "prepare", *arguments])
+    with pytest.raises(UserError, match=r"1 of 2 rows are damaged, more than .*: 1 x an answer is empty"):
+        command.main()
+    listed = (tmp_path / "norm" / "stage1" / "quarantine.jsonl").read_text().splitlines()
+    assert [json.loads(line)["filtered"] for line in listed] == [True, False]
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--bad_rows_limit", "0.5"])
+    command.main()
+    assert "0 rows; 1 filtered (1 x turns do not" in capsys.readouterr().out
+
+
+def test_what_cannot_be_prepared_is_named(stage_arguments, tmp_path):
+    with pytest.raises(UserError, match="run stage 1 first"):
+        prepare(stage_arguments(2, "norm", tmp_path))
+    with pytest.raises(UserError, match="there is nothing to prepare"):
+        prepare([*stage_arguments(1, "norm", tmp_path), "--streaming", "true"])

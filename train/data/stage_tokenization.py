@@ -1,0 +1,55 @@
+"""The tokenization of a stage without its model: from the checkpoint or, before stage 1, from the two backbones."""
+
+from pathlib import Path
+
+from transformers import AutoConfig, AutoProcessor
+from trl import SFTConfig
+
+from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
+from modeling_aligned_llava.assembly.from_backbones import add_special_tokens
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+from train.arguments import ModelArguments, RunArguments
+from train.data.tokenization import Tokenization
+
+
+def stage_tokenization(
+    run: RunArguments, training: SFTConfig, backbones: ModelArguments | None = None
+) -> Tokenization:
+    """The tokenization of a stage.
+
+    Args:
+        run, training: the settings of the stage.
+        backbones: settings of stage 1, in case stage 2 is asked for before stage 1 is trained.
+
+    Raises:
+        UserError: there is neither a checkpoint nor backbones, or they cannot be read.
+    """
+    model = run.model
+    assembled = Path(str(training.output_dir)) / "assembled"
+    checkpoint = model.model_name_or_path or (assembled if assembled.exists() else None)
+    if checkpoint is not None and not (Path(checkpoint) / "config.json").is_file():
+        if backbones is None:
+            raise UserError(f"model_name_or_path: there is no checkpoint in {checkpoint}; run stage 1 first")
+        model, checkpoint = backbones, None
+    if checkpoint is not None:
+        processor = AutoProcessor.from_pretrained(checkpoint)
+        tokenizer, template = processor.tokenizer, str(processor.chat_template)
+        image_tokens = AutoConfig.from_pretrained(checkpoint).image_seq_length
+    else:
+        assert model.language_model is not None and model.vision_tower is not None
+        tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
+        template = choose_template(tokenizer, model.chat_template, model.language_model)
+        add_special_tokens(tokenizer)
+        vision = load_part(AutoConfig, model.vision_tower, "vision tower")
+        vision = getattr(vision, "vision_config", vision)
+        image_tokens = (vision.image_size // vision.patch_size) ** 2
+    return Tokenization(
+        tokenizer,
+        template=chat_template("plain") if run.data.prompt_format == "plain" else template,
+        image_token_id=tokenizer.get_vocab()["<image>"],
+        image_tokens=image_tokens,
+        max_length=training.max_length,
+    )
