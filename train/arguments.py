@@ -1,9 +1,11 @@
 """The settings of a stage, from one YAML file and the command line: ours in five groups, and TRL's `SFTConfig`."""
 
+import argparse
 import json
 import os
 import warnings
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -284,6 +286,31 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     _check(run, training)
     _complete(run, training)
     return run, training
+
+
+def parse_with_backbones(
+    argv: list[str], stage1: Path | None
+) -> tuple[RunArguments, SFTConfig, ModelArguments | None]:
+    """`parse_arguments`, and the backbones of stage 1's recipe, for what is done before stage 2 has a checkpoint.
+
+    Args:
+        argv: may hold `--vision_tower` and `--language_model`, which then replace those of the recipe `stage1`.
+        stage1: None: there is no need for backbones.
+
+    Raises:
+        UserError: as `parse_arguments`.
+    """
+    if stage1 is None:
+        return *parse_arguments(argv), None
+    towers = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    names = ("--vision_tower", "--language_model")
+    for name in names:
+        towers.add_argument(name, dest=name)
+    given, rest = towers.parse_known_args(argv)
+    run, training = parse_arguments(rest)
+    first = ["--config", str(stage1), "--method", run.model.method, "--bf16", "false"]
+    first += [word for name in names if (value := getattr(given, name)) for word in (name, value)]
+    return run, training, parse_arguments(first)[0].model
 
 
 def _reject_old_names(argv: list[str]) -> None:

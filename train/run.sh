@@ -6,7 +6,7 @@ set -euo pipefail
 usage() {
   cat <<'HELP'
 usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root results/tinyworld] [--data DIR]
-                    [--data-stage1 DATA] [--data-stage2 DATA] [--stage NAME] [--prepare]
+                    [--data-stage1 DATA] [--data-stage2 DATA] [--stage NAME] [--prepare | --preflight]
                     [--vision-tower PATH] [--language-model PATH] [-- SETTING ...]
 
   --backbone     folder under configuration/train: tinyworld, llama-3.2-3b, qwen2.5-7b
@@ -20,6 +20,8 @@ usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root res
                  data of one stage: whatever --data_path of train.sft accepts, such as a Hub id
   --stage        only stage1 or stage2 (default: both)
   --prepare      only check and tokenize the data, which needs no GPU; training then finds it
+  --preflight    only check whether both stages can run, what memory and disk they need, and how long they take;
+                 options of `python -m train.preflight` may follow --, such as `-- --processes 8 --device-gb 80`
   --vision-tower, --language-model
                  folders or Hub ids of other backbones than the recipe's
   -- SETTING ... further settings for every stage, e.g. `-- --max_steps 10`
@@ -28,7 +30,7 @@ For several processes: LAUNCH="accelerate launch" train/run.sh ...   (default: o
 HELP
 }
 
-backbone= method= seed=42 root= data= prepare=
+backbone= method= seed=42 root= data= only=
 towers=() stages=(stage1 stage2)
 declare -A data_path=()
 while [ $# -gt 0 ]; do
@@ -39,7 +41,8 @@ while [ $# -gt 0 ]; do
     --output-root) root="${2:?--output-root needs a folder}"; shift 2 ;;
     --data) data="${2:?--data needs a folder}"; shift 2 ;;
     --data-stage1 | --data-stage2) data_path[${1#--data-}]="${2:?$1 needs a file, folder or Hub id}"; shift 2 ;;
-    --prepare) prepare=yes; shift ;;
+    --prepare) only="train.data prepare"; shift ;;
+    --preflight) only=train.preflight; shift ;;
     --stage)
       stages=("${2:?--stage needs stage1 or stage2}"); shift 2
       [[ ${stages[0]} == stage[12] ]] || { echo "error: --stage ${stages[0]}: stage1 or stage2" >&2; exit 1; }
@@ -89,17 +92,20 @@ if [ -n "$data" ]; then
   done
 fi
 
+failed=
 for stage in "${stages[@]}"; do
   settings=(--config "$recipes/$stage.yaml" --method "$method" --seed "$seed")
   settings+=(--output_dir "$root/checkpoints/$name/$stage")
   [ -z "${data_path[$stage]:-}" ] || settings+=(--data_path "${data_path[$stage]}")
   [ -z "$data" ] || settings+=(--image_folder "$data/images")
   [ "$stage" = stage1 ] || settings+=(--model_name_or_path "$root/checkpoints/$name/stage1")
-  if [ -n "$prepare" ]; then
+  if [ -n "$only" ]; then
     [ "$stage" = stage1 ] || settings+=(--stage1 "$recipes/stage1.yaml")
-    "${python[@]}" -m train.data prepare "${settings[@]}" "${towers[@]}" "$@"
+    # shellcheck disable=SC2086  # a module and its command
+    "${python[@]}" -m $only "${settings[@]}" "${towers[@]}" "$@" || failed=yes # the next stage is looked at too
   else
     [ "$stage" != stage1 ] || settings+=("${towers[@]}")
     "${launch[@]}" -m train.sft "${settings[@]}" "$@"
   fi
 done
+[ -z "$failed" ]

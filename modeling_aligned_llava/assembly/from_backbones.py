@@ -17,6 +17,7 @@ from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     LlavaProcessor,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -149,19 +150,30 @@ def _assembled(
     return model, processor
 
 
-def _load_tower(source: str | Path) -> tuple[PreTrainedModel, TowerKind]:
+def tower_configs(source: str | Path) -> tuple[PreTrainedConfig, PreTrainedConfig]:
+    """The configuration of a whole model and of its vision tower, without the layer and head that LLaVA leaves unused.
+
+    Both are one if `source` holds a tower alone.
+
+    Raises:
+        UserError: there is none, or its kind is not supported.
+    """
     config = load_part(AutoConfig, source, "vision tower")
-    vision_config = getattr(config, "vision_config", config)  # a whole SigLIP or CLIP model, or its vision part alone
-    kind = TOWERS.get(vision_config.model_type)
-    if vision_config.model_type == "siglip2_vision_model":
+    tower = getattr(config, "vision_config", config)
+    if tower.model_type == "siglip2_vision_model":
         raise UserError(f"vision tower: {source} is a NaFlex tower (any resolution); LLaVA takes SigLIP2's fixed ones")
-    if kind is None:
-        raise UserError(f"vision tower: {source} is a {vision_config.model_type}, not one of {', '.join(TOWERS)}")
-    vision_config.num_hidden_layers -= 1
-    if vision_config.model_type == "siglip_vision_model":
-        vision_config.vision_use_head = False
+    if tower.model_type not in TOWERS:
+        raise UserError(f"vision tower: {source} is a {tower.model_type}, not one of {', '.join(TOWERS)}")
+    tower.num_hidden_layers -= 1
+    if tower.model_type == "siglip_vision_model":
+        tower.vision_use_head = False
+    return config, tower
+
+
+def _load_tower(source: str | Path) -> tuple[PreTrainedModel, TowerKind]:
+    config, tower = tower_configs(source)
     model = load_strict(AutoModel, source, "vision tower", unused=".*", config=config)  # the dropped layers
-    return (model if vision_config is config else model.vision_model), kind
+    return (model if tower is config else model.vision_model), TOWERS[tower.model_type]
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:

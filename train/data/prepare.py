@@ -3,12 +3,11 @@
 It accepts every setting of `train.sft` and loads no model.
 """
 
-import argparse
 import time
 from pathlib import Path
 
 from modeling_aligned_llava.errors import UserError
-from train.arguments import parse_arguments
+from train.arguments import parse_with_backbones
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
 from train.data.sources import read_sources
@@ -27,14 +26,9 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
     Raises:
         UserError: settings, data or the tokenizer are not usable, or too many rows are damaged.
     """
-    argv, towers = (argv, []) if stage1 is None else _without_towers(argv)
-    run, training = parse_arguments([*argv, "--bf16", "false"])
+    run, training, backbones = parse_with_backbones([*argv, "--bf16", "false"], stage1)
     if run.data.streaming:
         raise UserError("streaming reads the rows during training: there is nothing to prepare")
-    backbones = None
-    if stage1 is not None:
-        first = ["--config", str(stage1), "--method", run.model.method, "--bf16", "false", *towers]
-        backbones = parse_arguments(first)[0].model
     how = stage_tokenization(run, training, backbones)
     sources = read_sources(run.data.data_path, run.data.image_folder)
     start = time.perf_counter()
@@ -44,13 +38,3 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
     quarantine.begin(data.bad_rows)
     say(f"{run.data.data_path}: {len(data.dataset):,} rows; {quarantine.summary()}")
     say(f"{data.opened:,} rows in {seconds:,.1f} s, {data.opened / seconds:,.0f} rows/s")
-
-
-def _without_towers(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The command line without the backbones, and these."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    names = ("--vision_tower", "--language_model")
-    for name in names:
-        parser.add_argument(name, dest=name)
-    given, rest = parser.parse_known_args(argv)
-    return rest, [word for name in names if (value := getattr(given, name)) for word in (name, value)]

@@ -80,7 +80,7 @@ def open_training_data(
     """
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    root = _root(cache)
+    root = prepared_root(cache)
     parts, raws, bad_rows, opened = [], [], [], 0
     for number, source in enumerate(sources):
         raw = raw_table(source, str(root))
@@ -150,7 +150,7 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
 def first_images(sources: list[Source], cache: str | None = None) -> Iterator[str | bytes]:
     """The images of the data in order, as paths or bytes, skipping those that cannot be opened."""
     for source in sources:
-        raw = raw_table(source, str(_root(cache)))
+        raw = raw_table(source, str(prepared_root(cache)))
         for row in checked_rows(source, raw):
             for name in row["images"] if isinstance(row, dict) else ():
                 image = embedded_bytes(raw, name) if isinstance(name, EmbeddedImage) else name
@@ -166,7 +166,8 @@ def embedded_bytes(data: Dataset, name: str) -> bytes:
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
 
 
-def _root(cache: str | Path | None) -> Path:
+def prepared_root(cache: str | Path | None) -> Path:
+    """The folder of prepared rows: `cache`, or one in the cache of `datasets`."""
     return Path(cache) if cache else Path(datasets.config.HF_DATASETS_CACHE) / "aligned_llava"
 
 

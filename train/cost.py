@@ -1,0 +1,162 @@
+"""What a stage needs: memory per device and floating-point operations, counted on a model of the meta device.
+
+The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
+"""
+
+from dataclasses import dataclass, fields
+
+import torch
+from torch import nn
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from train.optimization.parameter_groups import freeze, group_parameters
+
+
+ENGINES = ("one", "ddp", "fsdp2", "zero2", "zero3")
+ADAM = 8  # bytes per trained parameter: two moments in float32
+
+
+def meta_model(
+    config: AlignedLlavaConfig, rates: dict[str, float], frozen: list[str], bf16: bool
+) -> AlignedLlavaForConditionalGeneration:
+    """The model of `config` on the meta device, its parameters trained, frozen and stored as in training.
+
+    Raises:
+        UserError: a parameter matches no rate, or several.
+    """
+    with torch.device("meta"):
+        model = AlignedLlavaForConditionalGeneration(config)
+    freeze(model, group_parameters(model, rates, frozen), torch.bfloat16 if bf16 else torch.float32)
+    return model
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One micro-batch: `rows` of at most `length` tokens, visual ones included, with `images` images in all."""
+
+    rows: int
+    length: int
+    images: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes per device.
+
+    Args:
+        weights: stored weights; `gradients` and `optimizer` those of the trained ones.
+        copies: weights in the precision of the computation, of the whole model or of the units gathered at a time.
+        activations: at most what is saved for the backward pass of the longest micro-batch.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    copies: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """The sum."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def memory(
+    model: AlignedLlavaForConditionalGeneration,
+    batch: Batch,
+    *,
+    engine: str = "one",
+    processes: int = 1,
+    bf16: bool = True,
+    checkpointing: bool = False,
+) -> Memory:
+    """Memory per device under `engine`, one of `ENGINES` (docs/distributed.md, "Precision")."""
+    trained = count(model)
+    frozen = sum(p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad)
+    activations = _activations(model, batch, bf16, checkpointing)
+    shards = processes if engine in ("fsdp2", "zero3") else 1
+    if engine.startswith("zero"):  # bfloat16 weights and gradients; the optimizer holds float32 weights
+        width = 2 if bf16 else 4
+        gathered = 2e9 if engine == "zero3" else 0.0  # DeepSpeed's stage3_max_live_parameters, in bfloat16
+        return Memory(
+            weights=(width * trained + frozen) / shards,
+            gradients=width * trained / processes,
+            optimizer=(ADAM + 4) * trained / processes,
+            copies=min(gathered, width * trained + frozen),
+            activations=activations,
+        )
+    if engine == "fsdp2":
+        # two layers at a time as weights and one as float32 gradients; the head stays gathered
+        layer, head = _largest_layer(model), model.lm_head.weight.numel()
+        width = 2 if bf16 else 4
+        copies = layer * (2 * width + 4) + head * (width + 4)
+    else:
+        copies = 2 * trained if bf16 else 0  # autocast keeps the cast weights until the end of the forward pass
+    buckets = 4 * trained if engine == "ddp" else 0  # the gradients are copied to be sent
+    return Memory(
+        weights=(4 * trained + frozen) / shards,
+        gradients=(4 * trained + buckets) / shards,
+        optimizer=ADAM * trained / shards,
+        copies=copies,
+        activations=activations,
+    )
+
+
+def count(model: nn.Module) -> int:
+    """The number of trained parameters."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointing: bool) -> float:
+    """Operations of a micro-batch's forward and backward pass: products with weights, and attention.
+
+    Per token and parameter: 2 forward, 2 for the gradient of the input, 2 for that of a trained weight, 2 to compute
+    the forward pass again with checkpointing. The head, which sees labelled positions only, is left out.
+    """
+    text, vision = model.config.text_config, model.config.vision_config
+    patches = (vision.image_size // vision.patch_size) ** 2
+    total = 0.0
+    for module, tokens, inner, layers, length in (
+        (model.model.vision_tower, batch.images * patches, vision.hidden_size, vision.num_hidden_layers, patches),
+        (model.model.multi_modal_projector, batch.images * patches, 0, 0, 0),
+        (
+            model.model.language_model.layers,
+            batch.rows * batch.length,
+            text.hidden_size,
+            text.num_hidden_layers,
+            batch.length,
+        ),
+    ):
+        size, trained = sum(p.numel() for p in module.parameters()), count(module)
+        backward = module is not model.model.vision_tower or trained > 0
+        passes = 1 + backward + (checkpointing and backward)
+        attention = 4 * length * inner * layers * (1 + 2 * backward + (checkpointing and backward))
+        total += tokens * (2 * size * passes + 2 * trained + attention)
+    return total
+
+
+def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:
+    towers = (model.model.language_model.layers, model.model.vision_tower.encoder.layers)
+    return max(sum(p.numel() for p in layer.parameters()) for layers in towers for layer in layers)
+
+
+def _activations(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16: bool, checkpointing: bool) -> float:
+    text, vision = model.config.text_config, model.config.vision_config
+    patches = (vision.image_size // vision.patch_size) ** 2
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    # elements per token that a layer keeps: inputs of norms and matrices, queries, keys, values, the gated product
+    decoder = 7 * text.hidden_size + head * (2 * text.num_attention_heads + 2 * text.num_key_value_heads)
+    decoder += 4 * text.intermediate_size
+    tower = 9 * vision.hidden_size + 2 * vision.intermediate_size
+    total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
+    if count(model.model.vision_tower):
+        kept = _kept(tower, vision.hidden_size, vision.num_hidden_layers, bf16, checkpointing)
+        total += batch.images * patches * kept
+    head_weight = model.lm_head.weight
+    return total + (4 * head_weight.numel() if head_weight.requires_grad else 0)  # TRL's head sums in float32
+
+
+def _kept(elements: int, width: int, layers: int, bf16: bool, checkpointing: bool) -> float:
+    """Bytes per token: all layers, or with checkpointing their inputs and one layer. The stream is float32."""
+    size = elements * (2 if bf16 else 4)
+    return layers * 4 * width + size if checkpointing else layers * size

@@ -1,0 +1,285 @@
+"""Whether a stage can run, before GPUs are rented for it: settings, data, template, memory, disk and hours in one table.
+
+python -m train.preflight --config FILE.yaml --method NAME [--stage1 FILE] [--processes 8] [--device-gb 80] [...]
+
+It accepts every setting of `train.sft`, loads no weights, and exits with 1 and the reasons if the run cannot succeed.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import cast
+
+import torch
+from accelerate.utils import is_deepspeed_available
+from rich.console import Console
+from rich.table import Table
+from transformers import AutoConfig
+from trl import SFTConfig
+
+from modeling_aligned_llava import AlignedLlavaConfig, method_fields
+from modeling_aligned_llava.assembly.from_backbones import tower_configs
+from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.images import open_image
+from train.arguments import ModelArguments, RunArguments, accumulation_steps, parse_with_backbones
+from train.cost import ENGINES, Batch, count, flops, memory, meta_model
+from train.data.conversations import EmbeddedImage
+from train.data.prepared import prepared_root, usable_rows
+from train.data.quarantine import Entry
+from train.data.sources import parsed_rows, raw_table, read_sources
+from train.data.stage_tokenization import stage_tokenization
+from train.data.tokenization import Tokenization
+from train.stage_folder import StageFolder, peek_settings
+
+
+SAMPLE = 1000  # rows that are checked and tokenized; `train.data prepare` does all
+IMAGES = 16  # images that are opened
+SPARE = 2e9  # bytes of a GPU that CUDA and fragments of memory take
+UTILIZATION = 0.4  # share of the matmul speed that a training step reaches, until it is measured
+
+
+class Preflight:
+    """The checks of one stage: rows of a table, and reasons why it cannot run."""
+
+    def __init__(self, title: str):
+        self.table = Table("", title, title_justify="left")
+        self.reasons: list[str] = []
+
+    def row(self, name: str, text: str) -> None:
+        """Add a fact."""
+        self.table.add_row(name, text)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Turn an error of the user's into a reason, and go on."""
+        try:
+            yield
+        except UserError as error:
+            self.fail(name, str(error))
+
+    def fail(self, name: str, reason: str) -> None:
+        """Add a reason why the run cannot succeed."""
+        self.reasons.append(reason)
+        self.row(name, f"[red]no:[/red] {reason}")
+
+
+def preflight(argv: list[str], console: Console) -> bool:
+    """Check the stage that the command line describes and print the table; whether it can run.
+
+    Raises:
+        UserError: the settings cannot be read at all.
+    """
+    parser = argparse.ArgumentParser(prog="python -m train.preflight", allow_abbrev=False, description=__doc__)
+    parser.add_argument("--stage1", type=Path, help="recipe of stage 1, while stage 2 has no checkpoint to start from")
+    parser.add_argument("--processes", type=int, default=max(1, torch.cuda.device_count()), help="number of GPUs")
+    parser.add_argument("--engine", choices=ENGINES, help="how they share the work (default: one, ddp or fsdp2)")
+    parser.add_argument("--device-gb", type=float, default=_device_gb(), help="memory of a GPU (default: this one's)")
+    parser.add_argument("--tflops", type=float, help="matmul speed of a GPU (default: measured here)")
+    ours, theirs = parser.parse_known_args(argv)
+    run, training, backbones = parse_with_backbones(theirs, ours.stage1)
+    if backbones is None or Path(str(run.model.model_name_or_path)).exists():
+        backbones = run.model
+    found = Preflight(f"{run.model.method}: {training.output_dir}")
+    with found.step("output folder"):
+        _check_folder(run, training, peek_settings(theirs) or {})
+    how = rows = None
+    with found.step("template"):
+        how = stage_tokenization(run, training, None if backbones is run.model else backbones)
+    if how is not None:
+        with found.step("data"):
+            rows = _check_data(found, run, how)
+    with found.step("memory"):
+        _check_cost(found, run, training, backbones, rows, ours)
+    console.print(found.table)
+    for reason in found.reasons:
+        console.print(f"cannot run: {reason}", soft_wrap=True, markup=False)
+    return not found.reasons
+
+
+def _check_folder(run: RunArguments, training: SFTConfig, settings: dict) -> None:
+    folder = StageFolder(str(training.output_dir))
+    if changes := folder.changed_settings(settings):
+        raise UserError(f"{folder.path} was started with other settings ({'; '.join(changes)})")
+    parent = next(path for path in (folder.path, *folder.path.absolute().parents) if path.exists())
+    if not os.access(parent, os.W_OK):
+        raise UserError(f"{parent} is not writable")
+    if run.model.lora:
+        try:
+            import peft  # noqa: F401
+        except ImportError as error:
+            raise UserError("lora needs peft: install the extra `train`") from error
+
+
+def _check_data(found: Preflight, run: RunArguments, how: Tokenization) -> tuple[int, list[dict]]:
+    """The number of all rows, and the usable rows of a sample."""
+    total = 0
+    good: list[dict] = []
+    entries: list[Entry] = []
+    for source in read_sources(run.data.data_path, run.data.image_folder):
+        raw = raw_table(source, str(prepared_root(run.data.data_cache)))
+        total += round(len(raw) * source.weight)
+        sample = raw.with_format("arrow")[: min(SAMPLE, len(raw))]
+        for row in usable_rows(source, how, parsed_rows(sample, 0), list(range(sample.num_rows))):
+            if isinstance(row, Entry):
+                entries.append(row)
+            else:
+                good.append(row)
+    damaged = [entry for entry in entries if not entry.filtered]
+    seen = len(good) + len(entries)
+    found.row("rows", f"{total:,}; of the first {seen:,}: {len(good):,} usable, {len(damaged)} damaged")
+    if len(damaged) > run.data.bad_rows_limit * seen:
+        raise UserError(
+            f"{len(damaged)} of the first {seen} rows are damaged, more than bad_rows_limit: {damaged[0].reason}, "
+            f"row {damaged[0].row} of {damaged[0].file} {damaged[0].detail}".rstrip()
+        )
+    if not good:
+        raise UserError(f"none of the first {seen} rows can be used: {entries[0].reason} ({entries[0].detail})")
+    if total < run.optimization.global_batch_size:
+        raise UserError(f"{total} rows are fewer than one global batch of {run.optimization.global_batch_size}")
+    end = how.tokenizer.eos_token_id
+    learned = [token for token, mask in zip(good[0]["input_ids"], good[0]["assistant_masks"], strict=True) if mask]
+    if end not in learned:
+        raise UserError(f"the template does not teach the end token {how.tokenizer.eos_token!r} after an answer")
+    found.row("template", f"an answer ends with {how.tokenizer.decode(learned[-1:])!r}")
+    return total, good
+
+
+def _check_cost(
+    found: Preflight,
+    run: RunArguments,
+    training: SFTConfig,
+    backbones: ModelArguments,
+    rows: tuple[int, list[dict]] | None,
+    ours: argparse.Namespace,
+) -> None:
+    model = meta_model(
+        _model_config(run, backbones), run.optimization.rates, run.optimization.frozen, bool(training.bf16)
+    )
+    engine = ours.engine or ("one" if ours.processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp")
+    if engine.startswith("zero") and not is_deepspeed_available():
+        raise UserError(f"{engine} needs deepspeed: pip install deepspeed")
+    micro = training.per_device_train_batch_size
+    steps = accumulation_steps(run.optimization.global_batch_size, micro, ours.processes)
+    found.row("step", f"{run.optimization.global_batch_size} = {micro} rows x {ours.processes} processes x {steps}")
+    total, good = rows or (0, [])
+    longest = max((row["length"] for row in good), default=training.max_length or 2048)
+    batch = Batch(rows=micro, length=longest, images=micro)
+    checkpointing = bool(training.gradient_checkpointing)
+    need = memory(
+        model, batch, engine=engine, processes=ours.processes, bf16=bool(training.bf16), checkpointing=checkpointing
+    )
+    parts = f"weights {need.weights / 1e9:.1f}, gradients {need.gradients / 1e9:.1f}, Adam {need.optimizer / 1e9:.1f}"
+    parts += f", copies {need.copies / 1e9:.1f}, activations {need.activations / 1e9:.1f} at {longest} tokens"
+    found.row("memory per device", f"{need.total / 1e9:.1f} GB of {ours.device_gb:.0f} ({engine}): {parts}")
+    if need.total + SPARE > ours.device_gb * 1e9:
+        found.fail(
+            "memory",
+            f"{need.total / 1e9:.1f} GB and {SPARE / 1e9:.0f} GB to spare do not fit into {ours.device_gb:.0f} GB: take "
+            "more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
+        )
+    _check_disk(found, training, model, engine)
+    if good:
+        _estimate_hours(found, training, model, total, good, batch, ours)
+
+
+def _check_disk(found: Preflight, training: SFTConfig, model: torch.nn.Module, engine: str) -> None:
+    everything = sum(parameter.numel() for parameter in model.parameters())
+    checkpoint = 4 * everything + 8 * count(model)
+    kept = (training.save_total_limit or 1) + 1
+    need = kept * checkpoint + 4 * everything
+    folder = Path(str(training.output_dir)).absolute()
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    found.row(
+        "disk", f"{need / 1e9:.1f} GB of {free / 1e9:.0f}: {kept} checkpoints of {checkpoint / 1e9:.1f}, the model"
+    )
+    if need > free:
+        found.fail("disk", f"checkpoints need {need / 1e9:.1f} GB, {folder} has {free / 1e9:.1f} GB left")
+
+
+def _estimate_hours(
+    found: Preflight,
+    training: SFTConfig,
+    model: torch.nn.Module,
+    total: int,
+    good: list[dict],
+    batch: Batch,
+    ours: argparse.Namespace,
+) -> None:
+    mean = sum(row["length"] for row in good) / len(good)
+    images = sum(len(row["images"]) for row in good) / len(good)
+    typical = Batch(rows=1, length=round(mean), images=1)
+    work = flops(cast("torch.nn.Module", model), typical, bool(training.gradient_checkpointing))  # type: ignore[arg-type]
+    speed = (ours.tflops or matmul_tflops(bool(training.bf16))) * 1e12
+    if training.max_steps > 0:
+        rows = training.max_steps * training.gradient_accumulation_steps * batch.rows
+        rows *= ours.processes
+    else:
+        rows = round(total * training.num_train_epochs)
+    computing = ours.processes * UTILIZATION * speed / work  # rows/s
+    workers = max(1, training.dataloader_num_workers) * ours.processes
+    opening = workers * _images_per_second(good) / max(images, 1e-9)
+    hours = rows / min(computing, opening) / 3600
+    found.row("hours", f"{hours:.1f} at {UTILIZATION:.0%} of {speed / 1e12:.2f} TFLOP/s, {rows:,} rows")
+    slower = "computing" if computing < opening else f"opening images with {workers} workers"
+    found.row("bottleneck", f"{slower}: computing {computing:.1f} rows/s, opening images {opening:.1f} rows/s")
+
+
+def _images_per_second(good: list[dict]) -> float:
+    """Files opened and decoded per second by one worker; embedded images count as fast as they are."""
+    names = list(islice((n for row in good for n in row["images"] if not isinstance(n, EmbeddedImage)), IMAGES))
+    if not names or names[0].startswith(EmbeddedImage.PREFIX):
+        return float("inf")
+    start = time.perf_counter()
+    for name in names:
+        open_image(name)
+    return len(names) / (time.perf_counter() - start)
+
+
+def matmul_tflops(bf16: bool) -> float:
+    """The speed of a large matrix product on this machine, in TFLOP/s."""
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    size = 1024 if device.type == "cpu" else 8192
+    matrix = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
+    matrix @ matrix
+    start, times = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.3:
+        (matrix @ matrix)[0, 0].item()  # waits for the device
+        times += 1
+    return 2 * size**3 * times / (time.perf_counter() - start) / 1e12
+
+
+def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaConfig:
+    """The configuration of the model: that of the checkpoint, or what assembly will make of the backbones."""
+    if backbones.model_name_or_path is not None:
+        return AlignedLlavaConfig.from_pretrained(backbones.model_name_or_path)
+    _, vision = tower_configs(str(backbones.vision_tower))
+    text = load_part(AutoConfig, str(backbones.language_model), "language model")
+    return AlignedLlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        vision_feature_layer=-1,
+        tie_word_embeddings=text.tie_word_embeddings,
+        **{**method_fields(run.model.method), "text_norm": 1.0, "visual_norm": 1.0},
+    )
+
+
+def _device_gb() -> float:
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(0).total_memory / 1e9
+    return 80.0
+
+
+def main() -> None:
+    if not preflight(sys.argv[1:], Console()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_main(main)
