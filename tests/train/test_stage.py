@@ -152,6 +152,8 @@ def test_other_methods_are_measured_and_train(stage_arguments, tmp_path, method,
     folder = tmp_path / method / "stage1"
     config = json.loads((folder / "config.json").read_text())
     assert config["method"] == method and (config["visual_norm"] is not None) == measured
+    scale = config["text_norm"] / config["visual_norm"] if method == "projector-rescaled" else 1.0
+    assert config["projector_scale"] == scale
     norm = {name: tensor for name, tensor in weights(folder).items() if "projector.norm" in name}
     assert sorted(tensor.numel() for tensor in norm.values()) == sizes
     record = json.loads((folder / "norm_parameters.json").read_text())
