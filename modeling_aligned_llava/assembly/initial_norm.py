@@ -1,7 +1,7 @@
 """Initialise the norm of a new checkpoint (Eq. 11), or the factor of the projector that is rescaled instead.
 
-Methods with the target sqrt(s * N), and the control whose projector is multiplied by s / N, need N, the mean token norm of
-the initial projector, measured here on training images (docs/methods.md).
+Methods with the target sqrt(s * N), and the control whose projector is multiplied by s / N, need N, the mean token
+norm of the initial projector, measured here on training images (docs/methods.md).
 """
 
 from collections.abc import Iterable
