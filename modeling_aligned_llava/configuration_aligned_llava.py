@@ -38,6 +38,7 @@ _MEANING = (
     "visual_norm",
 )
 _COMPENSATION = ("compensation_exponent", "compensation_max", "compensation_eps")
+_RESCALING = ("projector_init", "projector_scale")
 
 
 class AlignedLlavaConfig(LlavaConfig):
@@ -46,8 +47,10 @@ class AlignedLlavaConfig(LlavaConfig):
     Args:
         method: name of the method that the checkpoint was made for; None for a combination without a name.
         projector_norm: "none" (plain LLaVA), "layernorm" or "rmsnorm" (no centring).
-        projector_init: "default", or "rescaled": assembly multiplies the last Linear of the projector by
-            `target / visual_norm`, so that visual tokens start at the target without any norm.
+        projector_init: "default", or "rescaled": assembly sets `projector_scale` to `target / visual_norm`, so that
+            visual tokens start at the target without any norm.
+        projector_scale: constant factor of the projector's output, outside its parameters: it is not trained, and the
+            optimizer's steps are as large, relative to the weights, as without it.
         norm_init: "text" starts the gain at `target / sqrt(d)`, so that every visual token has the target's norm
             (Eq. 11); "ones" is torch's default (the ablation of Table 5).
         norm_target: "text": the target is `target_scale * text_norm`; "geomean": it is
@@ -78,6 +81,7 @@ class AlignedLlavaConfig(LlavaConfig):
     method: str | None = None
     projector_norm: str = "layernorm"
     projector_init: str = "default"
+    projector_scale: float = 1.0
     norm_init: str = "text"
     norm_target: str = "text"
     norm_parametrization: str = "absolute"
@@ -102,14 +106,14 @@ class AlignedLlavaConfig(LlavaConfig):
         Raises:
             ValueError: a field is out of range, or would change what the tensors of the checkpoint mean.
         """
-        fields = (*_MEANING, *_COMPENSATION, "projector_init")
+        fields = (*_MEANING, *_COMPENSATION, *_RESCALING)
         saved = {name: config_dict.get(name, getattr(cls, name)) for name in fields}
         result = super().from_dict(config_dict, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
         config.check_alignment()
         changed = [name for name in fields if saved[name] is not None and getattr(config, name) != saved[name]]
-        if "projector_init" in changed:
-            raise ValueError("projector_init scales weights: choose it at assembly, not when a checkpoint is loaded")
+        for name in (name for name in changed if name in _RESCALING):
+            raise ValueError(f"{name} scales the projector: choose it at assembly, not when a checkpoint is loaded")
         if "none" not in (saved["projector_norm"], config.projector_norm):
             for name in (name for name in changed if name in _MEANING):
                 raise ValueError(
@@ -162,7 +166,7 @@ class AlignedLlavaConfig(LlavaConfig):
             if getattr(self, name) not in choices:
                 known = ", ".join("null" if choice is None else str(choice) for choice in choices)
                 raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
-        for name in ("norm_eps", "target_scale", "compensation_eps"):
+        for name in ("norm_eps", "target_scale", "projector_scale", "compensation_eps"):
             if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a number above 0, not {getattr(self, name)!r}")
         for name in ("text_norm", "visual_norm", "compensation_max"):
@@ -175,6 +179,8 @@ class AlignedLlavaConfig(LlavaConfig):
             raise ValueError("norm_parametrization 'relative' starts at the text norm: norm_init must be 'text'")
         if self.projector_init == "rescaled" and self.projector_norm != "none":
             raise ValueError("projector_init 'rescaled' would be undone by a norm: projector_norm must be 'none'")
+        if self.projector_scale != 1.0 and self.projector_init != "rescaled":
+            raise ValueError(f"projector_scale {self.projector_scale:g} needs projector_init 'rescaled'")
 
 
 def _is_number(value: object) -> bool:

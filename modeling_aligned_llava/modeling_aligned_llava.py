@@ -59,14 +59,17 @@ def set_initial_gain(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlav
 
 
 class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
-    """LLaVA's two-layer projector, then the norm: [..., tokens, vision width] -> [..., tokens, D]."""
+    """LLaVA's two-layer projector, then a constant factor or the norm: [..., vision width] -> [..., D]."""
 
     def __init__(self, config: AlignedLlavaConfig):
         super().__init__(config)
+        self.scale = config.projector_scale
         self.norm = build_norm(config, config.text_config.hidden_size)
 
     def forward(self, image_features):
         hidden_states = super().forward(image_features)
+        if self.scale != 1.0:
+            hidden_states = hidden_states * self.scale
         return hidden_states if self.norm is None else self.norm(hidden_states)
 
 

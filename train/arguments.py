@@ -161,6 +161,13 @@ class OptimizationArguments:
     frozen: list[str] = field(
         default_factory=list, metadata={"help": "Regexes over the names of the parameters that are not trained."}
     )
+    clip_by_part: bool = field(
+        default=False,
+        metadata={
+            "help": "Whether to clip the gradient of each part of the model (norm, projector, vision, language) to "
+            "`max_grad_norm` on its own, instead of the whole gradient. Not with DeepSpeed."
+        },
+    )
     rates: dict[str, float] = field(init=False)  # `learning_rates` as numbers
 
     def __post_init__(self) -> None:
@@ -328,6 +335,10 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
     if training.packing or training.padding_free:
         raise UserError("packing and padding_free are for text only: use packed_rows, which supports images")
+    if run.optimization.clip_by_part and not training.max_grad_norm:
+        raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
+    if run.optimization.clip_by_part and training.deepspeed_plugin is not None:
+        raise UserError("clip_by_part: DeepSpeed clips the whole gradient by itself; use DDP or FSDP2, or drop it")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")

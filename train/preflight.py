@@ -1,4 +1,4 @@
-"""Whether a stage can run, before GPUs are rented for it: settings, data, template, memory, disk and hours in one table.
+"""Whether a stage can run, before GPUs are rented: settings, data, template, memory, disk and hours in one table.
 
 python -m train.preflight --config FILE.yaml --method NAME [--stage1 FILE] [--processes 8] [--device-gb 80] [...]
 
@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import cast
 
+import datasets
 import torch
 from accelerate.utils import is_deepspeed_available
 from rich.console import Console
@@ -86,6 +87,8 @@ def preflight(argv: list[str], console: Console) -> bool:
     run, training, backbones = parse_with_backbones(theirs, ours.stage1)
     if backbones is None or Path(str(run.model.model_name_or_path)).exists():
         backbones = run.model
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
     found = Preflight(f"{run.model.method}: {training.output_dir}")
     with found.step("output folder"):
         _check_folder(run, training, peek_settings(theirs) or {})
@@ -181,8 +184,8 @@ def _check_cost(
     if need.total + SPARE > ours.device_gb * 1e9:
         found.fail(
             "memory",
-            f"{need.total / 1e9:.1f} GB and {SPARE / 1e9:.0f} GB to spare do not fit into {ours.device_gb:.0f} GB: take "
-            "more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
+            f"{need.total / 1e9:.1f} GB and {SPARE / 1e9:.0f} GB to spare do not fit into {ours.device_gb:.0f} GB: "
+            "take more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
         )
     _check_disk(found, training, model, engine)
     if good:

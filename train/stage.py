@@ -161,9 +161,10 @@ def _build_trainer(
         processing_class=processor,
         callbacks=[*rows.callbacks, *_monitoring(run, output, collator, processor, rows)],
         parameter_groups=groups,
+        clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
-        ledger=GradientLedger(output / "gradients.jsonl"),
+        ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -26,6 +26,7 @@ HARNESS_PAGES = {
 }
 FIELDS = (
     "projector_norm",
+    "projector_scale",
     "norm_init",
     "norm_parametrization",
     "norm_eps",

@@ -1,7 +1,7 @@
-"""Initialise the norm of a new checkpoint (Eq. 11), or the projector that is rescaled instead.
+"""Initialise the norm of a new checkpoint (Eq. 11), or the factor of the projector that is rescaled instead.
 
-Methods with the target sqrt(s * N), and the control whose projector is scaled by s / N, need N, the mean token norm of
-the initial projector, measured here on training images (docs/methods.md).
+Methods with the target sqrt(s * N), and the control whose projector is multiplied by s / N, need N, the mean token
+norm of the initial projector, measured here on training images (docs/methods.md).
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ def initialise_norm(
     """Initialise the norm, or rescale the projector, of a model whose `config.text_norm` is known.
 
     Args:
-        model: its projector is unchanged and its norm, if any, not initialised yet.
+        model: its projector has no factor yet, and its norm, if any, is not initialised.
         image_processor: that of the vision tower.
         images: files of training images in order; read only if the method needs N.
 
@@ -42,8 +42,7 @@ def initialise_norm(
         set_initial_gain(projector.norm, config)
     if config.projector_init == "rescaled":
         assert config.target is not None and config.visual_norm is not None
-        for parameter in projector.linear_2.parameters():
-            parameter.mul_(config.target / config.visual_norm)
+        projector.scale = config.projector_scale = config.target / config.visual_norm
 
 
 def _mean_token_norm(

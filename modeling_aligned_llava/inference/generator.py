@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoProcessor, GenerationConfig
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
-from modeling_aligned_llava.inference.prompt import user_turn
+from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
@@ -61,7 +61,9 @@ class Generator:
         Only for towers of fixed resolution (LLaVA), where that number is the same for every image.
         """
         image_id = self.processor.image_token_id
-        rows = self.processor.tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        tokenizer = self.processor.tokenizer
+        special = lacks_special_tokens(tokenizer, prompts[0])  # one chat template rendered all of them
+        rows = tokenizer(prompts, add_special_tokens=special)["input_ids"]
         if not any(images):
             return rows
         slot = self.processor(images=[Image.new("RGB", (8, 8))], text=[self.processor.image_token])["input_ids"][0]
@@ -78,8 +80,9 @@ class Generator:
     def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
         """Return the model's inputs for rendered prompts, left-padded, on its device; `images` as for `answer`."""
         flat = [image for row in images for image in row]
+        special = lacks_special_tokens(self.processor.tokenizer, prompts[0])
         return self.processor(
-            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=False
+            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=special
         ).to(self.model.device, self.model.dtype)
 
     @torch.inference_mode()

@@ -117,8 +117,7 @@ def test_visual_tokens_start_at_the_target(tiny_checkpoint, tiny_images, method)
     assert norms[0] == pytest.approx(target, rel=0.01)
     projector, other = model.model.multi_modal_projector, plain.model.multi_modal_projector
     assert torch.equal(projector.linear_1.weight, other.linear_1.weight)
-    factor = config.text_norm / config.visual_norm if method == "projector-rescaled" else 1.0
-    assert torch.equal(projector.linear_2.weight, other.linear_2.weight * factor)
+    assert torch.equal(projector.linear_2.weight, other.linear_2.weight)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "projector-rescaled"])
@@ -130,6 +129,56 @@ def test_a_baseline_checkpoint_switches_to_any_method_at_loading(tiny_checkpoint
     assert all(torch.equal(a, b) for a, b in zip(switched.parameters(), assembled.parameters(), strict=True))
     with torch.no_grad():
         assert torch.equal(switched(**inputs).logits, assembled(**inputs).logits)
+
+
+def test_a_rescaled_projector_is_the_baseline_times_a_constant(tiny_checkpoint, inputs, tmp_path):
+    rescaled, plain = load(tiny_checkpoint("projector-rescaled")), load(tiny_checkpoint("baseline"))
+    scale = rescaled.config.projector_scale
+    assert scale == rescaled.config.text_norm / rescaled.config.visual_norm and abs(math.log(scale)) > 0.1
+    assert rescaled.state_dict().keys() == plain.state_dict().keys()
+    assert all(torch.equal(a, b) for a, b in zip(rescaled.parameters(), plain.parameters(), strict=True))
+    rescaled.save_pretrained(tmp_path)
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    for dtype, model in ((torch.float32, rescaled), (torch.bfloat16, again)):
+        features = plain.to(dtype).get_image_features(inputs["pixel_values"].to(dtype)).pooler_output
+        scaled = model.get_image_features(inputs["pixel_values"].to(dtype)).pooler_output
+        assert torch.equal(scaled[0], features[0] * scale)
+
+
+def test_a_rescaled_projector_keeps_its_scale_in_training(tiny_checkpoint):
+    """Fifty steps of Adam at a large rate, on a loss that, like a Pre-Norm decoder, ignores the length of tokens."""
+    features = torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
+    wanted = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+    projectors = [
+        load(tiny_checkpoint(m)).model.multi_modal_projector.double() for m in ("baseline", "projector-rescaled")
+    ]
+    for projector in projectors:
+        optimizer = torch.optim.Adam(projector.parameters(), lr=7e-3, eps=0)
+        for _ in range(50):
+            optimizer.zero_grad()
+            (-torch.cosine_similarity(projector(features.double()), wanted.double(), dim=-1).mean()).backward()
+            optimizer.step()
+    plain, rescaled = (projector(features.double()).norm(dim=-1).mean().item() for projector in projectors)
+    assert rescaled == pytest.approx(plain * projectors[1].scale, rel=1e-6)
+    for ours, theirs in zip(projectors[1].parameters(), projectors[0].parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-9)
+
+
+def test_older_rescaled_checkpoints_keep_their_outputs(tiny_checkpoint, inputs, tmp_path):
+    """There the last Linear itself was multiplied, and the config has no `projector_scale`."""
+    model = load(tiny_checkpoint("projector-rescaled"))
+    projector, scale = model.model.multi_modal_projector, model.config.projector_scale
+    expected = projector(torch.ones(3, 32))
+    with torch.no_grad():
+        for parameter in projector.linear_2.parameters():
+            parameter.mul_(scale)
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("projector_scale") == scale
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    older = load(tmp_path)
+    torch.testing.assert_close(older.model.multi_modal_projector(torch.ones(3, 32)), expected)
+    assert older.config.method == "projector-rescaled"
 
 
 def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
@@ -144,8 +193,10 @@ def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
         with pytest.raises(ValueError, match=message) as error:
             load(norm, **fields)
         assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="projector_init scales weights: choose it at assembly"):
+    with pytest.raises(ValueError, match="projector_init scales the projector: choose it at assembly"):
         load(tiny_checkpoint("baseline"), **method_fields("projector-rescaled"))
+    with pytest.raises(ValueError, match="projector_scale scales the projector: choose it at assembly"):
+        load(tiny_checkpoint("projector-rescaled"), projector_scale=1.0)
     with pytest.raises(ValueError, match="this method needs visual_norm"):
         load(tiny_checkpoint("baseline"), **method_fields("norm-geomean"))
 
@@ -223,6 +274,8 @@ def test_generates_in_bfloat16_and_trains_every_parameter_it_uses(tiny_checkpoin
         ("compensation_exponent", 2, "compensation_exponent must be from 0 to 1, not 2"),
         ("compensation_max", -1, "compensation_max must be a number above 0 or null, not -1"),
         ("target_scale", "k", "target_scale must be a number above 0, not 'k'"),
+        ("projector_scale", 0, "projector_scale must be a number above 0, not 0"),
+        ("projector_scale", 0.5, "projector_scale 0.5 needs projector_init 'rescaled'"),
     ],
 )
 def test_a_wrong_field_gives_one_line(tiny_checkpoint, field, value, message):

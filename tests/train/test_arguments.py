@@ -76,6 +76,7 @@ def test_help_shows_our_settings_in_groups(capsys):
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"sample_rows": 2}, r"sample_rows \(2\) must not exceed eval_rows \(0\)"),
         ({"packing": "true"}, "use packed_rows, which supports images"),
+        ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
         ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
         ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
     ],

@@ -120,6 +120,15 @@ def test_the_loss_is_the_mean_over_labelled_tokens(straight, stage_arguments, ti
     assert ours == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("method", ["baseline", "norm-gwc"])
+def test_a_rate_of_its_own_for_the_norm_changes_no_bit(stage_arguments, tmp_path, method):
+    """The recipe's two optimizer groups with the same rate, compared with one group for projector and norm."""
+    run_stage(stage_arguments(1, method, tmp_path / "two"))
+    run_stage(stage_arguments(1, method, tmp_path / "one", learning_rates='{"multi_modal_projector": 7e-3}'))
+    one, two = (weights(tmp_path / name / method / "stage1") for name in ("one", "two"))
+    assert one.keys() == two.keys() and all(torch.equal(tensor, two[name]) for name, tensor in one.items())
+
+
 def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_path, monkeypatch, capsys):
     data = tmp_path / "data.json"
     data.write_text(json.dumps([{"id": "r1", "image": "gone.png", "conversations": []}]))
@@ -152,6 +161,8 @@ def test_other_methods_are_measured_and_train(stage_arguments, tmp_path, method,
     folder = tmp_path / method / "stage1"
     config = json.loads((folder / "config.json").read_text())
     assert config["method"] == method and (config["visual_norm"] is not None) == measured
+    scale = config["text_norm"] / config["visual_norm"] if method == "projector-rescaled" else 1.0
+    assert config["projector_scale"] == scale
     norm = {name: tensor for name, tensor in weights(folder).items() if "projector.norm" in name}
     assert sorted(tensor.numel() for tensor in norm.values()) == sizes
     record = json.loads((folder / "norm_parameters.json").read_text())

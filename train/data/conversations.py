@@ -60,7 +60,8 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
 
     A single image comes first in the turn that mentions it (or in the first turn), as in LLaVA. Several images take
     the place of their placeholders, or all come first if there is no placeholder. Any further `<image>` is text, and
-    becomes `< image >` so that the tokenizer does not take it for an image.
+    becomes `< image >` so that the tokenizer does not take it for an image. Answers lose white space around them: a
+    leading line break would join that of the template in one token, which no prompt ends with.
 
     Raises:
         BadRow: the turns are malformed, empty, one-sided or in another order, or mention fewer images than there are.
@@ -81,6 +82,8 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
         _check_text(message, images)
     _place_images(spoken, images)
     for message in messages:
+        if message["role"] == "assistant":
+            message["content"] = message["content"].strip()
         if isinstance(message["content"], str):
             message["content"] = [_text(message["content"])]
     return messages

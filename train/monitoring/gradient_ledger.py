@@ -5,6 +5,7 @@ methods. The values are sums over one accumulated step and, under FSDP2, over al
 """
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,11 +27,20 @@ def part_of(name: str) -> str:
 class GradientLedger(JsonLinesFile):
     """`gradients.jsonl`: one line per logged step.
 
-    It holds the clipping factor and, for each part of the model, the norm of its gradient before clipping, its share
-    of the squared total, and the norm of its Adam step (without weight decay) divided by that of its weights.
+    For each part of the model it holds the norm of its gradient before clipping, its share of the squared total, its
+    clipping factor, and the norm of its Adam step (without weight decay) divided by that of its weights; for the whole
+    model, the norm and the smallest factor.
+
+    Args:
+        path: the file.
+        clip_by_part: the trainer clips each part on its own; otherwise all have the same factor.
     """
 
     line: dict[str, Any] | None = None
+
+    def __init__(self, path: Path, clip_by_part: bool = False):
+        super().__init__(path)
+        self.clip_by_part = clip_by_part
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         if not args.max_grad_norm:  # where gradients are clipped, the trainer calls `measure` before that
@@ -46,15 +56,23 @@ class GradientLedger(JsonLinesFile):
         squares = _by_part(
             (part_of(name), p.grad) for name, p in model.named_parameters() if p.requires_grad and p.grad is not None
         )
+        norms = {part: math.sqrt(square) for part, square in squares.items()}
         total = math.sqrt(sum(squares.values()))
-        limit = args.max_grad_norm
+        limit = args.max_grad_norm or math.inf
+        factors = {
+            part: min(1.0, limit / ((norm if self.clip_by_part else total) + 1e-6)) for part, norm in norms.items()
+        }
         self.line = {
             "step": step,
             "grad_norm": total,
-            "clip_factor": min(1.0, limit / (total + 1e-6)) if limit else 1.0,
+            "clip_factor": min(factors.values(), default=1.0),
             "parts": {
-                part: {"grad_norm": math.sqrt(square), "share": square / total**2 if total else 0.0}
-                for part, square in squares.items()
+                part: {
+                    "grad_norm": norm,
+                    "share": squares[part] / total**2 if total else 0.0,
+                    "clip_factor": factors[part],
+                }
+                for part, norm in norms.items()
             },
         }
 

@@ -16,6 +16,7 @@ from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
 from train.data.sampler import LengthGroupedSampler
 from train.monitoring.gradient_ledger import GradientLedger
+from train.optimization.clipping import clip_by_part
 from train.optimization.dummy_image import dummy_image
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
@@ -28,6 +29,7 @@ class AlignedSFTTrainer(SFTTrainer):
 
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
+        clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
         labelled_logits_only: compute logits only at labelled positions, on a CPU too.
         feature_cache: the one of the collator, where the vision tower is frozen.
         ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
@@ -38,12 +40,14 @@ class AlignedSFTTrainer(SFTTrainer):
         self,
         *args: Any,
         parameter_groups: list[ParameterGroup],
+        clip_by_part: bool = False,
         labelled_logits_only: bool = True,
         feature_cache: FeatureCache | None = None,
         ledger: GradientLedger | None = None,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
+        self.clip_by_part = clip_by_part
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
         self.final_dtype: torch.dtype | None = None
@@ -101,7 +105,10 @@ class AlignedSFTTrainer(SFTTrainer):
     def _clip_grad_norm(self, model):
         if self.ledger is not None:
             self.ledger.measure(cast(PreTrainedModel, self.model), self.args, self.state)
-        return super()._clip_grad_norm(model)
+        if not self.clip_by_part:
+            return super()._clip_grad_norm(model)
+        self.accelerator.unscale_gradients()
+        return clip_by_part(model, self.args.max_grad_norm)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         if self.args.train_sampling_strategy != "group_by_length":

@@ -17,7 +17,7 @@ import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with t
 from eval.data.image_sample import ImageQuestion
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inference.prompt import user_turn
+from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 
 
@@ -84,5 +84,6 @@ def inputs_of(processor: Any, image: ImageQuestion, device: Any) -> dict[str, An
     Raises:
         UserError: the image cannot be read.
     """
-    text = [user_turn(processor, image.question, images=1)]
-    return processor(text=text, images=[image.open()], return_tensors="pt").to(device)
+    text = user_turn(processor, image.question, images=1)
+    special = lacks_special_tokens(tokenizer_of(processor), text)
+    return processor(text=[text], images=[image.open()], return_tensors="pt", add_special_tokens=special).to(device)

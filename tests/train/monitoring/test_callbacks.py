@@ -38,12 +38,14 @@ def test_the_ledger_splits_the_logged_gradient_norm(run):
 
 
 def test_the_ledger_is_written_without_clipping_too(stage_arguments, tiny_checkpoint, tmp_path):
-    settings = {"max_steps": 1, "max_grad_norm": 0, "model_name_or_path": tiny_checkpoint("norm-gwc")}
+    settings = {"max_steps": 3, "max_grad_norm": 0, "model_name_or_path": tiny_checkpoint("norm-gwc")}
     run_stage(stage_arguments(2, "norm-gwc", tmp_path, **settings, global_batch_size=24))
     folder = tmp_path / "norm-gwc" / "stage2"
-    (line,), (logged,) = lines(folder, "gradients.jsonl"), lines(folder, "log.jsonl")
-    assert line["clip_factor"] == 1 and line["parts"].keys() == {"norm", "projector", "vision", "language"}
-    assert line["grad_norm"] == pytest.approx(logged["grad_norm"], rel=1e-5)
+    ledger, log = lines(folder, "gradients.jsonl"), lines(folder, "log.jsonl")
+    assert [line["step"] for line in ledger] == [line["step"] for line in log] == [1, 2, 3]
+    for line, logged in zip(ledger, log, strict=True):
+        assert line["clip_factor"] == 1 and line["parts"].keys() == {"norm", "projector", "vision", "language"}
+        assert line["grad_norm"] == pytest.approx(logged["grad_norm"], rel=1e-5)
 
 
 def test_the_update_ratio_is_that_of_the_saved_weights(stage_arguments, tiny_checkpoint, tmp_path):

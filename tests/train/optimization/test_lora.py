@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from train.monitoring.log import LossLog
@@ -20,11 +21,11 @@ def weights(folder):
     return load_file(folder / "model.safetensors")
 
 
-def lora_arguments(stage_arguments, root, checkpoint, **settings):
+def lora_arguments(stage_arguments, root, checkpoint, method="norm-gwc", **settings):
     """Command line of the LoRA recipe of Llama-3.2-3B on tiny shapes."""
     return stage_arguments(
         2,
-        "norm-gwc",
+        method,
         root,
         config=RECIPE,
         model_name_or_path=checkpoint,
@@ -45,6 +46,16 @@ def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
         name for name in before if "language_model" in name and ("q_proj.weight" in name or "v_proj.weight" in name)
     }
     assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
+
+
+def test_the_factor_of_the_projector_survives_the_merge(tiny_checkpoint, stage_arguments, tmp_path):
+    source = tiny_checkpoint("projector-rescaled")
+    run_stage(lora_arguments(stage_arguments, tmp_path, source, "projector-rescaled", max_steps=1))
+    before, after = (
+        AlignedLlavaForConditionalGeneration.from_pretrained(folder)
+        for folder in (source, tmp_path / "projector-rescaled" / "stage2")
+    )
+    assert after.model.multi_modal_projector.scale == before.model.multi_modal_projector.scale != 1
 
 
 def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):

@@ -1,0 +1,36 @@
+"""The special tokens of a rendered prompt: written by the template or added by the tokenizer, never both."""
+
+import pytest
+from tokenizers import processors
+
+from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.inference.prompt import lacks_special_tokens
+from tests.conftest import tiny_tokenizer
+
+
+VICUNA = "{% for message in messages %}USER: {{ message['content'] }} ASSISTANT:{% endfor %}"
+
+
+def begins(tokenizer):
+    """The tokenizer with a beginning-of-sequence token that it adds to every text."""
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.bos_token_id)]
+    )
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "template", "lacks"),
+    [
+        (begins(tiny_tokenizer()), chat_template("llama3"), False),
+        (begins(tiny_tokenizer()), VICUNA, True),
+        (tiny_tokenizer(), chat_template("qwen2_5"), False),
+    ],
+    ids=["llama3", "vicuna", "qwen2_5"],
+)
+def test_a_prompt_has_one_beginning_where_the_model_has_one(tokenizer, template, lacks):
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": "a"}], chat_template=template, tokenize=False)
+    assert lacks_special_tokens(tokenizer, prompt) == lacks
+    ids = tokenizer(prompt, add_special_tokens=lacks)["input_ids"]
+    assert ids.count(tokenizer.bos_token_id) == (tokenizer.bos_token is not None)

@@ -1,0 +1,115 @@
+"""Clipping by part: the gradient of norm, projector, vision and language, each scaled down on its own."""
+
+import json
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from modeling_aligned_llava.errors import UserError
+from train import arguments
+from train.monitoring.gradient_ledger import GradientLedger, part_of
+from train.optimization.clipping import clip_by_part
+from train.stage import run_stage
+
+
+PROCESSES = 2
+LIMIT = 1.0
+GRADIENTS = {  # name -> gradient: the norms of the parts are 5 (norm), 13 (projector), 0.5 (vision) and 2 (language)
+    "multi_modal_projector.norm.weight": [3.0, 0.0],
+    "multi_modal_projector.norm.bias": [0.0, 4.0],
+    "multi_modal_projector.linear_1.weight": [5.0, 12.0],
+    "vision_tower.weight": [0.3, 0.4],
+    "lm_head.weight": [0.0, 2.0],
+}
+CLIPPED = {
+    "multi_modal_projector.norm.weight": [3 / 5, 0.0],
+    "multi_modal_projector.norm.bias": [0.0, 4 / 5],
+    "multi_modal_projector.linear_1.weight": [5 / 13, 12 / 13],
+    "vision_tower.weight": [0.3, 0.4],
+    "lm_head.weight": [0.0, 1.0],
+}
+
+
+class Parts(nn.Module):
+    """Modules named like those of a LLaVA; the gradient of each parameter is its row of `GRADIENTS`."""
+
+    def __init__(self):
+        super().__init__()
+        for name in GRADIENTS:
+            module = self
+            *path, last = name.split(".")
+            for step in path:
+                if step not in dict(module.named_children()):
+                    module.add_module(step, nn.Module())
+                module = module.get_submodule(step)
+            module.register_parameter(last, nn.Parameter(torch.zeros(2, dtype=torch.float64)))
+
+    def forward(self, factor):
+        rows = (p @ torch.tensor(GRADIENTS[name], dtype=p.dtype) for name, p in self.named_parameters())
+        return factor * sum(rows)
+
+
+def check(gradients):
+    for name, expected in CLIPPED.items():
+        expected = torch.tensor(expected, dtype=torch.float64)
+        torch.testing.assert_close(gradients[name], expected, rtol=1e-6, atol=0, msg=name)  # torch adds 1e-6 to a norm
+
+
+def test_each_part_is_clipped_by_its_own_norm():
+    model = Parts()
+    model(1.0).backward()
+    total = clip_by_part(model, LIMIT)
+    assert total.item() == pytest.approx((5**2 + 13**2 + 0.5**2 + 2**2) ** 0.5, rel=1e-12)
+    check({name: p.grad for name, p in model.named_parameters()})
+
+
+def process(rank, root):
+    dist.init_process_group("gloo", init_method=f"file://{root}/meet", rank=rank, world_size=PROCESSES)
+    mesh = init_device_mesh("cpu", (PROCESSES,))
+    plain, sharded = Parts(), fully_shard(Parts(), mesh=mesh)
+    for model, run in ((plain, DistributedDataParallel(plain)), (sharded, sharded)):
+        run(2.0 * rank).backward()  # the mean over the ranks is `GRADIENTS`
+        total = clip_by_part(model, LIMIT)
+        assert total.item() == pytest.approx((5**2 + 13**2 + 0.5**2 + 2**2) ** 0.5, rel=1e-12)
+        grads = {name: p.grad for name, p in model.named_parameters()}
+        check({name: g.full_tensor() if model is sharded else g for name, g in grads.items()})
+    dist.destroy_process_group()
+
+
+def test_clipping_by_part_under_ddp_and_fsdp2(tmp_path):
+    torch.multiprocessing.spawn(process, args=(str(tmp_path),), nprocs=PROCESSES)
+
+
+@pytest.mark.parametrize("by_part", [True, False])
+def test_a_stage_clips_as_its_ledger_says(stage_arguments, tiny_checkpoint, tmp_path, monkeypatch, by_part):
+    moments, written = {}, GradientLedger.on_optimizer_step
+
+    def first_moments(self, args, state, control, optimizer=None, **kwargs):
+        written(self, args, state, control, optimizer, **kwargs)
+        for p in (p for group in optimizer.param_groups for p in group["params"] if p in optimizer.state):
+            squares = moments.setdefault(part_of(self.names[id(p)]), [])
+            squares.append(optimizer.state[p]["exp_avg"].double().square().sum().item())
+
+    monkeypatch.setattr(GradientLedger, "on_optimizer_step", first_moments)
+    settings = {"max_steps": 1, "max_grad_norm": 1e-2, "clip_by_part": by_part, "global_batch_size": 24}
+    run_stage(stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=tiny_checkpoint("norm-gwc"), **settings))
+    (line,) = map(json.loads, (tmp_path / "norm-gwc" / "stage2" / "gradients.jsonl").read_text().splitlines())
+    for part, record in line["parts"].items():
+        used = sum(moments[part]) ** 0.5 / 0.1  # Adam's first moment is (1 - beta1) of the clipped gradient
+        assert used == pytest.approx(record["clip_factor"] * record["grad_norm"], rel=1e-4)
+        assert used == pytest.approx(1e-2, rel=1e-3) or not by_part
+    factors = {record["clip_factor"] for record in line["parts"].values()}
+    assert len(factors) == (4 if by_part else 1) and line["clip_factor"] == min(factors)
+
+
+def test_deepspeed_is_refused_in_one_line(stage_arguments, tmp_path):
+    run, training = arguments.parse_arguments(stage_arguments(1, "norm", tmp_path, clip_by_part="true"))
+    training.deepspeed_plugin = object()
+    with pytest.raises(UserError, match="clip_by_part: DeepSpeed clips the whole gradient by itself") as error:
+        arguments._check(run, training)
+    assert "\n" not in str(error.value)
