@@ -20,6 +20,9 @@ def clone(tmp_path):
     """A clone whose `accelerate` writes down its arguments, and in which the commands of SLURM are played."""
     for folder in ("train", "configuration"):
         (tmp_path / folder).symlink_to(REPOSITORY / folder)
+    (tmp_path / "data" / "llava").mkdir(parents=True)
+    for stage in ("stage1", "stage2"):
+        (tmp_path / "data" / "llava" / f"{stage}.json").touch()
     commands = tmp_path / "bin"
     commands.mkdir()
     for name, body in {

@@ -1,0 +1,121 @@
+"""The preflight: what it says of a set-up that can run, and that it catches those that cannot."""
+
+import io
+import json
+import shutil
+
+import pytest
+from rich.console import Console
+
+from modeling_aligned_llava.errors import UserError
+from tests import REPOSITORY
+from train.preflight import preflight
+
+
+TINYWORLD = REPOSITORY / "configuration" / "train" / "tinyworld"
+
+
+@pytest.fixture
+def check(stage_arguments, tiny_checkpoint, tmp_path):
+    """`check(stage, *options, **settings)` -> whether the stage can run, and the printed text."""
+
+    def run(stage, *options, **settings):
+        if stage == 2:
+            settings = {"model_name_or_path": tiny_checkpoint("norm-gwc"), **settings}
+        console = Console(width=500, record=True, file=io.StringIO())
+        ok = preflight([*stage_arguments(stage, "norm-gwc", tmp_path / "run", **settings), *options], console)
+        return ok, console.export_text()
+
+    return run
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_sound_set_up_passes_with_its_figures(check, stage, tmp_path):
+    ok, text = check(stage)
+    assert ok and "cannot run" not in text
+    for name in ("rows", "template", "step", "memory per device", "disk", "hours", "bottleneck"):
+        assert name in text
+    assert not (tmp_path / "run").exists(), "it only looks"
+
+
+def test_stage_2_is_checked_before_stage_1_has_run(check, tiny_backbones, tmp_path):
+    towers = ["--vision_tower", str(tiny_backbones.vision), "--language_model", str(tiny_backbones.qwen2)]
+    ok, text = check(2, "--stage1", str(TINYWORLD / "stage1.yaml"), *towers, model_name_or_path=tmp_path / "later")
+    assert ok, text
+
+
+def without_images(tmp_path, tiny_data):
+    shutil.copytree(tiny_data, tmp_path / "data")
+    shutil.rmtree(tmp_path / "data" / "images")
+    (tmp_path / "data" / "images").mkdir()
+    return {"image_folder": tmp_path / "data" / "images"}
+
+
+def without_generation_markers(tmp_path, tiny_checkpoint):
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(tiny_checkpoint("norm-gwc"), folder)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    return {"model_name_or_path": folder}
+
+
+def started_otherwise(tmp_path):
+    folder = tmp_path / "run" / "norm-gwc" / "stage2"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text(json.dumps({"max_steps": "5"}))
+
+
+BROKEN = {
+    "no data": ({"data_path": "nowhere.json"}, [], "there is no file"),
+    "no checkpoint": ({"model_name_or_path": "nowhere"}, [], "no checkpoint in nowhere"),
+    "too few rows": ({"global_batch_size": 64}, [], "24 rows are fewer than one global batch of 64"),
+    "indivisible batch": ({}, ["--processes", "3"], "not a multiple"),
+    "rows too long": ({"max_length": 5}, [], "none of the first 24 rows can be used"),
+    "too little memory": ({}, ["--device-gb", "0.001"], "do not fit into"),
+    "a rate that matches nothing": ({"learning_rates": '{"nothing": 1e-3}'}, [], "must match one of"),
+    "two rates for one weight": ({"learning_rates": '{"": 1e-3, "lm_head": 1e-3}'}, [], "must match one of"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_set_up_is_caught(check, name):
+    settings, options, reason = BROKEN[name]
+    ok, text = check(2, *options, **settings)
+    assert not ok and reason in text.partition("cannot run: ")[2]
+
+
+def test_missing_images_are_caught(check, tmp_path, tiny_data):
+    ok, text = check(2, **without_images(tmp_path, tiny_data))
+    assert not ok and "there is no image file" in text
+
+
+def test_a_template_without_markers_is_caught(check, tmp_path, tiny_checkpoint):
+    ok, text = check(2, **without_generation_markers(tmp_path, tiny_checkpoint))
+    assert not ok and "marks no supervised tokens" in text
+
+
+def test_a_folder_started_with_other_settings_is_caught(check, tmp_path):
+    started_otherwise(tmp_path)
+    ok, text = check(2)
+    assert not ok and "was started with other settings" in text
+
+
+def test_a_full_disk_is_caught(check, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1000, 900, 100))
+    ok, text = check(2)
+    assert not ok and "checkpoints need" in text
+
+
+def test_missing_deepspeed_is_caught(check, monkeypatch):
+    monkeypatch.setattr("train.preflight.is_deepspeed_available", lambda: False)
+    ok, text = check(2, "--engine", "zero3")
+    assert not ok and "zero3 needs deepspeed" in text
+
+
+def test_several_faults_are_reported_at_once(check):
+    ok, text = check(2, "--device-gb", "0.001", data_path="nowhere.json")
+    assert not ok and text.count("cannot run: ") == 2
+
+
+def test_an_unknown_setting_is_one_line(check):
+    with pytest.raises(UserError):
+        check(2, nonsense=1)
