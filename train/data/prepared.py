@@ -104,8 +104,9 @@ def row_lengths(dataset: Dataset) -> np.ndarray:
 
 
 def read_column(dataset: Dataset, name: str) -> np.ndarray:
-    """One column of numbers. `with_format(columns=...)` would first copy all columns to memory."""
-    return dataset.select_columns([name]).with_format("numpy")[name][:]
+    """One column of numbers. Reading it through `datasets` would copy all columns, and hold each row as a table."""
+    values = dataset.data.column(name).fill_null(0).to_numpy()  # rows that are left out have no value
+    return values if dataset._indices is None else values[dataset._indices.column(0).to_numpy()]
 
 
 def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entry]:

@@ -121,6 +121,8 @@ def test_long_rows_are_left_out_whole(processor, write):
     path = write(row("<image>\nA?", "long " * 30, image="red.png", id=7), row("B?", "short"))
     data = open_data(path, processor, max_length=80)
     assert "short" in texts(data, processor)[0] and len(data.dataset) == 1
+    lengths = row_lengths(data.dataset)
+    assert lengths.dtype == "int32" and list(lengths) == [data.dataset[0]["length"]]
     (entry,) = data.bad_rows
     assert entry[:4] == (str(path), 0, "7", "longer than max_length 80") and entry.detail.endswith(" tokens")
 
