@@ -1,15 +1,15 @@
 """The arithmetic of docs/cost.md, done again from the shapes of the backbones and from the recipes."""
 
-import re
+from dataclasses import replace
 from functools import cache
 
 import pytest
-import torch
 import yaml
 from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava import AlignedLlavaConfig
 from tests import REPOSITORY
+from train.cost import Batch, count, flops, memory, meta_model
 
 
 TOWER = (
@@ -46,39 +46,30 @@ DECODERS = {
 }
 ROWS = {"stage1": 558_000, "stage2": 779_000, "stage2_lora": 779_000}
 TOKENS, PEAK = 729, 989e12
+GPUS = 8
 
 
 @cache
-def sizes(backbone: str) -> dict[str, int]:
+def config(backbone: str) -> AlignedLlavaConfig:
     text = DECODERS[backbone]
-    config = AlignedLlavaConfig(
+    return AlignedLlavaConfig(
         vision_config=TOWER, text_config=text, tie_word_embeddings=text.tie_word_embeddings, text_norm=1.0
     )
-    with torch.device("meta"):
-        model = AlignedLlavaForConditionalGeneration(config)
-    found = {"tower": 0, "projector": 0, "layers": 0, "embeddings": 0, "adapters": 0}
-    lora = yaml.safe_load((REPOSITORY / f"configuration/train/{backbone}/stage2_lora.yaml").read_text())["lora"]
-    for name, parameter in model.named_parameters():
-        part = "tower" if "vision_tower" in name else "projector" if "projector" in name else "embeddings"
-        found["layers" if "language_model.layers" in name else part] += parameter.numel()
-        if re.fullmatch(lora["target_modules"], name.removesuffix(".weight")):
-            found["adapters"] += lora["r"] * sum(parameter.shape)
-    return found
 
 
 def row(backbone: str, stage: str) -> list[str]:
-    n = sizes(backbone)
-    whole = n["tower"] + n["projector"] + n["layers"] + n["embeddings"]
-    if stage == "stage1":
-        trained, frozen_bytes, work = n["projector"], 4, 2 * n["tower"] + 4 * n["layers"]
-    elif stage == "stage2":
-        trained, frozen_bytes, work = whole, 4, 8 * (n["tower"] + n["layers"])
-    else:
-        trained, frozen_bytes, work = n["projector"] + n["adapters"], 2, 2 * n["tower"] + 6 * n["layers"]
-    frozen = whole + (n["adapters"] if stage == "stage2_lora" else 0) - trained
-    memory = 16 * trained + frozen_bytes * frozen
-    hours = ROWS[stage] * TOKENS * work / PEAK / 3600
-    return [f"{trained / 1e6:,.0f} M", f"{memory / 1e9:.1f} GB", f"{hours:.1f}"]
+    recipe = yaml.safe_load((REPOSITORY / f"configuration/train/{backbone}/{stage}.yaml").read_text())
+    rates = {pattern: float(rate) for pattern, rate in recipe["learning_rates"].items()}
+    model = meta_model(config(backbone), rates, recipe["frozen"], bf16=True, lora=recipe.get("lora"))
+    checkpointing = recipe["gradient_checkpointing"]
+    rows = recipe["per_device_train_batch_size"]
+    batch = Batch(rows=rows, length=TOKENS, images=rows)
+    trained = count(model)
+    one = memory(model, batch, checkpointing=checkpointing)
+    alone = one.weights + one.gradients + one.optimizer
+    sharded = memory(model, batch, engine="fsdp2", processes=GPUS, checkpointing=checkpointing).total
+    hours = ROWS[stage] * flops(model, replace(batch, rows=1, images=1), checkpointing) / PEAK / 3600
+    return [f"{trained / 1e6:,.0f} M", f"{alone / 1e9:.1f} GB", f"{sharded / 1e9:.1f} GB", f"{hours:.1f}"]
 
 
 @pytest.mark.parametrize("backbone", DECODERS)

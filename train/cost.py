@@ -4,11 +4,13 @@ The model holds no weights, so a laptop counts what a cluster will need. `python
 """
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import nn
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from train.optimization.lora import add_adapters
 from train.optimization.parameter_groups import freeze, group_parameters
 
 
@@ -17,15 +19,21 @@ ADAM = 8  # bytes per trained parameter: two moments in float32
 
 
 def meta_model(
-    config: AlignedLlavaConfig, rates: dict[str, float], frozen: list[str], bf16: bool
+    config: AlignedLlavaConfig,
+    rates: dict[str, float],
+    frozen: list[str],
+    bf16: bool,
+    lora: dict[str, Any] | None = None,
 ) -> AlignedLlavaForConditionalGeneration:
     """The model of `config` on the meta device, its parameters trained, frozen and stored as in training.
 
     Raises:
-        UserError: a parameter matches no rate, or several.
+        UserError: a parameter matches no rate, or several, or the settings of the adapters are wrong.
     """
     with torch.device("meta"):
         model = AlignedLlavaForConditionalGeneration(config)
+        if lora:
+            add_adapters(model, lora, seed=0)
     freeze(model, group_parameters(model, rates, frozen), torch.bfloat16 if bf16 else torch.float32)
     return model
 

@@ -98,8 +98,9 @@ def preflight(argv: list[str], console: Console) -> bool:
     if how is not None:
         with found.step("data"):
             rows = _check_data(found, run, how)
-    with found.step("memory"):
-        _check_cost(found, run, training, backbones, rows, ours)
+    if backbones.model_name_or_path is None or Path(backbones.model_name_or_path).exists():
+        with found.step("memory"):
+            _check_cost(found, run, training, backbones, rows, ours)
     console.print(found.table)
     for reason in found.reasons:
         console.print(f"cannot run: {reason}", soft_wrap=True, markup=False)
@@ -162,8 +163,9 @@ def _check_cost(
     rows: tuple[int, list[dict]] | None,
     ours: argparse.Namespace,
 ) -> None:
+    optimization, lora = run.optimization, cast("dict | None", run.model.lora)
     model = meta_model(
-        _model_config(run, backbones), run.optimization.rates, run.optimization.frozen, bool(training.bf16)
+        _model_config(run, backbones), optimization.rates, optimization.frozen, bool(training.bf16), lora
     )
     engine = ours.engine or ("one" if ours.processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp")
     if engine.startswith("zero") and not is_deepspeed_available():
