@@ -31,6 +31,7 @@ from trl import SFTConfig, SFTTrainer
 
 from benchmarks.record import environment, write
 from benchmarks.training_worlds import LENGTHS, SHAPES, Shape, make_model, make_processor, make_rows
+from train.cost import matmul_tflops
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
@@ -52,6 +53,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "without length grouping": {"group": False},
     "with packed_rows": {"packed": True},
     "with torch_compile": {"compile": True},
+    "with bf16": {"bf16": True},
     "with feature_cache, filling": {"cache": True},
     "with feature_cache, filled": {"cache": True},
 }
@@ -99,7 +101,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         max_length=None,
         assistant_only_loss=not ours,
         use_cpu=device == "cpu",
-        bf16=device == "cuda",
+        bf16=device == "cuda" or flags.get("bf16", False),
         gradient_checkpointing=shape.checkpointing[stage],
         torch_compile=ours and flags.get("compile", False),
         train_sampling_strategy="group_by_length" if ours and flags.get("group", True) else "random",
@@ -151,15 +153,16 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
     peak = _peak_memory(device)
     logged = [line for line in trainer.state.log_history if "loss" in line]
     seconds = clock.epochs[-1]
-    tokens = logged[-1]["num_tokens"] / shape.epochs
+    tokens, labels = logged[-1]["num_tokens"] / shape.epochs, _labels(trainer)
     return {
         "samples_per_second": len(rows) / seconds,
         "tokens_per_second": tokens / seconds,
         "seconds": seconds,
         "tokenization_seconds": prepared,  # once before training; stock tokenizes in its collator at every step
         "tokens": tokens,
-        "labels": _labels(trainer),
+        "labels": labels,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "work_flops": model_flops(model, stage, int(tokens), len(rows), labels if ours else int(tokens)),
         "model_flops": model_flops(model, stage, int(tokens), len(rows)),
         "peak_memory_bytes": peak,
         "loss": sum(line["loss"] for line in logged) / len(logged),
@@ -186,19 +189,20 @@ def _peak_memory(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def model_flops(model: Any, stage: int, tokens: int, images: int) -> float:
+def model_flops(model: Any, stage: int, tokens: int, images: int, labels: int | None = None) -> float:
     """Floating-point operations of an epoch without recomputation: 2 per weight, token and pass.
 
     Stage 1 runs the frozen decoder forward and backward to its activations (4) and the frozen tower forward (2); stage
     2 makes three passes through everything (6). By the usual convention attention scores do not count, and the head
-    counts at every token; a compact head needs less.
+    counts at every token; with `labels`, it counts at the labelled positions only, as a compact head works.
     """
     patches = images * model.config.image_seq_length
     tower = sum(p.numel() for p in model.model.vision_tower.encoder.parameters())
     projector = sum(p.numel() for p in model.model.multi_modal_projector.parameters())
-    decoder = sum(p.numel() for p in model.model.language_model.layers.parameters()) + model.lm_head.weight.numel()
+    decoder = sum(p.numel() for p in model.model.language_model.layers.parameters())
+    head = model.lm_head.weight.numel() * (tokens if labels is None else labels)
     passes = {1: (2, 6, 4), 2: (6, 6, 6)}[stage]
-    return passes[0] * tower * patches + passes[1] * projector * patches + passes[2] * decoder * tokens
+    return passes[0] * tower * patches + passes[1] * projector * patches + passes[2] * (decoder * tokens + head)
 
 
 def child(who: str, stage: int, args: argparse.Namespace, folder: Path, flags: dict[str, Any]) -> dict[str, Any]:
@@ -234,6 +238,8 @@ def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any
     for name, flags in FLAGS.items():
         if args.no_ablation or (flags.get("cache") and stage == 2) or (flags.get("compile") and not args.compile):
             continue
+        if flags.get("bf16") and (args.device == "cuda" or not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
+            continue  # on a GPU, every run is in bfloat16
         run = child("ours", stage, args, folder, flags)
         speed = run.get("samples_per_second")
         ablation[name] = {**run, "over_ours": None if speed is None else speed / ours}
@@ -259,6 +265,22 @@ def utilisation(stage: dict[str, Any]) -> float | None:
     peak = next((flops for name, flops in PEAK_FLOPS.items() if name in torch.cuda.get_device_name()), None)
     runs = [pair["ours"] for pair in stage["pairs"]]
     return peak and statistics.median(run["model_flops"] / run["seconds"] for run in runs) / peak
+
+
+def matmul_share(stages: dict[str, Any], device: str) -> dict[str, Any]:
+    """The speed of this machine's matrix products, and the share of it that our training steps reach."""
+    precisions = ["bfloat16"] if device == "cuda" else ["float32", "bfloat16"]
+    shares: dict[str, Any] = {}
+    for precision in precisions:
+        speed = matmul_tflops(precision == "bfloat16")
+        shares[precision] = {"matmul_tflops": speed}
+        for name, stage in stages.items():
+            runs = [pair["ours"] for pair in stage["pairs"]]
+            if device == "cpu" and precision == "bfloat16":
+                runs = [stage["ablation"].get("with bf16", {})]
+            done = [run["work_flops"] / run["seconds"] for run in runs if "seconds" in run]
+            shares[precision][name] = statistics.median(done) / (speed * 1e12) if done else None
+    return shares
 
 
 def main() -> None:
@@ -303,6 +325,7 @@ def main() -> None:
             if args.device == "cuda"
             else {}
         ),
+        "matmul_share": matmul_share(stages, args.device),
         "on_cuda": "TRL's head is compact there already: without labelled_logits_only nothing changes",
         "shape": {
             "name": args.shape,

@@ -3,6 +3,7 @@
 The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
 """
 
+import time
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -141,6 +142,19 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
         attention = 4 * length * inner * layers * (1 + 2 * backward + (checkpointing and backward))
         total += tokens * (2 * size * passes + 2 * trained + attention)
     return total
+
+
+def matmul_tflops(bf16: bool) -> float:
+    """The speed of a large matrix product on this machine, in TFLOP/s."""
+    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    size = 1024 if device.type == "cpu" else 8192
+    matrix = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
+    matrix @ matrix
+    start, times = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.3:
+        (matrix @ matrix)[0, 0].item()  # waits for the device
+        times += 1
+    return 2 * size**3 * times / (time.perf_counter() - start) / 1e12
 
 
 def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:

@@ -30,7 +30,7 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.images import open_image
 from train.arguments import ModelArguments, RunArguments, accumulation_steps, parse_with_backbones
-from train.cost import ENGINES, Batch, count, flops, memory, meta_model
+from train.cost import ENGINES, Batch, count, flops, matmul_tflops, memory, meta_model
 from train.data.conversations import EmbeddedImage
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
@@ -245,19 +245,6 @@ def _images_per_second(good: list[dict]) -> float:
     for name in names:
         open_image(name)
     return len(names) / (time.perf_counter() - start)
-
-
-def matmul_tflops(bf16: bool) -> float:
-    """The speed of a large matrix product on this machine, in TFLOP/s."""
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    size = 1024 if device.type == "cpu" else 8192
-    matrix = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
-    matrix @ matrix
-    start, times = time.perf_counter(), 0
-    while time.perf_counter() - start < 0.3:
-        (matrix @ matrix)[0, 0].item()  # waits for the device
-        times += 1
-    return 2 * size**3 * times / (time.perf_counter() - start) / 1e12
 
 
 def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaConfig:

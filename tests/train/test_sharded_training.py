@@ -91,10 +91,11 @@ def weights(root, stage=2):
 
 
 def assert_same_weights(one, other):
-    """Within what six steps of Adam make of float32 sums in another order."""
+    """Up to float32 sums in another order, after which Adam may move a weight without a gradient either way."""
     assert one.keys() == other.keys()
     for name, tensor in one.items():
-        torch.testing.assert_close(other[name], tensor, rtol=1e-2, atol=5e-5, msg=name)
+        distance = torch.linalg.vector_norm(other[name] - tensor)
+        assert distance <= 1e-2 * torch.linalg.vector_norm(tensor), name
 
 
 def campaign(*values):
