@@ -69,6 +69,7 @@ def run_stage(argv: list[str]) -> None:
     trainer.accelerator.wait_for_everyone()
     checkpoint = folder.last_checkpoint()
     if checkpoint is not None:
+        _check_processes(trainer, checkpoint)
         _say(trainer, f"resuming from {checkpoint}")
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -101,6 +102,19 @@ def _whole_models(training: SFTConfig) -> Iterator[None]:
     finally:
         if training.deepspeed_plugin is not None:
             training.deepspeed_plugin.set_deepspeed_weakref()
+
+
+def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
+    """DeepSpeed keeps the optimizer as one file per process, and cannot share it out anew."""
+    written, running = (
+        len(list(checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt"))),
+        trainer.args.world_size,
+    )
+    if trainer.is_deepspeed_enabled and written != running:
+        raise UserError(
+            f"{checkpoint} was written by {written} processes, and DeepSpeed resumes on the same number only: start "
+            f"{written} instead of {running}, or train with FSDP2"
+        )
 
 
 def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sources: list[Source]) -> Path:

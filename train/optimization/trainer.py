@@ -133,11 +133,16 @@ class AlignedSFTTrainer(SFTTrainer):
         self.save_model(folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        if self.final_dtype is not None:
+        if self.args.should_save:
             model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
+            dtype, tied = (
+                self.final_dtype,
+                model.all_tied_weights_keys,
+            )  # gathered or cast, they are no longer one tensor
             state_dict = {
-                name: tensor.to(torch.float32 if in_norm(name) else self.final_dtype)
+                name: tensor if dtype is None else tensor.to(torch.float32 if in_norm(name) else dtype)
                 for name, tensor in (state_dict or model.state_dict()).items()
+                if name not in tied
             }
         super()._save(output_dir, state_dict)
 

@@ -26,6 +26,13 @@ def test_final_weights_are_bfloat16_and_the_norm_float32(stage_arguments, tiny_c
     assert {name for name, p in loaded.named_parameters() if p.dtype == torch.float32} == NORM
 
 
+def test_a_tied_head_is_saved_once(stage_arguments, tiny_checkpoint, tmp_path):
+    start = tiny_checkpoint("norm-gwc", "llama")
+    run_stage([*stage_arguments(2, "norm-gwc", tmp_path, max_steps=1, model_name_or_path=start), "--bf16", "true"])
+    saved = load_file(tmp_path / "norm-gwc" / "stage2" / "model.safetensors")
+    assert saved.keys() == load_file(start / "model.safetensors").keys() and "lm_head.weight" not in saved
+
+
 @pytest.mark.parametrize(("bf16", "save_dtype"), [("true", "float32"), ("false", "bfloat16")])
 def test_the_final_precision_can_be_chosen(stage_arguments, tiny_checkpoint, tmp_path, bf16, save_dtype):
     arguments = stage_arguments(2, "norm-gwc", tmp_path, max_steps=1, model_name_or_path=tiny_checkpoint("norm-gwc"))
