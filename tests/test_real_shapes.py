@@ -1,0 +1,130 @@
+"""The paper's two models at their real shapes: Llama-3.2-3B with random weights, Qwen2.5-7B on the meta device."""
+
+import shutil
+from collections import Counter
+from functools import cache
+
+import psutil
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, LoraModel
+from transformers import LlamaConfig, SiglipConfig
+
+from benchmarks import real_shapes
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from tests import REPOSITORY
+from tests.test_cost_page import DECODERS, TOWER, sizes
+from train.optimization.parameter_groups import group_parameters
+
+
+QWEN_RECIPES = sorted((REPOSITORY / "configuration/train/qwen2.5-7b").glob("*.yaml"))
+
+
+def check_steps(found, visual_tokens):
+    assert found["dtype"] == "torch.bfloat16" and found["new_tokens"] == real_shapes.NEW_TOKENS
+    assert found["visual_tokens"] == visual_tokens
+    profile = found["profile"]
+    assert profile["images"] == real_shapes.IMAGES and profile["dtype"] == "bfloat16"
+    assert profile["norms"]["visual tokens at layer 0"]["count"] == visual_tokens * real_shapes.IMAGES
+    assert profile["ratio"] == pytest.approx(1, abs=0.02)  # the norm gives visual tokens the norm of text
+    assert "This checkpoint is **random norm-gwc**" in found["card"] and "model.safetensors" in found["card"]
+    for step in ("assembly", "load", "answer", "profile", "card"):
+        assert found["steps"][step]["seconds"] > 0 and found["steps"][step]["peak_gb"] > 0.1, step
+
+
+@pytest.mark.slow
+def test_each_step_runs_at_a_toy_shape(monkeypatch, tmp_path):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    vision = {**shape, "image_size": 28, "patch_size": 14}
+    siglip = SiglipConfig(
+        text_config={**shape, "vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2}, vision_config=vision
+    )
+    llama = LlamaConfig(**{**shape, "num_hidden_layers": 2}, vocab_size=2048, tie_word_embeddings=True)
+    monkeypatch.setattr(real_shapes, "SIGLIP", siglip)
+    monkeypatch.setattr(real_shapes, "LLAMA", llama)
+    check_steps(real_shapes.measure(tmp_path), visual_tokens=4)
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
+    memory, disk = psutil.virtual_memory().available / 1e9, shutil.disk_usage(tmp_path).free / 1e9
+    if memory < 16 or disk < 25:
+        pytest.skip(f"needs 16 GB of memory and 25 GB of disk; there are {memory:.0f} and {disk:.0f}")
+    try:
+        found = real_shapes.measure(tmp_path / "models")
+    finally:
+        shutil.rmtree(tmp_path / "models")  # 18 GB, which pytest would keep until the third run from now
+    real_shapes.report(found, tmp_path / "real_shapes.json")
+    check_steps(found, visual_tokens=729)
+    counted = sizes("llama-3.2-3b")
+    assert found["parameters"] == sum(counted.values()) - counted["adapters"]
+    assert found["checkpoint_gb"] == pytest.approx(2e-9 * found["parameters"], rel=0.01)  # bfloat16
+    assert found["steps"]["assembly"]["peak_over_checkpoint"] <= 1.3
+    for step in ("load", "answer", "profile"):
+        assert found["steps"][step]["peak_gb"] <= 1.3 * found["checkpoint_gb"], step
+
+
+@cache
+def qwen():
+    """SigLIP-SO400M and Qwen2.5-7B as assembly joins them, without memory."""
+    config = AlignedLlavaConfig(
+        vision_config=TOWER, text_config=DECODERS["qwen2.5-7b"], tie_word_embeddings=False, text_norm=1.0
+    )
+    with torch.device("meta"):
+        return AlignedLlavaForConditionalGeneration(config)
+
+
+def total(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_qwen_7b_has_the_published_number_of_parameters():
+    model = qwen()
+    decoder, head = model.model.language_model, model.lm_head
+    assert total(decoder) + total(head) == 7_615_616_512  # "7.61B"
+    assert total(decoder.layers) + total(decoder.norm) == 6_525_621_760  # "6.53B" without embeddings
+    layer, pooling_head = 15_239_504, 15_238_352  # of SigLIP's vision tower, which has 428 M, assembly drops one each
+    assert total(model.model.vision_tower) == 428_225_600 - layer - pooling_head
+    projector = model.model.multi_modal_projector
+    assert total(projector) == (1152 + 1) * 3584 + (3584 + 1) * 3584 + total(projector.norm)
+    assert total(projector.norm) == 2 * 3584
+    parts = (decoder, head, model.model.vision_tower, projector)
+    assert total(model) == sum(map(total, parts)) and all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("path", QWEN_RECIPES, ids=lambda path: path.stem)
+def test_each_parameter_of_qwen_7b_is_in_one_group(path):
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    model, expected = qwen(), sizes("qwen2.5-7b")
+    if "lora" in recipe:
+        qwen.cache_clear()  # adapters change the model in place
+        with torch.device("meta"):
+            LoraModel(model, LoraConfig(**recipe["lora"]), "default")
+    groups = group_parameters(model, recipe["learning_rates"], recipe["frozen"])
+    named = Counter(name for group in groups for name in group.names)
+    assert named == Counter(name for name, _ in model.named_parameters())
+    assert sum(group.size for group in groups) == total(model)
+    assert all(group.names for group in groups)  # no pattern is idle
+    trained = sum(group.size for group in groups if group.learning_rate is not None)
+    whole = sum(expected.values()) - expected["adapters"]
+    unread = total(model.model.vision_tower.post_layernorm)
+    of_stage = {
+        "stage1": expected["projector"],
+        "stage2": whole - unread,
+        "stage2_lora": expected["projector"] + expected["adapters"],
+    }
+    assert trained == of_stage[path.stem]
+
+
+def test_fsdp2_units_of_qwen_7b():
+    """The units by class hold all but the embeddings, the head, the projector and the last norm of each half."""
+    model = qwen()
+    units = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    names = Counter(type(unit).__name__ for unit in units)
+    assert names == {"Qwen2DecoderLayer": 28, "SiglipEncoderLayer": 26, "SiglipVisionEmbeddings": 1}
+    inner = model.model
+    left = (inner.get_input_embeddings(), model.lm_head, inner.multi_modal_projector)
+    norms = (inner.vision_tower.post_layernorm, inner.language_model.norm)
+    assert total(model) - sum(map(total, units)) == sum(map(total, left + norms))
