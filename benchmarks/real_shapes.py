@@ -4,14 +4,14 @@ python -m benchmarks.real_shapes --folder FOLDER --out benchmarks/results/real_s
 
 The backbones are written shard by shard in the layout of the Hub's: SigLIP with its text tower in float32, Llama in
 bfloat16. Then each step runs in its own process: assembly; loading, and an answer about a 384-pixel image in 729
-visual tokens; the norm profile of two images; the model card. Peak memory is `ru_maxrss`: it includes imports and
-mapped pages of the checkpoints. FOLDER needs 20 GB of disk and is emptied at the end; 12 GB of memory are needed.
+visual tokens; the norm profile of two images; the model card. Peak memory is resident memory, with imports and mapped
+pages of the checkpoints; `from_pretrained` only maps them, and the first forward pass reads them. FOLDER needs 20 GB
+of disk and is emptied at the end; the machine needs 12 GB of memory.
 """
 
 import argparse
 import json
-import os
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -81,6 +81,16 @@ def write_backbones(folder: Path) -> None:
     SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder / "vision")
     write_random(LlamaForCausalLM, LLAMA, torch.bfloat16, folder / "language")
     SavedTokenizer.from_pretrained(TOKENIZER).save_pretrained(folder / "language")
+    _fill_vocabulary(folder / "language/tokenizer.json", LLAMA.vocab_size)
+
+
+def _fill_vocabulary(file: Path, size: int) -> None:
+    """Add unused tokens until the embedding has no free row, so that it must grow for `<image>`, as Llama's must."""
+    tokenizer = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = tokenizer["model"]["vocab"]
+    first = 1 + max(*vocabulary.values(), *(token["id"] for token in tokenizer["added_tokens"]))
+    vocabulary |= {f"unused {i}": i for i in range(first, size)}
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
 
 
 def write_random(model_class: type[PreTrainedModel], config: Any, dtype: torch.dtype, folder: Path) -> None:
@@ -119,7 +129,7 @@ def answer(checkpoint: Path, image: Path) -> None:
     start = time.perf_counter()
     model = AlignedLlavaForConditionalGeneration.from_pretrained(checkpoint)
     processor = AutoProcessor.from_pretrained(checkpoint)
-    loaded, load_peak = time.perf_counter(), _gigabytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    loaded, load_peak = time.perf_counter(), peak_gigabytes("self")
     inputs = processor(
         text=[user_turn(processor, "Describe the image.", images=1)], images=[Image.open(image)], return_tensors="pt"
     ).to(model.dtype)
@@ -127,6 +137,7 @@ def answer(checkpoint: Path, image: Path) -> None:
     found = {
         "load": {"seconds": loaded - start, "peak_gb": load_peak},
         "answer_seconds": time.perf_counter() - loaded,
+        "threads": torch.get_num_threads(),
         "dtype": str(model.dtype),
         "parameters": model.num_parameters(),
         "visual_tokens": int((inputs["input_ids"] == model.config.image_token_id).sum()),
@@ -137,20 +148,25 @@ def answer(checkpoint: Path, image: Path) -> None:
 
 def measured(*command: str | Path) -> tuple[dict[str, float], str]:
     """Run `python -m COMMAND`; return its seconds and peak memory, and what it printed."""
-    start = time.perf_counter()
+    start, peak = time.perf_counter(), 0.0
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen([sys.executable, "-m", *map(str, command)], stdout=output)  # noqa: S603
-        _, status, usage = os.wait4(process.pid, 0)  # begins at the memory of this process, which is far below
-        process.returncode = os.waitstatus_to_exitcode(status)
+        while process.poll() is None:
+            time.sleep(0.02)
+            peak = max(peak, peak_gigabytes(process.pid))
         if process.returncode:
             raise subprocess.CalledProcessError(process.returncode, process.args)
         output.seek(0)
-        taken = {"seconds": time.perf_counter() - start, "peak_gb": _gigabytes(usage.ru_maxrss)}
-        return taken, output.read()
+        return {"seconds": time.perf_counter() - start, "peak_gb": peak}, output.read()
 
 
-def _gigabytes(kibibytes: int) -> float:
-    return kibibytes * 1024 / 1e9
+def peak_gigabytes(pid: int | str) -> float:
+    """Peak resident memory of a process so far; 0 if it has just ended, but is not waited for yet.
+
+    `ru_maxrss` will not do: it begins with the peak of the process which started this one.
+    """
+    found = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{pid}/status").read_text(encoding="utf-8"))
+    return int(found[1]) * 1024 / 1e9 if found else 0.0
 
 
 def measure(folder: Path) -> dict[str, Any]:
@@ -162,22 +178,22 @@ def measure(folder: Path) -> dict[str, Any]:
     backbones, checkpoint, images = folder / "backbones", folder / "checkpoint", folder / "images"
     start = time.perf_counter()
     write_backbones(backbones)
-    steps: dict[str, Any] = {"backbones": {"seconds": time.perf_counter() - start}}
+    written = time.perf_counter() - start
     images.mkdir()
     for i in range(IMAGES):
         pixels = torch.randint(0, 256, (384, 384, 3), dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(images / f"{i}.png")
 
     towers = ["--vision-tower", backbones / "vision", "--language-model", backbones / "language"]
+    steps: dict[str, Any] = {}
     steps["assembly"], _ = measured(
         "modeling_aligned_llava.assembly", *towers, "--method", METHOD, "--out", checkpoint
     )
     size = sum(file.stat().st_size for file in checkpoint.glob("*.safetensors")) / 1e9
-    steps["assembly"]["peak_over_checkpoint"] = steps["assembly"]["peak_gb"] / size
 
-    steps["answer"], printed = measured("benchmarks.real_shapes", "--answer", checkpoint, images / "0.png")
+    answered, printed = measured("benchmarks.real_shapes", "--answer", checkpoint, images / "0.png")
     found = json.loads(printed.splitlines()[-1])
-    steps |= {"load": found.pop("load"), "answer": {**steps["answer"], "seconds": found.pop("answer_seconds")}}
+    steps |= {"load": found.pop("load"), "answer": {**answered, "seconds": found.pop("answer_seconds")}}
 
     profile = checkpoint / "norm_profile.json"
     steps["profile"], _ = measured("eval.diagnostics", "profile", checkpoint, "--images", images, "--json", profile)
@@ -185,13 +201,23 @@ def measure(folder: Path) -> dict[str, Any]:
     steps["card"], card = measured(
         "eval.report.push", checkpoint, "random/real-shapes", "--results", folder / "run", "--dry-run"
     )
-    return {"checkpoint_gb": size, **found, "steps": steps, "profile": json.loads(profile.read_text()), "card": card}
+    profiled = json.loads(profile.read_text(encoding="utf-8"))
+    return {
+        "backbones_seconds": written,
+        "checkpoint_gb": size,
+        **found,
+        "steps": steps,
+        "profile": profiled,
+        "card": card,
+    }
 
 
 def report(found: dict[str, Any], out: Path | None) -> None:
     """Print what `measure` found, and write it to `out` if given."""
-    result = {name: value for name, value in found.items() if name not in ("profile", "card")}
-    write({"benchmark": "real_shapes", **environment(), "method": METHOD, **result}, out)
+    where = environment()
+    where["hardware"]["threads"] = found["threads"]  # of the steps, not of this process
+    result = {name: value for name, value in found.items() if name not in ("threads", "profile", "card")}
+    write({"benchmark": "real_shapes", **where, "method": METHOD, **result}, out)
 
 
 def main() -> None:

@@ -1,5 +1,6 @@
 """The paper's two models at their real shapes: Llama-3.2-3B with random weights, Qwen2.5-7B on the meta device."""
 
+import json
 import shutil
 from collections import Counter
 from functools import cache
@@ -18,6 +19,7 @@ from tests.test_cost_page import DECODERS, TOWER, sizes
 from train.optimization.parameter_groups import group_parameters
 
 
+MOST_MEMORY = 1.3  # of the checkpoint's size
 QWEN_RECIPES = sorted((REPOSITORY / "configuration/train/qwen2.5-7b").glob("*.yaml"))
 
 
@@ -27,10 +29,10 @@ def check_steps(found, visual_tokens):
     profile = found["profile"]
     assert profile["images"] == real_shapes.IMAGES and profile["dtype"] == "bfloat16"
     assert profile["norms"]["visual tokens at layer 0"]["count"] == visual_tokens * real_shapes.IMAGES
-    assert profile["ratio"] == pytest.approx(1, abs=0.02)  # the norm gives visual tokens the norm of text
+    assert profile["ratio"] == pytest.approx(1, abs=0.05)  # at toy size, the rows added for `<image>` are 3 %
     assert "This checkpoint is **random norm-gwc**" in found["card"] and "model.safetensors" in found["card"]
-    for step in ("assembly", "load", "answer", "profile", "card"):
-        assert found["steps"][step]["seconds"] > 0 and found["steps"][step]["peak_gb"] > 0.1, step
+    assert set(found["steps"]) == {"assembly", "load", "answer", "profile", "card"}
+    assert all(taken["seconds"] > 0 and taken["peak_gb"] > 0.1 for taken in found["steps"].values())
 
 
 @pytest.mark.slow
@@ -61,9 +63,8 @@ def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
     counted = sizes("llama-3.2-3b")
     assert found["parameters"] == sum(counted.values()) - counted["adapters"]
     assert found["checkpoint_gb"] == pytest.approx(2e-9 * found["parameters"], rel=0.01)  # bfloat16
-    assert found["steps"]["assembly"]["peak_over_checkpoint"] <= 1.3
-    for step in ("load", "answer", "profile"):
-        assert found["steps"][step]["peak_gb"] <= 1.3 * found["checkpoint_gb"], step
+    for step, taken in found["steps"].items():
+        assert taken["peak_gb"] <= MOST_MEMORY * found["checkpoint_gb"], step
 
 
 @cache
@@ -128,3 +129,10 @@ def test_fsdp2_units_of_qwen_7b():
     left = (inner.get_input_embeddings(), model.lm_head, inner.multi_modal_projector)
     norms = (inner.vision_tower.post_layernorm, inner.language_model.norm)
     assert total(model) - sum(map(total, units)) == sum(map(total, left + norms))
+
+
+def test_the_recorded_figures_are_within_their_limits():
+    recorded = REPOSITORY / "benchmarks/results/real_shapes.json"
+    found = json.loads(recorded.read_text(encoding="utf-8"))
+    assert found["parameters"] > 3.6e9 and found["visual_tokens"] == 729
+    assert max(step["peak_gb"] for step in found["steps"].values()) <= MOST_MEMORY * found["checkpoint_gb"]
