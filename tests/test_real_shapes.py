@@ -1,0 +1,133 @@
+"""The paper's two models at their real shapes: Llama-3.2-3B with random weights, Qwen2.5-7B on the meta device."""
+
+import json
+import shutil
+from collections import Counter
+
+import psutil
+import pytest
+import torch
+import yaml
+from peft import LoraConfig, LoraModel
+from torch import nn
+from transformers import LlamaConfig, SiglipConfig
+
+from benchmarks import real_shapes
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from tests import REPOSITORY
+from tests.test_cost_page import DECODERS, TOWER
+from train.optimization.parameter_groups import group_parameters
+
+
+MOST_MEMORY = 1.3  # of the checkpoint's size
+QWEN_RECIPES = sorted((REPOSITORY / "configuration/train/qwen2.5-7b").glob("*.yaml"))
+
+
+def check_steps(found, visual_tokens):
+    assert found["dtype"] == "torch.bfloat16" and found["new_tokens"] == real_shapes.NEW_TOKENS
+    assert found["visual_tokens"] == visual_tokens
+    profile = found["profile"]
+    assert profile["images"] == real_shapes.IMAGES and profile["dtype"] == "bfloat16"
+    assert profile["norms"]["visual tokens at layer 0"]["count"] == visual_tokens * real_shapes.IMAGES
+    assert profile["ratio"] == pytest.approx(1, abs=0.05)  # at toy size, the rows added for `<image>` are 3 %
+    assert "This checkpoint is **random norm-gwc**" in found["card"] and "model.safetensors" in found["card"]
+    assert set(found["steps"]) == {"assembly", "load", "answer", "profile", "card"}
+    assert all(taken["seconds"] > 0 and taken["peak_gb"] > 0.1 for taken in found["steps"].values())
+
+
+@pytest.mark.slow
+def test_each_step_runs_at_a_toy_shape(monkeypatch, tmp_path):
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+    vision = {**shape, "image_size": 28, "patch_size": 14}
+    siglip = SiglipConfig(
+        text_config={**shape, "vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2}, vision_config=vision
+    )
+    llama = LlamaConfig(**{**shape, "num_hidden_layers": 2}, vocab_size=2048, tie_word_embeddings=True)
+    monkeypatch.setattr(real_shapes, "SIGLIP", siglip)
+    monkeypatch.setattr(real_shapes, "LLAMA", llama)
+    check_steps(real_shapes.measure(tmp_path), visual_tokens=4)
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
+    memory, disk = psutil.virtual_memory().available / 1e9, shutil.disk_usage(tmp_path).free / 1e9
+    if memory < 16 or disk < 25:
+        pytest.skip(f"needs 16 GB of memory and 25 GB of disk; there are {memory:.0f} and {disk:.0f}")
+    try:
+        found = real_shapes.measure(tmp_path / "models")
+    finally:
+        shutil.rmtree(tmp_path / "models")  # 18 GB, which pytest would keep until the third run from now
+    real_shapes.report(found, tmp_path / "real_shapes.json")
+    check_steps(found, visual_tokens=729)
+    assert found["parameters"] == total(on_meta("llama-3.2-3b"))
+    assert found["checkpoint_gb"] == pytest.approx(2e-9 * found["parameters"], rel=0.01)  # bfloat16
+    for step, taken in found["steps"].items():
+        assert taken["peak_gb"] <= MOST_MEMORY * found["checkpoint_gb"], step
+
+
+def on_meta(backbone):
+    """SigLIP-SO400M and a decoder as assembly joins them, without memory."""
+    text = DECODERS[backbone]
+    config = AlignedLlavaConfig(
+        vision_config=TOWER, text_config=text, tie_word_embeddings=text.tie_word_embeddings, text_norm=1.0
+    )
+    with torch.device("meta"):
+        return AlignedLlavaForConditionalGeneration(config)
+
+
+def total(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_qwen_7b_has_the_published_number_of_parameters():
+    model = on_meta("qwen2.5-7b")
+    decoder, head = model.model.language_model, model.lm_head
+    assert total(decoder) + total(head) == 7_615_616_512  # "7.61B"
+    assert total(decoder.layers) + total(decoder.norm) == 6_525_621_760  # "6.53B" without embeddings
+    layer, pooling_head = 15_239_504, 15_238_352  # of SigLIP's vision tower, which has 428 M, assembly drops one each
+    assert total(model.model.vision_tower) == 428_225_600 - layer - pooling_head
+    projector = model.model.multi_modal_projector
+    assert total(projector) == (1152 + 1) * 3584 + (3584 + 1) * 3584 + total(projector.norm)
+    assert total(projector.norm) == 2 * 3584
+    parts = (decoder, head, model.model.vision_tower, projector)
+    assert total(model) == sum(map(total, parts)) and all(parameter.is_meta for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("path", QWEN_RECIPES, ids=lambda path: path.stem)
+def test_each_parameter_of_qwen_7b_is_in_one_group(path):
+    recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+    model = on_meta("qwen2.5-7b")
+    projector, unread = total(model.model.multi_modal_projector), total(model.model.vision_tower.post_layernorm)
+    expected = {"stage1": projector, "stage2": total(model) - unread}
+    if "lora" in recipe:
+        layers = model.model.language_model.layers.modules()
+        widths = sum(layer.in_features + layer.out_features for layer in layers if isinstance(layer, nn.Linear))
+        expected["stage2_lora"] = projector + recipe["lora"]["r"] * widths
+        with torch.device("meta"):
+            LoraModel(model, LoraConfig(**recipe["lora"]), "default")
+    groups = group_parameters(model, recipe["learning_rates"], recipe["frozen"])
+    named = Counter(name for group in groups for name in group.names)
+    assert named == Counter(name for name, _ in model.named_parameters())
+    assert sum(group.size for group in groups) == total(model)
+    assert all(group.names for group in groups)  # no pattern is idle
+    assert sum(group.size for group in groups if group.learning_rate is not None) == expected[path.stem]
+
+
+def test_fsdp2_units_of_qwen_7b():
+    """The units by class hold all but the embeddings, the head, the projector and the last norm of each half."""
+    model = on_meta("qwen2.5-7b")
+    units = [module for module in model.modules() if type(module).__name__ in model._no_split_modules]
+    names = Counter(type(unit).__name__ for unit in units)
+    assert names == {"Qwen2DecoderLayer": 28, "SiglipEncoderLayer": 26, "SiglipVisionEmbeddings": 1}
+    inner = model.model
+    left = (inner.get_input_embeddings(), model.lm_head, inner.multi_modal_projector)
+    norms = (inner.vision_tower.post_layernorm, inner.language_model.norm)
+    assert total(model) - sum(map(total, units)) == sum(map(total, left + norms))
+
+
+def test_the_recorded_figures_are_within_their_limits():
+    recorded = REPOSITORY / "benchmarks/results/real_shapes.json"
+    found = json.loads(recorded.read_text(encoding="utf-8"))
+    assert found["parameters"] == total(on_meta("llama-3.2-3b")) and found["visual_tokens"] == 729
+    assert max(step["peak_gb"] for step in found["steps"].values()) <= MOST_MEMORY * found["checkpoint_gb"]
