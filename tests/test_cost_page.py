@@ -7,33 +7,19 @@ import pytest
 import yaml
 from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
+from benchmarks.real_shapes import LLAMA, SIGLIP
 from modeling_aligned_llava import AlignedLlavaConfig
 from tests import REPOSITORY
 from train.cost import Batch, count, flops, memory, meta_model
 
 
-TOWER = (
-    SiglipVisionConfig(  # google/siglip-so400m-patch14-384 as assembly keeps it: without last layer and pooling head
-        hidden_size=1152,
-        intermediate_size=4304,
-        num_hidden_layers=26,
-        num_attention_heads=16,
-        image_size=384,
-        patch_size=14,
-        vision_use_head=False,
-    )
+# google/siglip-so400m-patch14-384 as assembly keeps it: without last layer and pooling head
+TOWER = SiglipVisionConfig.from_dict(
+    {**SIGLIP.vision_config.to_dict(), "num_hidden_layers": 26, "vision_use_head": False}
 )
 DECODERS = {
-    "llama-3.2-3b": LlamaConfig(
-        hidden_size=3072,
-        intermediate_size=8192,
-        num_hidden_layers=28,
-        num_attention_heads=24,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=128_320,  # 128,256 and the image token, padded to a multiple of 64
-        tie_word_embeddings=True,
-    ),
+    # 128,256 and the image token, padded to a multiple of 64
+    "llama-3.2-3b": LlamaConfig.from_dict({**LLAMA.to_dict(), "vocab_size": 128_320}),
     "qwen2.5-7b": Qwen2Config(
         hidden_size=3584,
         intermediate_size=18_944,
