@@ -6,20 +6,26 @@ It accepts every setting of `train.sft`, loads no weights, and exits with 1 and 
 """
 
 import argparse
+import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import IO, cast
 
 import datasets
 import torch
 from accelerate.utils import is_deepspeed_available
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from transformers import AutoConfig
 from trl import SFTConfig
@@ -55,7 +61,7 @@ class Preflight:
 
     def row(self, name: str, text: str) -> None:
         """Add a fact."""
-        self.table.add_row(name, text)
+        self.table.add_row(name, escape(text))
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
@@ -68,7 +74,7 @@ class Preflight:
     def fail(self, name: str, reason: str) -> None:
         """Add a reason why the run cannot succeed."""
         self.reasons.append(reason)
-        self.row(name, f"[red]no:[/red] {reason}")
+        self.table.add_row(name, f"[red]no:[/red] {escape(reason)}")
 
 
 def preflight(argv: list[str], console: Console) -> bool:
@@ -83,6 +89,12 @@ def preflight(argv: list[str], console: Console) -> bool:
     parser.add_argument("--engine", choices=ENGINES, help="how they share the work (default: one, ddp or fsdp2)")
     parser.add_argument("--device-gb", type=float, default=_device_gb(), help="memory of a GPU (default: this one's)")
     parser.add_argument("--tflops", type=float, help="matmul speed of a GPU (default: measured here)")
+    parser.add_argument(
+        "--measure",
+        action=argparse.BooleanOptionalAction,
+        default=torch.cuda.is_available(),
+        help="time two steps of a run, started as $LAUNCH says (default: where there is a GPU; not with --stage1)",
+    )
     ours, theirs = parser.parse_known_args(argv)
     run, training, backbones = parse_with_backbones(theirs, ours.stage1)
     if backbones is None or Path(str(run.model.model_name_or_path)).exists():
@@ -101,6 +113,9 @@ def preflight(argv: list[str], console: Console) -> bool:
     if backbones.model_name_or_path is None or Path(backbones.model_name_or_path).exists():
         with found.step("memory"):
             _check_cost(found, run, training, backbones, rows, ours)
+    if ours.measure and ours.stage1 is None and not found.reasons:
+        with found.step("measured"):
+            _measure(found, theirs, training, rows[0] if rows else 0, run.optimization.global_batch_size)
     console.print(found.table)
     for reason in found.reasons:
         console.print(f"cannot run: {reason}", soft_wrap=True, markup=False)
@@ -191,7 +206,7 @@ def _check_cost(
         )
     _check_disk(found, training, model, engine)
     if good:
-        _estimate_hours(found, training, model, total, good, batch, ours)
+        _estimate_hours(found, training, model, total, good, run.optimization.global_batch_size, ours)
 
 
 def _check_disk(found: Preflight, training: SFTConfig, model: torch.nn.Module, engine: str) -> None:
@@ -214,7 +229,7 @@ def _estimate_hours(
     model: torch.nn.Module,
     total: int,
     good: list[dict],
-    batch: Batch,
+    global_batch_size: int,
     ours: argparse.Namespace,
 ) -> None:
     mean = sum(row["length"] for row in good) / len(good)
@@ -222,11 +237,7 @@ def _estimate_hours(
     typical = Batch(rows=1, length=round(mean), images=1)
     work = flops(cast("torch.nn.Module", model), typical, bool(training.gradient_checkpointing))  # type: ignore[arg-type]
     speed = (ours.tflops or matmul_tflops(bool(training.bf16))) * 1e12
-    if training.max_steps > 0:
-        rows = training.max_steps * training.gradient_accumulation_steps * batch.rows
-        rows *= ours.processes
-    else:
-        rows = round(total * training.num_train_epochs)
+    rows = _steps(training, total, global_batch_size) * global_batch_size
     computing = ours.processes * UTILIZATION * speed / work  # rows/s
     workers = max(1, training.dataloader_num_workers) * ours.processes
     opening = workers * _images_per_second(good) / max(images, 1e-9)
@@ -234,6 +245,40 @@ def _estimate_hours(
     found.row("hours", f"{hours:.1f} at {UTILIZATION:.0%} of {speed / 1e12:.2f} TFLOP/s, {rows:,} rows")
     slower = "computing" if computing < opening else f"opening images with {workers} workers"
     found.row("bottleneck", f"{slower}: computing {computing:.1f} rows/s, opening images {opening:.1f} rows/s")
+
+
+def _steps(training: SFTConfig, rows: int, global_batch_size: int) -> int:
+    return (
+        training.max_steps if training.max_steps > 0 else round(rows * training.num_train_epochs / global_batch_size)
+    )
+
+
+def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, global_batch_size: int) -> None:
+    """Time the second and third step of a run of the same settings, which is ended then.
+
+    Raises:
+        UserError: the run fails.
+    """
+    launch = shlex.split(os.environ.get("LAUNCH", "")) or [sys.executable]
+    with tempfile.TemporaryDirectory() as folder:
+        short = {"output_dir": folder, "max_steps": 3, "logging_steps": 1, "save_strategy": "no", "probe_rows": 0}
+        options = [word for name, value in short.items() for word in (f"--{name}", str(value))]
+        command = [*launch, "-m", "train.sft", *argv, *options]
+        ends, lines = [], []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603
+            for line in cast("IO[str]", process.stdout):
+                lines.append(line.strip())
+                if re.search(r"step \d/3, loss", line):
+                    ends.append(time.perf_counter())
+                if len(ends) == 3:
+                    process.terminate()
+                    break
+        if len(ends) < 3:
+            raise UserError(f"a run of three steps fails: {next((text for text in lines[::-1] if text), 'no output')}")
+        logged = json.loads((Path(folder) / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    seconds, steps = (ends[2] - ends[0]) / 2, _steps(training, rows, global_batch_size)
+    memory = f", peak memory {logged['peak_memory_bytes'] / 1e9:.1f} GB" if "peak_memory_bytes" in logged else ""
+    found.row("measured", f"{seconds:.2f} s a step, {seconds * steps / 3600:.1f} hours for {steps:,} steps{memory}")
 
 
 def _images_per_second(good: list[dict]) -> float:

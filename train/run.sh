@@ -100,9 +100,11 @@ for stage in "${stages[@]}"; do
   [ -z "$data" ] || settings+=(--image_folder "$data/images")
   [ "$stage" = stage1 ] || settings+=(--model_name_or_path "$root/checkpoints/$name/stage1")
   if [ -n "$only" ]; then
-    [ "$stage" = stage1 ] || settings+=(--stage1 "$recipes/stage1.yaml")
+    from=("${towers[@]}") # a checkpoint of stage 1 brings its own
+    [ "$stage" = stage1 ] || from+=(--stage1 "$recipes/stage1.yaml")
+    [ "$stage" = stage1 ] || [ ! -e "$root/checkpoints/$name/stage1/config.json" ] || from=()
     # shellcheck disable=SC2086  # a module and its command
-    "${python[@]}" -m $only "${settings[@]}" "${towers[@]}" "$@" || failed=yes # the next stage is looked at too
+    "${python[@]}" -m $only "${settings[@]}" "${from[@]}" "$@" || failed=yes # the next stage is looked at too
   else
     [ "$stage" != stage1 ] || settings+=("${towers[@]}")
     "${launch[@]}" -m train.sft "${settings[@]}" "$@"

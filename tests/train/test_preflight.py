@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shutil
 
 import pytest
@@ -42,6 +43,12 @@ def test_stage_2_is_checked_before_stage_1_has_run(check, tiny_backbones, tmp_pa
     towers = ["--vision_tower", str(tiny_backbones.vision), "--language_model", str(tiny_backbones.qwen2)]
     ok, text = check(2, "--stage1", str(TINYWORLD / "stage1.yaml"), *towers, model_name_or_path=tmp_path / "later")
     assert ok, text
+
+
+def test_two_steps_are_timed_where_asked(check, tmp_path):
+    ok, text = check(2, "--measure")
+    assert ok and re.search(r"measured .* [\d.]+ s a step, 0\.0 hours for 6 steps", text), text
+    assert not (tmp_path / "run").exists()
 
 
 def without_images(tmp_path, tiny_data):

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerState
@@ -39,7 +40,8 @@ class LossLog(JsonLinesFile):
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" in logs or "eval_loss" in logs:
-            self.append(state, {"step": state.global_step, **logs})
+            memory = {"peak_memory_bytes": torch.cuda.max_memory_allocated()} if torch.cuda.is_available() else {}
+            self.append(state, {"step": state.global_step, **logs, **memory})
 
 
 def drop_lines_after(path: Path, step: int) -> None:
