@@ -88,6 +88,7 @@ def opened(tiny_checkpoint, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_every_row_of_many_is_prepared_in_order_and_in_flat_memory(opened, record_property):
     few, many = opened(ROWS // 5), opened(ROWS)
     left_out = [number for number in range(ROWS) if number % 2000 in (LONG, EMPTY)]
