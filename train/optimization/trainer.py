@@ -135,10 +135,8 @@ class AlignedSFTTrainer(SFTTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         if self.args.should_save:
             model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
-            dtype, tied = (
-                self.final_dtype,
-                model.all_tied_weights_keys,
-            )  # gathered or cast, they are no longer one tensor
+            dtype = self.final_dtype
+            tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
             state_dict = {
                 name: tensor if dtype is None else tensor.to(torch.float32 if in_norm(name) else dtype)
                 for name, tensor in (state_dict or model.state_dict()).items()
