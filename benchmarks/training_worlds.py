@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava.assembly.from_backbones import patches
 from modeling_aligned_llava.chat_templates import chat_template
 
 
@@ -173,7 +174,7 @@ def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> 
         vision_config=vision,
         text_config=text,
         image_token_index=_SPECIAL.index("<image>"),
-        image_seq_length=(vision.image_size // vision.patch_size) ** 2,
+        image_seq_length=patches(vision),
         vision_feature_layer=-2,
         vision_feature_select_strategy="full",
         tie_word_embeddings=shape.text["tie_word_embeddings"],

@@ -5,13 +5,13 @@ Every file is a large one (LFS), with its sha256; ranges are answered, as the Hu
 
 import hashlib
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from tests.local_server import LocalServer, QuietHandler
 
-class DatasetHub:
+
+class DatasetHub(LocalServer):
     """`with DatasetHub(root) as hub:` serves at `hub.endpoint`; `hub.asked` lists requests as (method, path, range).
 
     `hub.cut[name]` is the number of bytes after which each connection that sends a file of this name breaks.
@@ -20,31 +20,18 @@ class DatasetHub:
     commit = "a" * 40
 
     def __init__(self, root: Path) -> None:
+        super().__init__(_Handler)
         self.root = root
         self.asked: list[tuple[str, str, str | None]] = []
         self.cut: dict[str, int] = {}
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
-        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self) -> "DatasetHub":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
     def sent(self, name: str) -> list[str | None]:
         """The ranges in which the content of a file was asked for."""
         return [span for method, path, span in self.asked if method == "GET" and path.endswith(f"/{name}")]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     hub: DatasetHub
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def do_GET(self) -> None:
         path, span = unquote(urlsplit(self.path).path), self.headers.get("Range")

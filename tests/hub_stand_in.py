@@ -9,37 +9,28 @@ import hashlib
 import json
 import os
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.local_server import LocalServer, QuietHandler
 
 
 TOKEN = "hf_" + "x" * 34
 
 
-class HubStandIn:
+class HubStandIn(LocalServer):
     def __init__(self) -> None:
+        super().__init__(_Handler)
         self.repositories: dict[str, dict[str, Any]] = {}  # id -> body of the create call
         self.files: dict[str, dict[str, bytes]] = {"main": {}}  # of the one repository that is pushed to
         self.objects: dict[str, bytes] = {}  # LFS, by sha256
         self.requests: list[str] = []
         self.failures: dict[str, int] = {}  # "METHOD /path-regex" -> how many times to answer 503
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": self}))
-        self.endpoint = f"http://127.0.0.1:{self.server.server_port}"
 
     @property
     def env(self) -> dict[str, str]:
         settings = {"HF_ENDPOINT": self.endpoint, "HF_HUB_OFFLINE": "0", "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
         return os.environ | settings | {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1"}
-
-    def __enter__(self) -> "HubStandIn":
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
     def commit(self, revision: str, lines: list[dict[str, Any]]) -> None:
         for line in lines:
@@ -53,12 +44,8 @@ class HubStandIn:
         return hashlib.sha1(repr(sorted(self.files[revision].items())).encode()).hexdigest()  # noqa: S324
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     hub: HubStandIn
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_: object) -> None:
-        pass
 
     def answer(self, content: Any = None, status: int = 200, headers: dict[str, str] | None = None) -> None:
         body = content if isinstance(content, bytes) else json.dumps(content or {}).encode()

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.assembly.from_backbones import patches
 from train.optimization.lora import add_adapters
 from train.optimization.parameter_groups import freeze, group_parameters
 
@@ -123,11 +124,17 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
     the forward pass again with checkpointing. The head, which sees labelled positions only, is left out.
     """
     text, vision = model.config.text_config, model.config.vision_config
-    patches = (vision.image_size // vision.patch_size) ** 2
+    visual_tokens = patches(vision)
     total = 0.0
     for module, tokens, inner, layers, length in (
-        (model.model.vision_tower, batch.images * patches, vision.hidden_size, vision.num_hidden_layers, patches),
-        (model.model.multi_modal_projector, batch.images * patches, 0, 0, 0),
+        (
+            model.model.vision_tower,
+            batch.images * visual_tokens,
+            vision.hidden_size,
+            vision.num_hidden_layers,
+            visual_tokens,
+        ),
+        (model.model.multi_modal_projector, batch.images * visual_tokens, 0, 0, 0),
         (
             model.model.language_model.layers,
             batch.rows * batch.length,
@@ -164,7 +171,7 @@ def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:
 
 def _activations(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16: bool, checkpointing: bool) -> float:
     text, vision = model.config.text_config, model.config.vision_config
-    patches = (vision.image_size // vision.patch_size) ** 2
+    visual_tokens = patches(vision)
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     # elements per token that a layer keeps: inputs of norms and matrices, queries, keys, values, the gated product
     decoder = 7 * text.hidden_size + head * (2 * text.num_attention_heads + 2 * text.num_key_value_heads)
@@ -173,7 +180,7 @@ def _activations(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
     if count(model.model.vision_tower):
         kept = _kept(tower, vision.hidden_size, vision.num_hidden_layers, bf16, checkpointing)
-        total += batch.images * patches * kept
+        total += batch.images * visual_tokens * kept
     head_weight = model.lm_head.weight
     return total + (4 * head_weight.numel() if head_weight.requires_grad else 0)  # TRL's head sums in float32
 

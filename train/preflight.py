@@ -10,14 +10,12 @@ import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from typing import IO, cast
 
@@ -30,10 +28,11 @@ from rich.table import Table
 from transformers import AutoConfig
 from trl import SFTConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig, method_fields
-from modeling_aligned_llava.assembly.from_backbones import tower_configs
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.loading.images import open_image
 from train.arguments import ModelArguments, RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, Batch, count, flops, matmul_tflops, memory, meta_model
@@ -126,7 +125,7 @@ def _check_folder(run: RunArguments, training: SFTConfig, settings: dict) -> Non
     folder = StageFolder(str(training.output_dir))
     if changes := folder.changed_settings(settings):
         raise UserError(f"{folder.path} was started with other settings ({'; '.join(changes)})")
-    parent = next(path for path in (folder.path, *folder.path.absolute().parents) if path.exists())
+    parent = _existing(folder.path)
     if not os.access(parent, os.W_OK):
         raise UserError(f"{parent} is not writable")
     if run.model.lora:
@@ -150,7 +149,7 @@ def _check_data(found: Preflight, run: RunArguments, how: Tokenization) -> tuple
                 entries.append(row)
             else:
                 good.append(row)
-    damaged = [entry for entry in entries if not entry.filtered]
+    damaged = [entry for entry in entries if entry.damaged]
     seen = len(good) + len(entries)
     found.row("rows", f"{total:,}; of the first {seen:,}: {len(good):,} usable, {len(damaged)} damaged")
     if len(damaged) > run.data.bad_rows_limit * seen:
@@ -204,29 +203,25 @@ def _check_cost(
             f"{need.total / 1e9:.1f} GB and {SPARE / 1e9:.0f} GB to spare do not fit into {ours.device_gb:.0f} GB: "
             "take more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
         )
-    _check_disk(found, training, model, engine)
+    _check_disk(found, training, model)
     if good:
         _estimate_hours(found, training, model, total, good, run.optimization.global_batch_size, ours)
 
 
-def _check_disk(found: Preflight, training: SFTConfig, model: torch.nn.Module, engine: str) -> None:
+def _check_disk(found: Preflight, training: SFTConfig, model: AlignedLlavaForConditionalGeneration) -> None:
     everything = sum(parameter.numel() for parameter in model.parameters())
     checkpoint = 4 * everything + 8 * count(model)
     kept = (training.save_total_limit or 1) + 1
     need = kept * checkpoint + 4 * everything
-    folder = Path(str(training.output_dir)).absolute()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
-    found.row(
-        "disk", f"{need / 1e9:.1f} GB of {free / 1e9:.0f}: {kept} checkpoints of {checkpoint / 1e9:.1f}, the model"
-    )
-    if need > free:
-        found.fail("disk", f"checkpoints need {need / 1e9:.1f} GB, {folder} has {free / 1e9:.1f} GB left")
+    what = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB and the model"
+    with found.step("disk"):
+        found.row("disk", require_space(_existing(Path(str(training.output_dir))), need, what))
 
 
 def _estimate_hours(
     found: Preflight,
     training: SFTConfig,
-    model: torch.nn.Module,
+    model: AlignedLlavaForConditionalGeneration,
     total: int,
     good: list[dict],
     global_batch_size: int,
@@ -235,7 +230,7 @@ def _estimate_hours(
     mean = sum(row["length"] for row in good) / len(good)
     images = sum(len(row["images"]) for row in good) / len(good)
     typical = Batch(rows=1, length=round(mean), images=1)
-    work = flops(cast("torch.nn.Module", model), typical, bool(training.gradient_checkpointing))  # type: ignore[arg-type]
+    work = flops(model, typical, bool(training.gradient_checkpointing))
     speed = (ours.tflops or matmul_tflops(bool(training.bf16))) * 1e12
     rows = _steps(training, total, global_batch_size) * global_batch_size
     computing = ours.processes * UTILIZATION * speed / work  # rows/s
@@ -283,8 +278,8 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
 
 def _images_per_second(good: list[dict]) -> float:
     """Files opened and decoded per second by one worker; embedded images count as fast as they are."""
-    names = list(islice((n for row in good for n in row["images"] if not isinstance(n, EmbeddedImage)), IMAGES))
-    if not names or names[0].startswith(EmbeddedImage.PREFIX):
+    names = [name for row in good for name in row["images"] if not name.startswith(EmbeddedImage.PREFIX)][:IMAGES]
+    if not names:
         return float("inf")
     start = time.perf_counter()
     for name in names:
@@ -298,13 +293,12 @@ def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaC
         return AlignedLlavaConfig.from_pretrained(backbones.model_name_or_path)
     _, vision = tower_configs(str(backbones.vision_tower))
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
-    return AlignedLlavaConfig(
-        vision_config=vision,
-        text_config=text,
-        vision_feature_layer=-1,
-        tie_word_embeddings=text.tie_word_embeddings,
-        **{**method_fields(run.model.method), "text_norm": 1.0, "visual_norm": 1.0},
-    )
+    return joined_config(vision, text, {**method_fields(run.model.method), "text_norm": 1.0, "visual_norm": 1.0})
+
+
+def _existing(folder: Path) -> Path:
+    """The folder or, if it has yet to be made, the first one above it that exists."""
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def _device_gb() -> float:

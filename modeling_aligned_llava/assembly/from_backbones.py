@@ -78,7 +78,6 @@ def assemble(
         seed: seed of the projector; with one seed all methods start from the same projector.
         chat_template: name of a shipped template; None: the tokenizer's own, which must mark the supervised tokens.
         images: files of training images in order, for methods that measure N on the first 64 of them.
-
         exist_ok: leave `out` as it is if it is there; of several processes that ask at the same moment, one assembles.
 
     Raises:
@@ -101,7 +100,7 @@ def _assembled(
 ) -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
     check_source(vision_tower, "vision tower")
     check_source(language_model, "language model")
-    tower, kind = _load_tower(vision_tower)
+    tower = _load_tower(vision_tower)
     language = load_strict(AutoModelForCausalLM, language_model, "language model")
     tokenizer = load_part(SavedTokenizer, language_model, "tokenizer")
     image_processor = load_part(AutoImageProcessor, vision_tower, "image processor")
@@ -116,17 +115,8 @@ def _assembled(
     add_special_tokens(tokenizer)
     _resize_vocabulary(language, len(tokenizer))
 
-    patches = (tower.config.image_size // tower.config.patch_size) ** 2
-    config = AlignedLlavaConfig(
-        vision_config=tower.config,
-        text_config=language.config,
-        image_token_index=tokenizer.get_vocab()[IMAGE_TOKEN],
-        image_seq_length=patches,
-        vision_feature_layer=-1,
-        vision_feature_select_strategy=kind.select_strategy,
-        tie_word_embeddings=language.config.tie_word_embeddings,
-        **{**fields, "text_norm": text_norm},
-    )
+    config = joined_config(tower.config, language.config, {**fields, "text_norm": text_norm})
+    config.image_token_index = tokenizer.get_vocab()[IMAGE_TOKEN]
     config.text_config.pad_token_id = tokenizer.pad_token_id
     model = _join(config, tower, language, seed)
     _check_same_logits(model, language, language_model)
@@ -140,8 +130,8 @@ def _assembled(
         image_processor=image_processor,
         tokenizer=tokenizer,
         patch_size=tower.config.patch_size,
-        vision_feature_select_strategy=kind.select_strategy,
-        num_additional_image_tokens=kind.extra_tokens,
+        vision_feature_select_strategy=config.vision_feature_select_strategy,
+        num_additional_image_tokens=TOWERS[tower.config.model_type].extra_tokens,
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
@@ -170,10 +160,33 @@ def tower_configs(source: str | Path) -> tuple[PreTrainedConfig, PreTrainedConfi
     return config, tower
 
 
-def _load_tower(source: str | Path) -> tuple[PreTrainedModel, TowerKind]:
+def joined_config(vision: PreTrainedConfig, text: PreTrainedConfig, fields: dict[str, Any]) -> AlignedLlavaConfig:
+    """The configuration of a LLaVA that joins a tower of `tower_configs` and a language model.
+
+    Args:
+        vision, text: their configurations.
+        fields: further fields of `AlignedLlavaConfig`.
+    """
+    return AlignedLlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_seq_length=patches(vision),
+        vision_feature_layer=-1,
+        vision_feature_select_strategy=TOWERS[vision.model_type].select_strategy,
+        tie_word_embeddings=text.tie_word_embeddings,
+        **fields,
+    )
+
+
+def patches(vision: PreTrainedConfig) -> int:
+    """The number of patches of an image, which is that of its visual tokens."""
+    return (vision.image_size // vision.patch_size) ** 2
+
+
+def _load_tower(source: str | Path) -> PreTrainedModel:
     config, tower = tower_configs(source)
     model = load_strict(AutoModel, source, "vision tower", unused=".*", config=config)  # the dropped layers
-    return (model if tower is config else model.vision_model), TOWERS[tower.model_type]
+    return model if tower is config else model.vision_model
 
 
 def add_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:

@@ -109,7 +109,7 @@ def test_a_folder_started_with_other_settings_is_caught(check, tmp_path):
 def test_a_full_disk_is_caught(check, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1000, 900, 100))
     ok, text = check(2)
-    assert not ok and "checkpoints need" in text
+    assert not ok and "free in" in text and "or choose another disk" in text
 
 
 def test_missing_deepspeed_is_caught(check, monkeypatch):

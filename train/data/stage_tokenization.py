@@ -6,7 +6,7 @@ from transformers import AutoConfig, AutoProcessor
 from trl import SFTConfig
 
 from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
-from modeling_aligned_llava.assembly.from_backbones import add_special_tokens
+from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.checkpoint import load_part
@@ -43,9 +43,7 @@ def stage_tokenization(
         tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
         template = choose_template(tokenizer, model.chat_template, model.language_model)
         add_special_tokens(tokenizer)
-        vision = load_part(AutoConfig, model.vision_tower, "vision tower")
-        vision = getattr(vision, "vision_config", vision)
-        image_tokens = (vision.image_size // vision.patch_size) ** 2
+        image_tokens = patches(tower_configs(model.vision_tower)[1])
     return Tokenization(
         tokenizer,
         template=chat_template("plain") if run.data.prompt_format == "plain" else template,
