@@ -10,7 +10,7 @@ computed only where a continuation is scored.
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,10 +22,12 @@ from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
+from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS, PrefixTree, can_read_trees
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
@@ -74,12 +76,14 @@ class AlignedLlavaLM(HFLM):
         load = load_vision_language if multimodal else partial(load_strict, AutoModelForCausalLM)
         model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
         model.to(device or "cpu")
+        _check_causal(model)
         tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
         self._tree = PrefixTree(model) if shared_prefix and can_read_trees(model) else None
+        self._budget = self._tree.budget if self._tree else budget(model)
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._settings = json.dumps(
@@ -115,16 +119,16 @@ class AlignedLlavaLM(HFLM):
         with tqdm(
             total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
         ) as bar:
-            for batch in pack(
-                segments, [len(row) for row in rows], self.batch_size, CACHE_TOKENS if self._tree else None
-            ):
+            lengths = [len(row) for row in rows]
+            for batch in pack(segments, lengths, self.batch_size, self._budget.tokens, padded=self._tree is None):
                 members = [row for segment in batch for row in segment.rows]
                 indices = [index for row in members for index in owners[row]]
                 keys = [self._key(requests[index]) for index in indices]
                 answers = self._log.find(keys)
                 if answers is None:
-                    tails = [[requests[index][2] for index in owners[row]] for row in members]
-                    answers = [json.dumps(score) for score in self._score(rows, batch, tails)]
+                    tails = {row: [requests[index][2] for index in owners[row]] for row in members}
+                    score = partial(self._score, rows, tails)
+                    answers = [json.dumps(each) for each in halving(score, batch, self._release)]
                     self._log.append(keys, answers)
                 for index, answer in zip(indices, answers, strict=True):
                     value, greedy = json.loads(answer)
@@ -139,23 +143,29 @@ class AlignedLlavaLM(HFLM):
 
     @torch.inference_mode()
     def _score(
-        self, rows: list[list[int]], batch: list[Segment], tails: list[list[list[int]]]
-    ) -> Iterator[tuple[float, bool]]:
-        """Score the continuations `tails[i]` of row i of the batch, row by row."""
+        self, rows: list[list[int]], tails: dict[int, list[list[int]]], batch: list[Segment]
+    ) -> list[tuple[float, bool]]:
+        """Score the continuations `tails[row]` of each row of the batch, row by row."""
         members = [row for segment in batch for row in segment.rows]
-        kept = {row: max(len(tail) for tail in options) for row, options in zip(members, tails, strict=True)}
+        kept = {row: max(len(tail) for tail in tails[row]) for row in members}
         logits = (
             self._tree.read(rows, batch, kept)
             if self._tree
             else self._padded([rows[row] for row in members], max(kept.values()))
         )
-        for row, options in zip(logits, tails, strict=True):  # row: (kept, vocabulary)
-            total, greedy = row.float().logsumexp(-1), row.argmax(-1)
-            for tail in options:
-                target = torch.tensor(tail, device=row.device)
-                chosen = row[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
+        scores = []
+        for row, found in zip(members, logits, strict=True):  # found: (kept, vocabulary)
+            total, greedy = found.float().logsumexp(-1), found.argmax(-1)
+            for tail in tails[row]:
+                target = torch.tensor(tail, device=found.device)
+                chosen = found[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
                 value = (chosen - total[-len(tail) :]).sum()
-                yield value.item(), bool((greedy[-len(tail) :] == target).all())
+                scores.append((value.item(), bool((greedy[-len(tail) :] == target).all())))
+        return scores
+
+    def _release(self) -> None:
+        if self._tree is not None:
+            self._tree.release()
 
     def _padded(self, rows: list[list[int]], kept: int) -> list[Tensor]:
         """Logits of the last `kept` tokens of each row, (kept, V), for models that cannot read a prefix tree."""
@@ -164,7 +174,21 @@ class AlignedLlavaLM(HFLM):
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device)
         ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self.model.device)
         position_ids = (mask.cumsum(-1) - 1).clamp(min=0)
-        return list(self.model(ids, attention_mask=mask, position_ids=position_ids, logits_to_keep=kept).logits)
+        options = {"position_ids": position_ids, "use_cache": False, "logits_to_keep": kept}
+        return list(self.model(ids, attention_mask=mask, **options).logits)
+
+
+@torch.inference_mode()
+def _check_causal(model: Any) -> None:
+    """Refuse a decoder whose prediction depends on the tokens that it should predict (PaliGemma's reads both ways).
+
+    Raises:
+        UserError: it is one.
+    """
+    ids = torch.tensor([[1, 2], [1, 3]], device=model.device)
+    first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, 0].float()
+    if (first - second).abs().max() > 0.1 * first.abs().max():  # far more than rounding
+        raise UserError(f"{model.config.model_type} cannot score text: its decoder sees the tokens that follow")
 
 
 if __name__ == "__main__":

@@ -5,10 +5,9 @@ from an answer log. An error is raised, never turned into an empty (wrong) answe
 """
 
 import functools
-import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,14 +18,16 @@ from PIL import Image
 from tqdm import tqdm
 
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
+from modeling_aligned_llava.harness.deviations import stock
 from modeling_aligned_llava.harness.distributed import launched, own_log
+from modeling_aligned_llava.harness.documents import Documents, opened_ahead
+from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS
+from modeling_aligned_llava.inference.stop_strings import cut
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 
 
 GREY = (127, 127, 127)
-DEFAULT_MAX_NEW_TOKENS = 128  # for tasks without a limit (mmstar)
 
 
 def manifest() -> Any:
@@ -42,25 +43,19 @@ def manifest() -> Any:
 def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
     """Load the model once per process: lmms-eval creates a new adapter for every call."""
     from modeling_aligned_llava.inference.generator import load_generator  # torch and transformers only when needed
+    from modeling_aligned_llava.loading.checkpoint import model_type
 
-    return load_generator(folder, dtype, device, trust_remote_code)
-
-
-def _hash_images(images: list[Image.Image]) -> str:
-    """Return the sha256 of pixels and sizes; "" without an image."""
-    digest = hashlib.sha256()
-    for image in images:
-        digest.update(repr(image.size).encode() + image.tobytes())
-    return digest.hexdigest() if images else ""
+    own = stock(model_type(folder))
+    return load_generator(folder, dtype, device, trust_remote_code, own.system_prompt, **own.processor)
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question: the key of its answer in the log, its prompt, and a function that opens its images again."""
+    """A question: the key of its answer in the log, its prompt, and the sizes and a function to open its images."""
 
     key: AnswerKey
     prompt: str
-    images: int
+    sizes: list[tuple[int, int]]
     open: Callable[[], list[Image.Image]]
 
 
@@ -72,7 +67,8 @@ class AlignedLlava(lmms):
         dtype: "auto", "float32", "bfloat16", ...
         device: torch device of the model (default: that of the process under `accelerate launch`, else the CPU).
         batch_size: rows per forward pass. Recorded with every answer: in low precision padding can flip a near tie.
-        max_new_tokens: upper limit on what tasks ask for.
+        max_new_tokens: upper limit on what tasks ask for. A task that asks for nothing gets what lmms-eval's own model
+            of the family gives it (`deviations.py`).
         answer_log: JSONL file that stores every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
         shared_prefix: compute what questions about one image share only once, if the model allows it.
@@ -115,6 +111,7 @@ class AlignedLlava(lmms):
         self._max_new_tokens = max_new_tokens
         self._log = AnswerLog(own_log(answer_log, self.rank))
         self._shared_prefix = shared_prefix and self._generator.tree is not None
+        self._budget = self._generator.tree.budget if self._shared_prefix else budget(self._generator.model)
         self._blank_images = blank_images
         self._progress = progress
 
@@ -131,50 +128,52 @@ class AlignedLlava(lmms):
         with tqdm(total=len(requests), desc="aligned_llava", disable=self._progress is not None) as bar:
             for (_, _, settings), indices in groups.items():
                 options = json.loads(settings)
-                rows = [self._read(requests[index].args, settings) for index in indices]
-                tokens = self._tokenize(rows) if self._shared_prefix else []
-                for batch in self._batches(rows, tokens, options["max_new_tokens"]):
-                    members = [row for segment in batch for row in segment.rows]
-                    found = self._answer_batch(rows, tokens, batch, options)
+                rows = self._read([requests[index].args for index in indices], settings)
+                tokens = self._tokenize(rows)
+                for members, found in self._answered(rows, tokens, options):
                     answers.update((indices[row], answer) for row, answer in zip(members, found, strict=True))
                     (self._progress or bar.update)(len(members))
         return [answers[index] for index in range(len(requests))]
 
-    def _read(self, arguments: tuple, settings: str) -> Question:
-        """Make one question; its images are opened for their digest only, because a task's do not fit into memory."""
-        context, _, visual, document, task, split = arguments
-        open_images = functools.partial(self._images, visual, document, task, split)
-        images = open_images()
-        prompt = self._generator.render(context, len(images))
-        key = AnswerKey(self._weights, task, document, hash_text(prompt), _hash_images(images), settings)
-        return Question(key, prompt, len(images), open_images)
+    def _read(self, arguments: list[tuple], settings: str) -> list[Question]:
+        """Make the questions of one task without decoding their images."""
+        _, _, _, _, task, split = arguments[0]
+        documents = Documents(self.task_dict[task][split], task)
+        questions = []
+        for context, _, visual, document, _, _ in arguments:
+            image, sizes = documents.look(visual, document)
+            prompt = self._generator.render(context, len(sizes))
+            key = AnswerKey(self._weights, task, document, hash_text(prompt), image, settings)
+            questions.append(Question(key, prompt, sizes, functools.partial(documents.open, visual, document)))
+        return questions
 
-    def _images(self, visual: Callable, document: int, task: str, split: str) -> list[Image.Image]:
-        images = list(visual(self.task_dict[task][split][document]) or [])
-        if not all(isinstance(image, Image.Image) for image in images):
-            raise ValueError(f"{task} document {document}: aligned_llava reads images only")
-        return [image.convert("RGB") for image in images]
+    def _tokenize(self, rows: list[Question]) -> list[list[int]] | None:
+        """The tokens of each question; None if only the images themselves tell how many there are."""
+        from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 
-    def _tokenize(self, rows: list[Question]) -> list[list[int]]:
-        return self._generator.tokenize([row.prompt for row in rows], [row.images for row in rows])
+        try:
+            return self._generator.tokenize([row.prompt for row in rows], [row.sizes for row in rows])
+        except NoSharedPrefix:
+            return None
 
-    def _batches(self, rows: list[Question], tokens: list[list[int]], limit: int) -> list[list[Segment]]:
+    def _batches(self, rows: list[Question], tokens: list[list[int]] | None, limit: int) -> list[list[Segment]]:
         """Group questions about the same images if the model can share a prefix, else those of similar length."""
-        if not self._shared_prefix:
-            lengths = [len(row.prompt) for row in rows]
-            return pack([Segment((index,), 0) for index in range(len(rows))], lengths, self.batch_size)
-        image_id = self._generator.processor.image_token_id
-        images_end = [len(ids) - ids[::-1].index(image_id) if image_id in ids else 0 for ids in tokens]
-        ranges = [(end, len(ids) - 1) for end, ids in zip(images_end, tokens, strict=True)]
+        reserve, most = min(limit, ANSWER_TOKENS), self._budget.tokens
+        if tokens is None or not self._shared_prefix:
+            alone = [Segment((index,), 0) for index in range(len(rows))]
+            if tokens is None:
+                return pack(alone, [len(row.prompt) for row in rows], self.batch_size)
+            return pack(alone, [len(ids) + reserve for ids in tokens], self.batch_size, most, padded=True)
+        ranges = [(self._generator.end_of_images(ids), len(ids) - 1) for ids in tokens]
         segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
-        return pack(segments, [len(ids) + limit for ids in tokens], self.batch_size, CACHE_TOKENS)
+        return pack(segments, [len(ids) + reserve for ids in tokens], self.batch_size, most)
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Return canonical JSON of everything that shapes an answer besides its prompt and image."""
         if options.get("do_sample") or options.get("num_beams", 1) not in (1, None):
             raise ValueError(f"aligned_llava decodes greedily with one beam; the task asks for {options}")
         until = options.get("until") or []
-        limit = int(options.get("max_new_tokens") or DEFAULT_MAX_NEW_TOKENS)
+        limit = int(options.get("max_new_tokens") or stock(self._generator.model_type).max_new_tokens)
         settings = {
             "until": [until] if isinstance(until, str) else list(until),
             "max_new_tokens": min(limit, self._max_new_tokens or limit),
@@ -185,25 +184,50 @@ class AlignedLlava(lmms):
         }
         return json.dumps(settings, sort_keys=True)
 
-    def _answer_batch(
-        self, rows: list[Question], tokens: list[list[int]], batch: list[Segment], options: dict[str, Any]
-    ) -> list[str]:
-        """Answer one batch, in the order of its segments, from the log or by the model."""
-        members = [rows[index] for segment in batch for index in segment.rows]
-        keys = [row.key for row in members]
-        answers = self._log.find(keys)
-        if answers is None:
-            limit = options["max_new_tokens"]
-            if self._shared_prefix:
-                images = [self._open(rows[segment.rows[0]]) for segment in batch]
-                answers = self._generator.answer_shared(tokens, batch, images, limit)
+    def _answered(
+        self, rows: list[Question], tokens: list[list[int]] | None, options: dict[str, Any]
+    ) -> Iterator[tuple[list[int], list[str]]]:
+        """Yield the rows of each batch and their answers, from the log or by the model."""
+        batches = self._batches(rows, tokens, options["max_new_tokens"])
+        unknown = []
+        for batch in batches:
+            members = [row for segment in batch for row in segment.rows]
+            known = self._log.find([rows[row].key for row in members])
+            if known is None:
+                unknown.append(batch)
             else:
-                images = [self._open(row) for row in members]
-                answers = self._generator.answer([row.prompt for row in members], images, limit)
-            for stop in filter(None, options["until"]):
-                answers = [answer.split(stop, 1)[0] for answer in answers]
-            self._log.append(keys, answers)
-        return answers
+                yield members, known
+
+        def opening(batch: list[Segment]) -> list[Callable[[], Any]]:
+            return [functools.partial(self._open, rows[segment.rows[0]]) for segment in batch]
+
+        for batch, images in opened_ahead(unknown, opening):
+            of_row = {row: own for segment, own in zip(batch, images, strict=True) for row in segment.rows}
+            members = list(of_row)
+            answer = functools.partial(self._answer, rows, tokens, of_row, options)
+            answers = halving(answer, batch, self._generator.release)
+            answers = [cut(answer, options["until"]) for answer in answers]
+            self._log.append([rows[row].key for row in members], answers)
+            yield members, answers
+
+    def _answer(
+        self,
+        rows: list[Question],
+        tokens: list[list[int]] | None,
+        images: dict[int, list[Image.Image]],
+        options: dict[str, Any],
+        batch: list[Segment],
+    ) -> list[str]:
+        """Answer one batch by the model, in the order of its segments; `images` by row."""
+        limit, stops = options["max_new_tokens"], options["until"]
+        members = [row for segment in batch for row in segment.rows]
+        prompts = [row.prompt for row in rows]
+        if self._shared_prefix:
+            own = [images[segment.rows[0]] for segment in batch]
+            return self._generator.answer_shared(prompts, tokens, batch, own, limit, stops)
+        return self._generator.answer(
+            [prompts[row] for row in members], [images[row] for row in members], limit, stops
+        )
 
     def _open(self, row: Question) -> list[Image.Image]:
         images = row.open()

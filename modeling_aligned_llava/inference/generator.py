@@ -5,28 +5,33 @@ end-of-sequence tokens come from the checkpoint.
 """
 
 import functools
+import logging
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from PIL import Image
-from torch import Tensor
-from transformers import AutoConfig, AutoProcessor, GenerationConfig
+from transformers import AutoConfig, AutoProcessor, GenerationConfig, StoppingCriteriaList
 
 from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
+from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
-from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
+from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, user_turn
+from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, StopStrings
+from modeling_aligned_llava.inspection.model_parts import image_token_id
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
-FIXED_RESOLUTION = (
-    "llava",
-    "aligned_llava",
-)  # every image has the same number of tokens, so a prefix can be laid out in advance
+LLAVA = ("llava", "aligned_llava")  # their vision layers after the one that the projector reads are dropped
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
+
+Size = tuple[int, int]  # width and height of an image
 
 
 @dataclass
@@ -35,85 +40,201 @@ class Generator:
 
     model: Any
     processor: Any
+    system_prompt: str | None = None
+    _slots: dict[tuple[Size, ...], list[str]] = field(
+        default_factory=dict, repr=False
+    )  # by the sizes of a row's images
 
     @functools.cached_property
     def tree(self) -> PrefixTree | None:
-        """The reader of shared prefixes; None if the model does not support it."""
-        fixed = self.model.config.model_type in FIXED_RESOLUTION
-        return PrefixTree(self.model) if fixed and can_read_trees(self.model) else None
+        """The reader of shared prefixes; None, with one warning, if the model cannot share them."""
+        try:
+            if not can_read_trees(self.model):
+                raise NoSharedPrefix("its decoder does not keep plain keys and values, or has no mask to choose")
+            self._try_sharing()
+        except NoSharedPrefix as reason:
+            logging.getLogger(__name__).warning("%s reads no shared prefixes: %s", self.model_type, reason)
+            return None
+        return PrefixTree(self.model)
+
+    @property
+    def model_type(self) -> str:
+        return self.model.config.model_type
+
+    @functools.cached_property
+    def needs_images(self) -> bool:
+        """Whether the processor refuses a question without an image (PaliGemma's does)."""
+        try:
+            self.inputs(["a"], [[]])
+        except ValueError:
+            return True
+        return False
 
     def render(self, text: str, images: int) -> str:
         """Render one user turn with the checkpoint's chat template, with `images` images before the text.
 
         Image tokens in `text` itself are removed: a document must not open an image slot.
+
+        Raises:
+            UserError: the model answers no question without an image.
         """
+        if not images and self.needs_images:
+            raise UserError(f"{self.model_type} answers no question without an image: {text[:60]!r}")
         image_token = self.processor.image_token
-        while "<image>" in text or image_token in text:
-            text = text.replace("<image>", "").replace(image_token, "")
-        prompt = user_turn(self.processor, text, images)
+        reserved = image_tokens(self.processor, self.model.config)
+        while any(token in text for token in reserved):
+            for token in reserved:
+                text = text.replace(token, "")
+        prompt = user_turn(self.processor, text, images, self.system_prompt)
         if prompt.count(image_token) != images:
             raise ValueError(f"the chat template wrote {prompt.count(image_token)} image slots for {images} images")
         return prompt
 
-    def tokenize(self, prompts: list[str], images: list[int]) -> list[list[int]]:
-        """Tokenize rendered prompts, with as many image tokens for each of their images as the processor writes.
+    def tokenize(self, prompts: list[str], sizes: Sequence[Sequence[Size]]) -> list[list[int]]:
+        """Tokenize rendered prompts as the processor does, without opening their images.
 
-        Only for towers of fixed resolution (LLaVA), where that number is the same for every image.
+        Args:
+            sizes: of the images of each prompt; they determine its visual tokens.
+
+        Raises:
+            NoSharedPrefix: the processor does not say what it writes in place of an image.
         """
-        image_id = self.processor.image_token_id
-        tokenizer = self.processor.tokenizer
-        special = lacks_special_tokens(tokenizer, prompts[0])  # one chat template rendered all of them
-        rows = tokenizer(prompts, add_special_tokens=special)["input_ids"]
-        if not any(images):
-            return rows
-        slot = self.processor(images=[Image.new("RGB", (8, 8))], text=[self.processor.image_token])["input_ids"][0]
-        patches = sum(token == image_id for token in slot)
-        return [[t for token in row for t in ([token] * patches if token == image_id else [token])] for row in rows]
+        expanded = [self._expand(prompt, tuple(own)) for prompt, own in zip(prompts, sizes, strict=True)]
+        special = lacks_special_tokens(self.processor.tokenizer, prompts[0])  # one template rendered all of them
+        return self.processor.tokenizer(expanded, add_special_tokens=special)["input_ids"]
+
+    def end_of_images(self, tokens: list[int]) -> int:
+        """Return the number of tokens up to the last visual one; 0 without images."""
+        visual = self._visual_id
+        return len(tokens) - tokens[::-1].index(visual) if visual in tokens else 0
+
+    @functools.cached_property
+    def _visual_id(self) -> int | None:
+        return image_token_id(self.model.config)
+
+    def release(self) -> None:
+        """Give up the memory kept from batch to batch."""
+        if self.tree is not None:
+            self.tree.release()
+
+    def _expand(self, prompt: str, sizes: tuple[Size, ...]) -> str:
+        """A prompt with the visual tokens of its images."""
+        if not sizes:
+            return prompt
+        if sizes not in self._slots:
+            images = [Image.new("RGB", size) for size in sizes]
+            text = self.processor.image_token * len(sizes)
+            try:
+                written = self.processor(
+                    text=[text], images=[images], return_tensors="pt", return_text_replacement_offsets=True
+                )
+                slots = [slot["replacement"] for slot in written["text_replacement_offsets"][0]]
+            except (KeyError, TypeError) as error:
+                raise NoSharedPrefix(f"its processor does not tell the visual tokens of an image ({error})") from error
+            self._slots[sizes] = slots
+        before, *after = prompt.split(self.processor.image_token)
+        return before + "".join(slot + text for slot, text in zip(self._slots[sizes], after, strict=True))
 
     @torch.inference_mode()
-    def answer(self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int) -> list[str]:
-        """Continue rendered prompts greedily; `images[i]` are the images of `prompts[i]`, perhaps none."""
+    def answer(
+        self, prompts: list[str], images: list[list[Image.Image]], max_new_tokens: int, stops: Sequence[str] = ()
+    ) -> list[str]:
+        """Continue rendered prompts greedily; `images[i]` are the images of `prompts[i]`, perhaps none.
+
+        Decoding ends when every row has ended, by itself or at one of `stops`; the text is not cut there.
+        """
         inputs = self.inputs(prompts, images)
-        ids = self.model.generate(**inputs, max_new_tokens=max_new_tokens)  # (rows, prompt + answer)
-        return self._texts(ids[:, inputs["input_ids"].shape[1] :])
+        length = inputs["input_ids"].shape[1]
+        ends = StopStrings(self.processor.tokenizer, stops, len(prompts), length)
+        ids = self.model.generate(
+            **inputs, max_new_tokens=max_new_tokens, stopping_criteria=StoppingCriteriaList([ends])
+        )
+        return self._texts(ids[:, length:])  # (rows, answer)
 
     def inputs(self, prompts: list[str], images: list[list[Image.Image]]) -> Any:
         """Return the model's inputs for rendered prompts, left-padded, on its device; `images` as for `answer`."""
-        flat = [image for row in images for image in row]
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])
         return self.processor(
-            text=prompts, images=flat or None, padding=True, return_tensors="pt", add_special_tokens=special
+            text=list(prompts),
+            images=images if any(images) else None,
+            padding=True,
+            return_tensors="pt",
+            add_special_tokens=special,
         ).to(self.model.device, self.model.dtype)
 
     @torch.inference_mode()
     def answer_shared(
-        self, rows: list[list[int]], batch: list[Segment], images: list[list[Image.Image]], max_new_tokens: int
+        self,
+        prompts: list[str],
+        rows: list[list[int]],
+        batch: list[Segment],
+        images: list[list[Image.Image]],
+        max_new_tokens: int,
+        stops: Sequence[str] = (),
     ) -> list[str]:
-        """Continue tokenized rows greedily, in the order of the segments; needs a `tree`.
+        """Continue rendered prompts greedily, in the order of the segments; needs a `tree`. A row leaves when it ends.
 
         Args:
-            rows: as returned by `tokenize`.
+            prompts: of all rows.
+            rows: their tokens, as returned by `tokenize`.
             batch: segments of `rows`; one that shares nothing has a single row.
             images: the images of each segment; if it shares a prefix, they are part of it.
+            stops: strings that end a row; its text is not cut there.
         """
         assert self.tree is not None
-        pixels = [self._pixels(own) if own else None for own in images]
         active = [row for segment in batch for row in segment.rows]
-        logits = self.tree.read(rows, batch, dict.fromkeys(active, 1), max_new_tokens, pixels)
+        answers = {row: GrowingAnswer(self.processor.tokenizer, stops) for row in active}
         ends = set(self.model.generation_config.eos_token_id)
-        answers: dict[int, list[int]] = {row: [] for row in active}
-        chosen = torch.cat(logits).argmax(-1).tolist()
+        logits = self.tree.read(
+            rows,
+            batch,
+            dict.fromkeys(active, 1),
+            reserve=len(active) * min(max_new_tokens, ANSWER_TOKENS),
+            embed=lambda opened: self._embed(prompts, rows, batch, images, opened),
+        )
+        chosen = torch.cat([row.argmax(-1) for row in logits]).tolist()
         while active:
+            going = []
             for row, token in zip(active, chosen, strict=True):
-                answers[row].append(token)
-            active = [row for row in active if answers[row][-1] not in ends and len(answers[row]) < max_new_tokens]
+                stopped = answers[row].append(token)
+                if not stopped and token not in ends and len(answers[row].tokens) < max_new_tokens:
+                    going.append(row)
+            active = going
             if active:
-                chosen = self.tree.append(active, [answers[row][-1] for row in active]).argmax(-1).tolist()
-        return self._texts(list(answers.values()))
+                chosen = self.tree.append(active, [answers[row].tokens[-1] for row in active]).argmax(-1).tolist()
+        return self._texts([answer.tokens for answer in answers.values()])
 
-    def _pixels(self, images: list[Image.Image]) -> Tensor:
-        processed = self.processor.image_processor(images, return_tensors="pt")
-        return processed["pixel_values"].to(self.model.device, self.model.dtype)
+    def _embed(
+        self,
+        prompts: list[str],
+        rows: list[list[int]],
+        batch: Sequence[Segment],
+        images: list[list[Image.Image]],
+        opened: list[int],
+    ) -> dict[int, DecoderInput]:
+        """What the decoder reads for the first row of those of the `opened` segments that have images."""
+        with_images = [index for index in opened if images[index]]
+        if not with_images:
+            return {}
+        first = [batch[index].rows[0] for index in with_images]
+        inputs = self.inputs([prompts[row] for row in first], [images[index] for index in with_images])
+        for row, ids, kept in zip(first, inputs["input_ids"], inputs["attention_mask"].bool(), strict=True):
+            if ids[kept].tolist() != rows[row]:
+                raise NoSharedPrefix("its processor writes other tokens than it announces")
+        return dict(zip(with_images, decoder_inputs(self.model, inputs), strict=True))
+
+    @torch.inference_mode()
+    def _try_sharing(self) -> None:
+        """Lay out one question about a small image.
+
+        Raises:
+            NoSharedPrefix: the processor or the decoder does not allow it.
+        """
+        image, prompt = Image.new("RGB", (64, 48)), self.render("a", 1)
+        rows = self.tokenize([prompt], [[image.size]])
+        if not self.end_of_images(rows[0]):
+            raise NoSharedPrefix("its configuration does not name the token of an image")
+        self._embed([prompt], rows, [Segment((0,), 0)], [[image]], [0])
 
     def _texts(self, ids: Any) -> list[str]:
         answers = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
@@ -123,7 +244,7 @@ class Generator:
 def _configuration(folder: str, trust_remote_code: bool) -> Any:
     """Load the configuration; in a LLaVA the vision layers after the one that its projector reads are dropped."""
     config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
-    if config.model_type in FIXED_RESOLUTION and isinstance(config.vision_feature_layer, int):
+    if config.model_type in LLAVA and isinstance(config.vision_feature_layer, int):
         unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
         config.vision_config.num_hidden_layers -= unused
         config.vision_feature_layer += unused
@@ -131,16 +252,27 @@ def _configuration(folder: str, trust_remote_code: bool) -> Any:
 
 
 def load_generator(
-    folder: str, dtype: str = "auto", device: str = "cpu", trust_remote_code: bool = False
+    folder: str,
+    dtype: str = "auto",
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+    system_prompt: str | None = None,
+    **processor_settings: Any,
 ) -> Generator:
     """Load a checkpoint for greedy decoding with its own processor.
 
+    Args:
+        system_prompt: put before every question; None: what the chat template writes by itself.
+        **processor_settings: replace those of the checkpoint's processor.
+
     Raises:
-        UserError: it cannot be loaded or lacks tensors.
+        UserError: it cannot be loaded, lacks tensors or is of a kind that cannot answer.
     """
     config = _configuration(folder, trust_remote_code)
+    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
+    if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
+        raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
-    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
@@ -153,4 +285,4 @@ def load_generator(
         eos_token_id=end_tokens(model.generation_config, model.config.get_text_config(), tokenizer),
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Generator(model.to(device), processor)
+    return Generator(model.to(device), processor, system_prompt)

@@ -73,7 +73,11 @@ def plan(
 
 
 def pack(
-    segments: list[Segment], lengths: Sequence[int], max_rows: int, max_tokens: int | None = None
+    segments: list[Segment],
+    lengths: Sequence[int],
+    max_rows: int,
+    max_tokens: int | None = None,
+    padded: bool = False,
 ) -> list[list[Segment]]:
     """Put segments into batches, the longest first, within `max_rows` rows and `max_tokens` tokens a batch.
 
@@ -81,14 +85,17 @@ def pack(
 
     Args:
         lengths: tokens of each row.
+        padded: every row of a batch takes as many tokens as its longest; no segment shares anything.
     """
     batches: list[list[Segment]] = []
-    free_rows, free_tokens = 0, 0.0
+    free_rows, free_tokens, width = 0, 0.0, 0
     for segment in sorted(segments, key=lambda each: (-max(lengths[row] for row in each.rows), each.rows)):
-        size = segment.shared + sum(lengths[row] - segment.shared for row in segment.rows)
+        own = segment.shared + sum(lengths[row] - segment.shared for row in segment.rows)
+        size = width if padded else own
         if len(segment.rows) > free_rows or size > free_tokens:
             batches.append([])
             free_rows, free_tokens = max_rows, float("inf") if max_tokens is None else max_tokens
+            width = size = own
         batches[-1].append(segment)
         free_rows -= len(segment.rows)
         free_tokens -= size

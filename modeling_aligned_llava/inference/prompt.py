@@ -2,17 +2,32 @@
 
 from typing import Any
 
+from modeling_aligned_llava.inspection.model_parts import image_token_id
 
-def user_turn(processor: Any, text: str, images: int) -> str:
+
+def user_turn(processor: Any, text: str, images: int, system: str | None = None) -> str:
     """Render one user turn, with `images` images before the text, in the processor's chat template.
 
     Without a chat template the image tokens and the text follow each other.
+
+    Args:
+        system: a system prompt before it; None: what the template writes by itself.
     """
     if not getattr(processor, "chat_template", None):
         return f"{getattr(processor, 'image_token', '') * images}{text}"
     content = [{"type": "image"}] * images + [{"type": "text", "text": text}]
-    turn = [{"role": "user", "content": content}]
-    return processor.apply_chat_template(turn, tokenize=False, add_generation_prompt=True)
+    turns = [{"role": "user", "content": content}]
+    if system is not None:
+        turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
+    return processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+
+
+def image_tokens(processor: Any, config: Any) -> list[str]:
+    """The strings that open an image slot: `<image>`, the processor's placeholder and the model's visual token."""
+    found = {"<image>", processor.image_token}
+    if (visual := image_token_id(config)) is not None:
+        found.add(processor.tokenizer.convert_ids_to_tokens(visual))
+    return sorted(found)
 
 
 def lacks_special_tokens(tokenizer: Any, prompt: str) -> bool:

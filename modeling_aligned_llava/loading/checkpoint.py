@@ -3,6 +3,7 @@
 transformers fills a missing tensor with random numbers and only prints a report; `load_strict` raises an error.
 """
 
+import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -37,6 +38,14 @@ def local_folder(source: str) -> str:
     return source if Path(source).is_dir() else snapshot_download(source)
 
 
+def model_type(folder: str | Path) -> str:
+    """Return the model type that the configuration of a folder names; "" if it names none."""
+    try:
+        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("model_type", "")
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+
+
 def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any) -> Any:
     """Call `auto_class.from_pretrained(source)` for a config, tokenizer or processor; weights need `load_strict`.
 
@@ -50,7 +59,7 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
         if kwargs.get("trust_remote_code"):
             copy_remote_code(str(source))
         return auto_class.from_pretrained(source, **kwargs)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (ImportError, OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
 

@@ -14,10 +14,9 @@ from transformers import LlavaForConditionalGeneration
 
 from modeling_aligned_llava import align
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.harness import lmms_eval_model
 from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
-from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
+from modeling_aligned_llava.inference.memory import Budget
 from tests.benchmark_stand_in import mixed_rows, write_llava
 
 
@@ -54,9 +53,10 @@ def test_answers_do_not_depend_on_the_batch_size(tiny_llava, answers, batch_size
 
 @pytest.mark.parametrize("size", [1, 40])
 def test_answers_do_not_depend_on_the_passes(tiny_llava, answers, monkeypatch, size):
-    monkeypatch.setattr(prefix_tree, "MAX_TOKENS_PER_FORWARD", size)
-    monkeypatch.setattr(lmms_eval_model, "CACHE_TOKENS", 100)
-    assert adapter(tiny_llava, batch_size=16).generate_until(requests()) == answers
+    model = adapter(tiny_llava, batch_size=16)
+    monkeypatch.setattr(model, "_budget", Budget(100, size))
+    monkeypatch.setattr(model._generator.tree, "budget", Budget(100, size))
+    assert model.generate_until(requests()) == answers
 
 
 def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
@@ -94,9 +94,9 @@ def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeyp
     sizes = []
     answer = Generator.answer_shared
 
-    def counted(self, rows, batch, *arguments):
+    def counted(self, prompts, rows, batch, *arguments):
         sizes.append(sum(len(segment.rows) for segment in batch))
-        return answer(self, rows, batch, *arguments)
+        return answer(self, prompts, rows, batch, *arguments)
 
     monkeypatch.setattr(Generator, "answer_shared", counted)
     straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, MambaConfig, MambaForCausalLM
 
-from modeling_aligned_llava.inference import prefix_tree
+from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
 
@@ -31,9 +31,9 @@ def assert_as_alone(model, row, logits):
 
 @pytest.mark.parametrize("size", [1, 8, 1024])
 @torch.inference_mode()
-def test_logits_are_those_of_each_row_alone(decoder, monkeypatch, size):
-    monkeypatch.setattr(prefix_tree, "MAX_TOKENS_PER_FORWARD", size)
+def test_logits_are_those_of_each_row_alone(decoder, size):
     tree = PrefixTree(decoder)
+    tree.budget = Budget(1024, size)
     kept = dict(enumerate([2, 1, 1, 3, 2]))
     for _ in range(2):  # the buffers are used again
         for row, logits in zip(MEMBERS, tree.read(ROWS, BATCH, kept), strict=True):
@@ -42,16 +42,22 @@ def test_logits_are_those_of_each_row_alone(decoder, monkeypatch, size):
 
 
 @torch.inference_mode()
-def test_answers_grow_row_by_row(decoder, monkeypatch):
-    monkeypatch.setattr(prefix_tree, "CACHE_TOKENS", 4)  # the batch needs more and gets it
+def test_answers_grow_row_by_row_and_the_buffers_with_them(decoder):
     tree = PrefixTree(decoder)
-    tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1), max_new_tokens=3)
+    list(tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1)))
+    assert tree.capacity == tree.length == 18  # nothing is reserved for the answers
     grown = {row: list(ROWS[row]) for row in MEMBERS}
     for rows, tokens in (([2, 3, 0, 1, 4], [50, 51, 52, 53, 54]), ([3, 4], [60, 61]), ([3], [62])):
         logits = tree.append(rows, tokens)
         for row, token, found in zip(rows, tokens, logits, strict=True):
             grown[row].append(token)
             assert_as_alone(decoder, grown[row], found[None])
+    assert tree.capacity == 2 * (18 + 5)
+    for token in range(70, 90):  # the columns of rows that have ended make room
+        (found,) = tree.append([3], [token])
+        grown[3].append(token)
+        assert_as_alone(decoder, grown[3], found[None])
+    assert tree.capacity == 2 * (18 + 5)
 
 
 def test_windows_and_recurrent_states_cannot_be_read_as_trees():
