@@ -24,6 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
+from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS, PrefixTree, can_read_trees
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
@@ -88,6 +89,7 @@ class AlignedLlavaLM(HFLM):
                 "batch_size": self.batch_size,
                 "shared_prefix": self._tree is not None,
                 "max_length": self.max_length,
+                "producer": producer_digest(str(self.device)),
             },
             sort_keys=True,
         )

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
+from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import CACHE_TOKENS
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
@@ -116,6 +117,7 @@ class AlignedLlava(lmms):
         self._log = AnswerLog(own_log(answer_log, self.rank))
         self._shared_prefix = shared_prefix and self._generator.tree is not None
         self._blank_images = blank_images
+        self._producer = producer_digest(str(self.device))
         self._progress = progress
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
@@ -182,6 +184,7 @@ class AlignedLlava(lmms):
             "batch_size": self.batch_size,
             "shared_prefix": self._shared_prefix,
             "blank_images": self._blank_images,
+            "producer": self._producer,
         }
         return json.dumps(settings, sort_keys=True)
 
