@@ -11,6 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+import yaml
 from rich.console import Console
 
 from eval.report.page.report import write_report
@@ -25,13 +26,17 @@ from modeling_aligned_llava.errors import UserError, run_main
 
 
 TOY = "tinyworld"
-DECODER = f"language-model={TOY}/backbones/language"  # shows what multimodal training does to the text benchmarks
 SEED = 42
 
 
 def parser() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m eval.run_all", description=__doc__.split("\n\n")[0])
+    """The options of training; what it does not know goes to `eval.suite`."""
+    p = argparse.ArgumentParser(
+        prog="python -m eval.run_all", description=__doc__.split("\n\n")[0], allow_abbrev=False
+    )
     p.add_argument("--run", required=True, type=Path)
+    p.add_argument("--backbone", default=TOY, help="folder under configuration/train")
+    p.add_argument("--training-data", type=Path, help="--data of train/run.sh")
     p.add_argument("--methods", nargs="+")
     p.add_argument("--seeds", nargs="+", type=int, default=[SEED])
     p.add_argument("--baseline")
@@ -70,24 +75,33 @@ def build_data(out: Path, log: Path, children: Children) -> None:
         run_steps([Step("data", build, 1)], [None], children)
 
 
-def models_to_train(run: Path, methods: list[str], seeds: list[int]) -> tuple[suite.Models, list[Training]]:
+def bare_decoder(backbone: str) -> list[str]:
+    """NAME=PATH of the backbone's language model, if it is a folder: what training does to the text benchmarks."""
+    recipe = yaml.safe_load(Path(f"configuration/train/{backbone}/stage1.yaml").read_text(encoding="utf-8"))
+    folder = Path(recipe["language_model"])
+    return [f"language-model={folder}"] if (folder / "config.json").is_file() else []
+
+
+def models_to_train(own: argparse.Namespace) -> tuple[suite.Models, list[Training]]:
     """The models of a training run, trained already or not, and the steps that train them."""
     models: suite.Models = {}
     trainings = []
-    for seed in seeds:
-        for method in methods:
+    for seed in own.seeds:
+        for method in own.methods:
             name = method if seed == SEED else f"{method}-seed{seed}"
-            folder = run / "checkpoints" / name / "stage2"
-            models[name] = (EvaluatedModel(name, TOY, method, seed), folder.resolve(), True)
-            options = ["--backbone", TOY, "--method", method, "--seed", str(seed), "--output-root", str(run)]
-            log = run / "logs" / f"train.{method}.{seed}.log"
+            folder = own.run / "checkpoints" / name / "stage2"
+            models[name] = (EvaluatedModel(name, own.backbone, method, seed), folder.resolve(), True)
+            options = ["--backbone", own.backbone, "--method", method, "--seed", str(seed)]
+            options += ["--output-root", str(own.run)]
+            options += ["--data", str(own.training_data)] if own.training_data else []
+            log = own.run / "logs" / f"train.{method}.{seed}.log"
             for stage in STAGES:
                 trainings.append(Training(name, stage, ("bash", "train/run.sh", *options, "--stage", stage), log))
     return models, trainings
 
 
 def main() -> None:
-    own = parser().parse_args()
+    own, theirs = parser().parse_known_args()
     end_on_signals()
     console = Console()
 
@@ -97,27 +111,37 @@ def main() -> None:
     run, logs = own.run, own.run / "logs"
     trainings: list[Training] = []
     if own.models:
-        args = suite.parser().parse_args(["--run", str(run), "--data", str(own.data), "--models", *own.models])
-        models, jobs = suite.plan(args, run / "harness", run / "answers")
+        options = ["--run", str(run), "--data", str(own.data), "--models", *own.models, *theirs]
+        args = suite.parser().parse_args(options)
+        folder = suite.folder_of(args)
+        models, jobs = suite.plan(args, folder / "harness", folder / "answers")
         say("3 benchmarks")
     else:
-        say(f"2 data: {run / 'data'}")
-        build_data(run / "data", logs / "data.log", Children())
-        models, trainings = models_to_train(run, own.methods, own.seeds)
-        named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), DECODER]
-        options = ["--run", str(run), "--data", str(run / "data" / "mirrors"), "--models", *named]
-        options += ["--backbone", TOY, "--seed", str(SEED), "--max-new-tokens", "16"]
-        args = suite.parser().parse_args(options)
-        models |= suite.read_models([DECODER], TOY, SEED)
-        jobs = suite.plan_jobs(args, models, run / "harness", run / "answers", untrained=[t.name for t in trainings])
+        if own.backbone == TOY:
+            say(f"2 data: {run / 'data'}")
+            build_data(run / "data", logs / "data.log", Children())
+        models, trainings = models_to_train(own)
+        decoder = bare_decoder(own.backbone)
+        named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), *decoder]
+        options = ["--run", str(run), "--data", str(own.data or run / "data" / "mirrors"), "--models", *named]
+        options += ["--backbone", own.backbone, "--seed", str(SEED)]
+        options += ["--max-new-tokens", "16"] if own.backbone == TOY else []
+        args = suite.parser().parse_args([*options, *theirs])
+        folder = suite.folder_of(args)
+        models |= suite.read_models(decoder, own.backbone, SEED)
+        untrained = [training.name for training in trainings]
+        jobs = suite.plan_jobs(args, models, folder / "harness", folder / "answers", untrained=untrained)
         say(f"3 training and benchmarks: {', '.join(models)}")
     baseline = suite.baseline_of(models, own.baseline)
     with only_writer(run):
-        ok = Runner(logs, places(None, args.device), console).run(jobs, trainings)
+        ok = Runner(logs, places(args.jobs, args.device), console).run(jobs, trainings)
         if trainings:
-            models, jobs = suite.plan(args, run / "harness", run / "answers")
-        write_json(run / "run.json", suite.describe_run(args, models, jobs))
+            models, jobs = suite.plan(args, folder / "harness", folder / "answers")
+        write_json(folder / "run.json", suite.describe_run(args, models, jobs))
         suite.write_scores(args, models, jobs, baseline)
+    if args.limit is not None:
+        say(f"--limit {args.limit}: a trial, without tables; its scores are in {folder / 'scores.json'}")
+        sys.exit(0 if ok else 1)
     say("4 tables")
     write_tables(run)
     say("5 report")

@@ -13,6 +13,8 @@ CPU cores after the installation (once, about 4 minutes, the only part that need
 evaluated while others are trained, one process per core (of two) or GPU. Library output goes to logs/. A failed step
 or Ctrl-C stops everything. After a kill, the same command continues; run again when finished, it changes nothing.
 
+  --backbone NAME             recipes under configuration/train to train (default: tinyworld); others need --data and
+                              take --training-data DIR, as --data of train/run.sh
   --methods M [M ...]         methods to train, from configuration/methods.yaml (default: baseline norm norm-gwc)
   --seeds N [N ...]           seeds to train each method with (default: 42)
   --run NAME                  write everything to results/NAME (default: tinyworld)
@@ -24,6 +26,16 @@ folder each, ROOT/org/name/, as `python -m eval.data fetch ROOT` downloads them)
   --models NAME=PATH [...]    checkpoints to evaluate
   --data ROOT                 folder of the datasets
   --run NAME                  default with --models: custom
+
+How to evaluate, for both:
+
+  --tasks T [T ...]           some benchmarks only; results that are there stay (default: the nine)
+  --limit N                   a trial on the first N rows of each, written to results/NAME/limit-N, without tables
+  --dtype NAME                float32, bfloat16 or float16 (default: bfloat16 on a GPU, float32 without)
+  --batch-size N              rows per forward pass (default: 64)
+  --jobs N                    processes side by side (default: one per GPU, two without)
+  --no-shared-prefix          compute every row alone, as the stock harnesses do
+  --trust-remote-code         run model code found in a checkpoint
 
   --help                      this text
 
@@ -41,7 +53,7 @@ fail() {
 # ---------------------------------------------------------------------------------------------------------------------
 # Options: every mistake is found before any work starts.
 
-METHODS=() SEEDS=() MODELS=() RUN="" DATA="" BASELINE=""
+METHODS=() SEEDS=() MODELS=() EVALUATION=() RUN="" DATA="" TRAINING_DATA="" BASELINE="" BACKBONE=""
 while (($#)); do
     option=$1
     shift
@@ -58,23 +70,42 @@ while (($#)); do
         --run) RUN=${values[0]:-} ;;
         --data) DATA=${values[0]:-} ;;
         --baseline) BASELINE=${values[0]:-} ;;
+        --backbone) BACKBONE=${values[0]:-} ;;
+        --training-data) TRAINING_DATA=${values[0]:-} ;;
+        --no-shared-prefix | --trust-remote-code)
+            ((${#values[@]} == 0)) || fail "$option takes no value"
+            EVALUATION+=("$option") && continue
+            ;;
+        --limit | --batch-size | --jobs)
+            [[ ${values[0]:-1} =~ ^[1-9][0-9]*$ ]] || fail "$option ${values[0]}: not a number from 1"
+            EVALUATION+=("$option" "${values[@]}")
+            ;;
+        --tasks | --dtype) EVALUATION+=("$option" "${values[@]}") ;;
         *) fail "unknown option $option; bash eval/run_all.sh --help lists them" ;;
     esac
     ((${#values[@]})) || fail "$option needs a value"
-    [[ $option == --methods || $option == --seeds || $option == --models ]] || ((${#values[@]} == 1)) ||
+    [[ $option =~ ^--(methods|seeds|models|tasks)$ ]] || ((${#values[@]} == 1)) ||
         fail "$option takes one value, not ${#values[@]}"
 done
 
 if ((${#MODELS[@]})); then
     [[ -n $DATA ]] || fail "--models needs --data ROOT, the folder of the datasets"
     ((${#METHODS[@]} + ${#SEEDS[@]} == 0)) || fail "--models evaluates existing checkpoints; --methods and --seeds train"
+    [[ -z $BACKBONE$TRAINING_DATA ]] || fail "--models evaluates existing checkpoints; --backbone and --training-data train"
     [[ -d $DATA ]] || fail "--data $DATA: no such folder"
     for model in "${MODELS[@]}"; do
         [[ $model == ?*=?* ]] || fail "--models $model: expected NAME=PATH"
         [[ -f ${model#*=}/config.json ]] || fail "--models ${model%%=*}: no checkpoint (config.json) in ${model#*=}"
     done
 else
-    [[ -z $DATA ]] || fail "--data needs --models NAME=PATH; tinyworld makes its own data"
+    BACKBONE=${BACKBONE:-tinyworld}
+    [[ -d configuration/train/$BACKBONE ]] || fail "--backbone $BACKBONE: configuration/train has" $(ls configuration/train)
+    if [[ $BACKBONE == tinyworld ]]; then
+        [[ -z $DATA$TRAINING_DATA ]] || fail "--data needs --models NAME=PATH or --backbone; tinyworld makes its own data"
+    else
+        [[ -d $DATA ]] || fail "--backbone $BACKBONE needs --data ROOT, the folder of the benchmarks"
+        [[ -z $TRAINING_DATA || -d $TRAINING_DATA ]] || fail "--training-data $TRAINING_DATA: no such folder"
+    fi
     ((${#METHODS[@]})) || METHODS=(baseline norm norm-gwc)
     ((${#SEEDS[@]})) || SEEDS=(42)
     BASELINE=${BASELINE:-${METHODS[0]}}
@@ -87,7 +118,7 @@ else
     done
     [[ " ${METHODS[*]} " == *" $BASELINE "* ]] || fail "--baseline $BASELINE: not among the methods (${METHODS[*]})"
 fi
-[[ -n $RUN ]] || { ((${#MODELS[@]})) && RUN=custom || RUN=tinyworld; }
+[[ -n $RUN ]] || { ((${#MODELS[@]})) && RUN=custom || RUN=$BACKBONE; }
 [[ $RUN =~ ^[A-Za-z0-9._-]+$ && $RUN != .* ]] || fail "--run $RUN: a name of letters, digits and . _ - for a folder under results/"
 OUT=results/$RUN
 mkdir -p "$OUT/logs"
@@ -124,7 +155,10 @@ PATH=$PWD/.venv/bin:$PATH
 
 # Data, training and evaluation on all cores or GPUs, tables, report.
 if ((${#MODELS[@]})); then
-    attend python -m eval.run_all --run "$OUT" --models "${MODELS[@]}" --data "$DATA" ${BASELINE:+--baseline "$BASELINE"}
+    attend python -m eval.run_all --run "$OUT" --models "${MODELS[@]}" --data "$DATA" \
+        ${BASELINE:+--baseline "$BASELINE"} "${EVALUATION[@]}"
 else
-    attend python -m eval.run_all --run "$OUT" --methods "${METHODS[@]}" --seeds "${SEEDS[@]}" --baseline "$BASELINE"
+    attend python -m eval.run_all --run "$OUT" --methods "${METHODS[@]}" --seeds "${SEEDS[@]}" --baseline "$BASELINE" \
+        --backbone "$BACKBONE" ${DATA:+--data "$DATA"} ${TRAINING_DATA:+--training-data "$TRAINING_DATA"} \
+        "${EVALUATION[@]}"
 fi

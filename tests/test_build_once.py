@@ -33,7 +33,7 @@ from train.data.feature_cache import FeatureCache
 from train.data.tokenization import Tokenization
 
 
-rounds = pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.slow)])
+rounds = pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.campaign])])
 
 
 @pytest.fixture

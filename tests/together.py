@@ -1,10 +1,12 @@
 """Eight processes that start the same work at the same moment; processes that are killed with all they started."""
 
 import multiprocessing
+import queue
 import subprocess
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import psutil
@@ -35,12 +37,25 @@ def together(work: Callable[[int], Any], rounds: int) -> list[list[Any]]:
     processes = [context.Process(target=run) for _ in range(PROCESSES)]
     for process in processes:
         process.start()
-    by_process = [results.get(timeout=600) for _ in processes]
-    for process in processes:
-        process.join()
+    try:
+        by_process = [_next(results, processes) for _ in processes]
+        for process in processes:
+            process.join()
+    finally:
+        for process in processes:
+            process.kill()  # those that hang would slow down every later test
     errors = [error for done in by_process for error, _ in done if error]
     assert not errors, f"{len(errors)} failed, the first: {errors[0]}"
     return [[result for _, result in of_round] for of_round in zip(*by_process, strict=True)]
+
+
+def _next(results: multiprocessing.Queue, processes: Sequence[BaseProcess]) -> Any:
+    while True:
+        try:
+            return results.get(timeout=5)
+        except queue.Empty:
+            died = [process.exitcode for process in processes if process.exitcode]
+            assert not died, f"processes ended with {died}"
 
 
 def kill_all(process: subprocess.Popen) -> None:

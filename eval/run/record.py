@@ -3,24 +3,13 @@
 import os
 import platform
 import subprocess
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from modeling_aligned_llava.harness.provenance import versions
+
 
 PACKAGES = ("modeling-aligned-llava", "torch", "transformers", "lmms-eval", "lm-eval", "datasets", "trl", "accelerate")
-HARNESS_PACKAGES = ("torch", "transformers", "lmms-eval", "lm-eval", "datasets")
-
-
-def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str]:
-    """Installed versions; missing packages are left out."""
-    installed = {}
-    for package in packages:
-        try:
-            installed[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return installed
 
 
 def _processor() -> str:
@@ -53,7 +42,7 @@ def record(settings: dict[str, Any], models: dict[str, Any], data: dict[str, Any
         "settings": settings,
         "models": models,
         "data": data,
-        "versions": {"python": platform.python_version()} | versions(),
+        "versions": {"python": platform.python_version()} | versions(PACKAGES),
         "code": _commit(),
         "hardware": {"cpu": _processor(), "cores": os.cpu_count(), "gpus": _gpus(), "system": platform.system()},
     }

@@ -8,21 +8,22 @@ import sys
 from rich.console import Console
 
 from eval.run.files import write_json
-from eval.suite.plan import baseline_of, describe_run, parser, plan, write_scores
+from eval.suite.plan import baseline_of, describe_run, folder_of, parser, plan, write_scores
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import run_main
 
 
 def main() -> None:
     args = parser().parse_args()
-    models, jobs = plan(args, args.run / "harness", args.run / "answers")
+    folder = folder_of(args)
+    models, jobs = plan(args, folder / "harness", folder / "answers")
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
     with only_writer(args.run):
-        write_json(args.run / "run.json", describe_run(args, models, jobs))
-        ok = Runner(args.run / "logs", places(args.jobs, args.device), console).run(jobs)
+        write_json(folder / "run.json", describe_run(args, models, jobs))
+        ok = Runner(folder / "logs", places(args.jobs, args.device), console).run(jobs)
         write_scores(args, models, jobs, baseline)
-    console.print(f"scores: {args.run / 'scores.json'}")
+    console.print(f"scores: {folder / 'scores.json'}")
     if args.limit is not None:
         console.print(f"--limit {args.limit}: a trial, no result; tables refuse these scores")
     sys.exit(0 if ok else 1)

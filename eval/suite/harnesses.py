@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
 from eval.data.benchmarks import Benchmark, task_folders
-from eval.run.device import resolve_device
 from eval.suite.job import Job
 
 
@@ -35,7 +34,6 @@ class LmmsEval:
         import lmms_eval.tasks
 
         self.job = job
-        self.device = resolve_device(job.device)
         stock = Path(lmms_eval.tasks.__file__).parent
         self.tasks = lmms_eval.tasks.TaskManager(
             "ERROR",
@@ -52,7 +50,7 @@ class LmmsEval:
         return AlignedLlava(
             pretrained=job.checkpoint,
             dtype=job.dtype,
-            device=self.device,
+            device=self.job.device,
             batch_size=job.batch_size,
             max_new_tokens=job.max_new_tokens,
             answer_log=None if task is None else job.answer_log(task),
@@ -77,7 +75,7 @@ class LmmsEval:
             tasks=[benchmark.task],
             limit=self.job.limit,
             batch_size=self.job.batch_size,
-            device=self.device,
+            device=self.job.device,
             task_manager=self.tasks,
             bootstrap_iters=0,
             cli_args=SimpleNamespace(output_path=str(folder), process_with_media=False, reasoning_tags=None),
@@ -101,7 +99,6 @@ class LmEval:
         from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 
         self.job = job
-        self.device = resolve_device(job.device)
         stock = Path(lm_eval.tasks.__file__).parent
         self.tasks = lm_eval.tasks.TaskManager(
             include_path=[stock / folder for folder in task_folders("lm-eval")], include_defaults=False
@@ -109,7 +106,7 @@ class LmEval:
         self.model = AlignedLlavaLM(
             job.checkpoint,
             dtype=job.dtype,
-            device=self.device,
+            device=self.job.device,
             batch_size=job.batch_size,
             fingerprint=job.weights,
             trust_remote_code=job.trust_remote_code,
@@ -132,7 +129,7 @@ class LmEval:
             limit=self.job.limit,
             num_fewshot=benchmark.shots,
             batch_size=self.job.batch_size,
-            device=self.device,
+            device=self.job.device,
             task_manager=self.tasks,
             bootstrap_iters=0,
         )

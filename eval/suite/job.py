@@ -25,7 +25,8 @@ class Task:
 @dataclass(frozen=True)
 class Job:
     """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before
-    it is trained; `multimodal` is false for a bare decoder."""
+    it is trained; `multimodal` is false for a bare decoder; `producer` is what
+    `modeling_aligned_llava.harness.provenance.producer` says of this machine."""
 
     name: str
     multimodal: bool
@@ -45,7 +46,7 @@ class Job:
     trust_remote_code: bool
     shared_prefix: bool = True
     limit: int | None = None
-    versions: dict[str, str] = field(default_factory=dict)
+    producer: dict[str, str] = field(default_factory=dict)
 
     def folder(self, key: str) -> Path:
         """Folder of the harness's files and the result of one task."""
@@ -60,8 +61,17 @@ class Job:
 
     def inputs(self, task: Task) -> dict[str, Any]:
         """Everything that a result depends on. A finished task is skipped while this stays the same."""
-        settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "versions")
+        settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "producer")
         return {"data": task.data, "rows": task.rows} | {name: getattr(self, name) for name in settings}
+
+    def changes(self, task: Task, earlier: dict[str, Any]) -> list[str]:
+        """How the inputs of an earlier result differ from today's, in words."""
+        before, now = (inputs | inputs.get("producer", {}) for inputs in (earlier, self.inputs(task)))
+        return [
+            f"other {name}" if name in ("weights", "data", "code") else f"{name} {before.get(name)} -> {now.get(name)}"
+            for name in sorted(before.keys() | now.keys())
+            if name != "producer" and before.get(name) != now.get(name)
+        ]
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -12,11 +12,13 @@ from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
+from eval.run.device import resolve_device, resolve_dtype
 from eval.run.files import read_json, write_json
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.harness.provenance import producer
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -39,12 +41,17 @@ def parser() -> argparse.ArgumentParser:
         help=f"default: the nine of Table 4; besides them {', '.join(b.key for b in EXTRA_BENCHMARKS)}",
     )
     p.add_argument(
-        "--limit", type=int, metavar="N", help="a trial: the first N rows of each task; tables refuse such scores"
+        "--limit", type=int, metavar="N", help="a trial on the first N rows of each task, written to RUN/limit-N"
     )
     p.add_argument("--jobs", type=int, help="worker processes side by side (default: one a GPU, or 2 without)")
     p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
     p.add_argument("--max-new-tokens", type=int, help="upper limit on the length of answers (default: the tasks' own)")
-    p.add_argument("--dtype", default="auto", help="auto (the checkpoint's), float32, bfloat16")
+    p.add_argument(
+        "--dtype",
+        default="auto",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        help="precision of all models (default auto: bfloat16 on a GPU, float32 without)",
+    )
     p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
     p.add_argument(
         "--no-shared-prefix", action="store_true", help="compute every row alone, as the stock harnesses do"
@@ -122,7 +129,7 @@ def plan_jobs(
     # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     weights = {name: hash_checkpoint(folder) for name, (_, folder, _) in models.items() if name not in untrained}
-    jobs = [
+    return [
         Job(
             name=name,
             multimodal=multimodal,
@@ -136,19 +143,23 @@ def plan_jobs(
             cache=str(args.run.resolve() / "cache" / content),
             batch_size=args.batch_size,
             max_new_tokens=args.max_new_tokens,
-            dtype=args.dtype,
-            device=args.device,
+            dtype=resolve_dtype(args.dtype, args.device),
+            device=resolve_device(args.device),
             blank_images=blank_images,
             trust_remote_code=args.trust_remote_code,
             shared_prefix=not args.no_shared_prefix,
             limit=args.limit,
-            versions=run_record.versions(run_record.HARNESS_PACKAGES),
+            producer=producer(resolve_device(args.device)),
         )
         for harness in HARNESSES
         for name, (_, folder, multimodal) in models.items()
         if multimodal or harness == "lm-eval"
     ]
-    return [job for job in jobs if job.tasks]
+
+
+def folder_of(args: argparse.Namespace) -> Path:
+    """Where results are written: the run's folder; a trial has its own in it, and overwrites nothing of the run."""
+    return args.run if args.limit is None else args.run / f"limit-{args.limit}"
 
 
 def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
@@ -173,6 +184,7 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
+    """The content of run.json. Tasks are those asked for and those with a result from before."""
     names = (
         "batch_size",
         "max_new_tokens",
@@ -180,10 +192,10 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         "device",
         "trust_remote_code",
         "no_shared_prefix",
-        "tasks",
         "limit",
     )
-    settings = {name: getattr(args, name) for name in names}
+    resolved = {"device": resolve_device(args.device), "dtype": resolve_dtype(args.dtype, args.device)}
+    settings = {name: getattr(args, name) for name in names} | resolved
     weights = {job.name: job.weights for job in jobs}
     described = {
         name: {
@@ -195,7 +207,13 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         }
         for name, (model, path, _) in models.items()
     }
-    tasks = {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
+    tasks = {
+        key: {"rows": result["inputs"]["rows"], "sha256": result["inputs"]["data"]}
+        for results in collect(models, jobs).values()
+        for key, result in results.items()
+        if "inputs" in result
+    } | {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
+    settings["tasks"] = [key for key in BY_KEY if key in tasks]
     return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})
 
 
@@ -214,4 +232,6 @@ def baseline_of(models: Models, wanted: str | None) -> str:
 def write_scores(args: argparse.Namespace, models: Models, jobs: list[Job], baseline: str) -> None:
     """`scores.json`, from the results that are there."""
     evaluated = [model for model, _, _ in models.values()]
-    write_json(args.run / "scores.json", scores.score_rows(evaluated, collect(models, jobs), baseline, args.limit))
+    write_json(
+        folder_of(args) / "scores.json", scores.score_rows(evaluated, collect(models, jobs), baseline, args.limit)
+    )

@@ -66,11 +66,13 @@ def only_writer(run: Path) -> AbstractContextManager[None]:
 
 
 def places(jobs: int | None, device: str) -> list[Place]:
-    """Where workers run in parallel: GPUs by index, assigned in turn, or None for the CPU."""
+    """Where workers run in parallel: GPUs as `CUDA_VISIBLE_DEVICES` names them, in turn, or None for the CPU."""
     if device == "cpu" or not torch.cuda.is_available():
         return [None] * (jobs or 2)
     gpus = torch.cuda.device_count()
-    return [str(index % gpus) for index in range(jobs or gpus)]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # indices, UUIDs or MIG names; torch counts these alone
+    names = visible.split(",") if visible else [str(index) for index in range(gpus)]
+    return [names[index % gpus].strip() for index in range(jobs or gpus)]
 
 
 def spread(jobs: list[Job], places: Sequence[Place]) -> list[Job]:
@@ -145,6 +147,7 @@ class Runner:
                 self.status.found(job, task)
             else:
                 tasks.append(task)
+        self.explain(job, tasks)
         deaths = 0
 
         def close(task: Task, reason: str | None) -> None:
@@ -177,6 +180,16 @@ class Runner:
                 result = {"inputs": job.inputs(task), "status": "failed", "reason": reason}
                 write_json(job.result(task.key), result, indent=None)
                 close(task, reason)
+
+    def explain(self, job: Job, tasks: list[Task]) -> None:
+        """Say which tasks are done again although they have a result, and what has changed."""
+        again: dict[str, list[str]] = {}
+        for task in tasks:
+            result = read_json(job.result(task.key))
+            if result is not None and (changes := job.changes(task, result["inputs"])):
+                again.setdefault(", ".join(changes), []).append(task.key)
+        for changed, keys in again.items():
+            self.console.print(f"{job.name}: {', '.join(keys)} again ({changed})", highlight=False, soft_wrap=True)
 
     def log(self, job: Job) -> Path:
         return self.logs / f"{job.name}.{job.harness}.log"

@@ -1,8 +1,8 @@
 """Append-only log of generated answers that survives a kill at any byte; a restarted evaluation continues from it.
 
-An answer is reused only if everything that it depends on is the same: weights, task, document, prompt, image and
-generation settings. Batches are written whole, so a resumed run forms the same batches, and with them the same answers
-(in low precision, left padding makes an answer depend on its neighbours).
+An answer is reused only if everything that it depends on is the same: weights, task, document, prompt, image,
+generation settings, package versions, answering code and device. Batches are written whole, so a resumed run forms the
+same batches, and with them the same answers (in low precision, left padding makes an answer depend on its neighbours).
 """
 
 import json

@@ -25,6 +25,7 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
+from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
@@ -92,6 +93,7 @@ class AlignedLlavaLM(HFLM):
                 "batch_size": self.batch_size,
                 "shared_prefix": self._tree is not None,
                 "max_length": self.max_length,
+                "producer": producer_digest(str(self.device)),
             },
             sort_keys=True,
         )

@@ -21,6 +21,7 @@ from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.deviations import stock
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.harness.documents import Documents, opened_ahead
+from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.stop_strings import cut
@@ -113,6 +114,7 @@ class AlignedLlava(lmms):
         self._shared_prefix = shared_prefix and self._generator.tree is not None
         self._budget = self._generator.tree.budget if self._shared_prefix else budget(self._generator.model)
         self._blank_images = blank_images
+        self._producer = producer_digest(str(self.device))
         self._progress = progress
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
@@ -181,6 +183,7 @@ class AlignedLlava(lmms):
             "batch_size": self.batch_size,
             "shared_prefix": self._shared_prefix,
             "blank_images": self._blank_images,
+            "producer": self._producer,
         }
         return json.dumps(settings, sort_keys=True)
 

@@ -54,6 +54,11 @@ def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
         (["--models", "a=/nowhere", "--data", "/nowhere"], "--data /nowhere: no such folder"),
         (["--models", "a=/nowhere"], "--models needs --data"),
         (["--data", "/"], "--data needs --models"),
+        (["--backbone", "nowhere"], "--backbone nowhere: configuration/train has"),
+        (["--backbone", "llama-3.2-3b"], "--backbone llama-3.2-3b needs --data"),
+        (["--models", "a=/nowhere", "--data", "/", "--backbone", "tinyworld"], "--backbone and --training-data train"),
+        (["--limit", "0"], "--limit 0: not a number"),
+        (["--no-shared-prefix", "yes"], "--no-shared-prefix takes no value"),
     ],
 )
 def test_run_all_names_the_culprit(options, culprit):

@@ -41,6 +41,8 @@ def test_every_gpu_has_a_worker(monkeypatch):
     assert runner.places(None, "auto") == ["0", "1", "2"]
     assert runner.places(4, "cuda") == ["0", "1", "2", "0"]
     assert runner.places(None, "cpu") == [None, None]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-8f2e, MIG-1a")
+    assert runner.places(4, "auto") == ["4", "GPU-8f2e", "MIG-1a", "4"]
     monkeypatch.setattr(runner.torch.cuda, "is_available", lambda: False)
     assert runner.places(1, "auto") == [None]
 

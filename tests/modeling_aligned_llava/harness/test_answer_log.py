@@ -1,6 +1,9 @@
+import os
+
 import pytest
 
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
+from modeling_aligned_llava.loading import fingerprint
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -62,3 +65,16 @@ def test_checkpoint_hash_sees_weights_and_template_but_not_training_logs(tmp_pat
     after = hash_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"2")
     assert len({before, after, hash_checkpoint(tmp_path)}) == 3
+
+
+def test_a_kept_checkpoint_hash_ends_with_any_change(tmp_path, monkeypatch):
+    monkeypatch.setattr(fingerprint, "HF_HOME", tmp_path / "home")
+    monkeypatch.setattr(fingerprint, "SETTLED", -1)
+    weights = tmp_path / "checkpoint/model.safetensors"
+    weights.parent.mkdir()
+    found = []
+    for content, time in ((b"1", 10), (b"2", 11), (b"22", 11)):
+        weights.write_bytes(content)
+        os.utime(weights, (time, time))
+        found.append([hash_checkpoint(weights.parent) for _ in range(2)])
+    assert all(first == second for first, second in found) and len({first for first, _ in found}) == 3

@@ -1,0 +1,57 @@
+"""An answer is asked for again after an upgrade, on another kind of device, or when the answering code changes."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from modeling_aligned_llava.harness import provenance
+from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
+from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
+from modeling_aligned_llava.harness.provenance import producer, producer_digest
+
+
+def test_code_counts_and_words_do_not():
+    source = '"""Purpose."""\n\ndef answer(x):\n    """Say it."""\n    return x + 1  # one more\n'
+    same = "def answer(x): return (x + 1)\n"
+    assert provenance._instructions(source) == provenance._instructions(same)
+    assert provenance._instructions(source) != provenance._instructions(same.replace("1", "2"))
+
+
+@pytest.fixture
+def upgraded(monkeypatch):
+    before = producer("cpu")
+    monkeypatch.setattr(provenance.metadata, "version", lambda package: "99.0")
+    assert set(before) == set(producer("cpu")) and before["transformers"] != "99.0"
+
+
+def test_devices_count_by_kind():
+    assert producer("cuda:0") == producer("cuda:7")
+    assert producer_digest("cuda") != producer_digest("cpu")
+
+
+def ask(folder, log):
+    """One question to a fresh adapter -> the number of lines in its log."""
+    model = AlignedLlava(str(folder), dtype="float32", answer_log=str(log), progress=lambda rows: None)
+    model.task_dict = {"task": {"test": [None]}}
+    options = {"until": [], "max_new_tokens": 2}
+    model.generate_until([SimpleNamespace(args=("Why?", options, lambda document: [], 0, "task", "test"))])
+    return len(log.read_text().splitlines())
+
+
+def test_after_an_upgrade_a_question_is_asked_again(tiny_llava, tmp_path, request):
+    log = tmp_path / "answers.jsonl"
+    assert ask(tiny_llava, log) == 1 and ask(tiny_llava, log) == 1
+    request.getfixturevalue("upgraded")
+    assert ask(tiny_llava, log) == 2 and ask(tiny_llava, log) == 2
+
+
+def test_after_an_upgrade_a_likelihood_is_computed_again(tiny_llava, tmp_path, request):
+    def score():
+        log = tmp_path / "scores.jsonl"
+        model = AlignedLlavaLM(str(tiny_llava), dtype="float32", answer_log=str(log), progress=lambda rows: None)
+        model._loglikelihood_tokens([(("a", "b"), [1, 2], [3])])
+        return len(log.read_text().splitlines())
+
+    assert score() == 1 and score() == 1
+    request.getfixturevalue("upgraded")
+    assert score() == 2
