@@ -19,6 +19,7 @@ from eval.scoring import scores
 from eval.suite.job import Job, Task
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.provenance import producer
+from modeling_aligned_llava.loading.checkpoint import sees_images
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -68,7 +69,8 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
     """The models of the command line, by name.
 
     Raises:
-        UserError: an argument is not NAME=PATH, a name is given twice, or a folder is not a checkpoint.
+        UserError: an argument is not NAME=PATH, a name is given twice, or a folder is not a checkpoint that can be
+            served.
     """
     models = {}
     for name, path in named_models(arguments).items():
@@ -83,7 +85,7 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
         models[name] = (
             scores.EvaluatedModel(name, backbone or Path(source).name, method, own_seed),
             folder,
-            "vision_config" in config,
+            sees_images(folder),
         )
     return models
 

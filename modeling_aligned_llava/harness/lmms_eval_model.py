@@ -44,9 +44,9 @@ def manifest() -> Any:
 def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
     """Load the model once per process: lmms-eval creates a new adapter for every call."""
     from modeling_aligned_llava.inference.generator import load_generator  # torch and transformers only when needed
-    from modeling_aligned_llava.loading.checkpoint import model_type
+    from modeling_aligned_llava.loading.checkpoint import read_config
 
-    own = stock(model_type(folder))
+    own = stock(read_config(folder).get("model_type", ""))
     return load_generator(folder, dtype, device, trust_remote_code, own.system_prompt, **own.processor)
 
 

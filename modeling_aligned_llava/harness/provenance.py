@@ -19,6 +19,7 @@ ANSWERING_CODE = (
     "norm_alignment.py",
     "harness/*.py",
     "inference/*.py",
+    "inspection/model_parts.py",
     "loading/checkpoint.py",
     "loading/tokenizer.py",
 )

@@ -12,6 +12,10 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+)
 from transformers.utils import logging
 
 from modeling_aligned_llava.errors import UserError
@@ -19,6 +23,9 @@ from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
+IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+VISION_LANGUAGE = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | {"aligned_llava"}
+CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 # The tensors of our norm, in AlignedLlava and in other families: leaving one unread changes the model.
 NORM_TENSORS = r".*\b(multi_modal_projector\.norm|alignment_norm)\..*"
 
@@ -38,12 +45,37 @@ def local_folder(source: str) -> str:
     return source if Path(source).is_dir() else snapshot_download(source)
 
 
-def model_type(folder: str | Path) -> str:
-    """Return the model type that the configuration of a folder names; "" if it names none."""
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """Return the content of a folder's config.json.
+
+    Raises:
+        UserError: it cannot be read.
+    """
     try:
-        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")).get("model_type", "")
+        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+
+
+def sees_images(folder: str | Path) -> bool:
+    """Whether a folder holds a vision-language model: it has a processor of images, or its class reads them.
+
+    Raises:
+        UserError: no Auto class loads a model of its type, and it brings no code of its own.
+    """
+    config = read_config(folder)
+    kind, auto_classes = config.get("model_type", ""), config.get("auto_map", {})
+    processor = any((Path(folder) / name).exists() for name in IMAGE_PROCESSORS)
+    visual = (
+        processor
+        or "vision_config" in config
+        or kind in VISION_LANGUAGE
+        or "AutoModelForImageTextToText" in auto_classes
+    )
+    if not auto_classes and kind not in (VISION_LANGUAGE if visual else CAUSAL):
+        wanted = "AutoModelForImageTextToText" if visual else "AutoModelForCausalLM"
+        raise UserError(f"{folder}: {kind or 'a model without a type'} cannot be served: {wanted} does not load it")
+    return visual
 
 
 def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any) -> Any:

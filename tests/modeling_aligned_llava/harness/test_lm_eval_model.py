@@ -71,9 +71,9 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
     scored = []
     score = AlignedLlavaLM._score
 
-    def counted(self, rows, batch, tails):
+    def counted(self, rows, tails, batch):
         scored.extend(batch)
-        return score(self, rows, batch, tails)
+        return score(self, rows, tails, batch)
 
     monkeypatch.setattr(AlignedLlavaLM, "_score", counted)
     again = model(tiny_checkpoint("norm"), batch_size=4, answer_log=str(log))
@@ -84,6 +84,20 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
     other = model(tiny_checkpoint("baseline"), batch_size=4, answer_log=str(log))
     other._loglikelihood_tokens(requests())
     assert scored
+
+
+def test_a_batch_that_does_not_fit_is_halved(tiny_checkpoint, expected, monkeypatch):
+    ours = model(tiny_checkpoint("norm-gwc"), batch_size=16)
+    score = AlignedLlavaLM._score
+
+    def short_of_memory(self, rows, tails, batch):
+        if sum(len(segment.rows) for segment in batch) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return score(self, rows, tails, batch)
+
+    monkeypatch.setattr(AlignedLlavaLM, "_score", short_of_memory)
+    found = ours._loglikelihood_tokens(requests())
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
 
 
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):

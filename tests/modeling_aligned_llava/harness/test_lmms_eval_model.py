@@ -14,9 +14,10 @@ from transformers import LlavaForConditionalGeneration
 
 from modeling_aligned_llava import align
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
+from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava, Question
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.inference.memory import Budget
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree
 from tests.benchmark_stand_in import mixed_rows, write_llava
 
 
@@ -181,6 +182,78 @@ def test_limits_and_stop_strings(tiny_llava, answers):
     stop = answers[0][2]
     stopped = adapter(tiny_llava, batch_size=4).generate_until(requests(options=OPTIONS | {"until": stop}))
     assert stopped[0] == answers[0].split(stop)[0]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_stop_string_ends_decoding_at_once(tiny_llava, answers, monkeypatch, shared):
+    stop = answers[0][1]
+    stopped = requests(options=OPTIONS | {"until": stop})
+    model = adapter(tiny_llava, batch_size=18, shared_prefix=shared)
+    steps = []
+    decoder = type(model._generator.model.get_decoder())
+    forward = decoder.forward
+
+    def counted(self, *arguments, **inputs):
+        found = forward(self, *arguments, **inputs)
+        steps.append(found.last_hidden_state.shape[:2].numel())
+        return found
+
+    monkeypatch.setattr(decoder, "forward", counted)
+    for rows, longest in (([0], 2), (range(len(ROWS)), None)):
+        steps.clear()
+        asked = [stopped[row] for row in rows]
+        found = model.generate_until(asked)
+        assert found == [answers[row].split(stop)[0] for row in rows]
+        if longest:
+            assert len(steps) == longest  # the prompt gives the first token, one more step the stop string
+        elif shared:  # rows that have ended leave the batch
+            assert sum(size < len(ROWS) for size in steps) and steps[-1] < len(ROWS)
+
+
+def test_an_answer_that_begins_with_an_empty_line_is_not_empty(tiny_llava, monkeypatch):
+    monkeypatch.setattr(Generator, "answer", lambda self, prompts, *rest: ["\n\nA\n\nbecause"] * len(prompts))
+    assert adapter(tiny_llava, shared_prefix=False).generate_until(requests()[:1]) == ["\n\nA"]
+
+
+def test_a_batch_that_does_not_fit_is_halved(tiny_llava, answers, monkeypatch, tmp_path):
+    sizes = []
+    read = PrefixTree.read
+
+    def short_of_memory(self, rows, batch, *arguments, **options):
+        sizes.append(sum(len(segment.rows) for segment in batch))
+        if sizes[-1] > 5:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return read(self, rows, batch, *arguments, **options)
+
+    monkeypatch.setattr(PrefixTree, "read", short_of_memory)
+    log = str(tmp_path / "log.jsonl")
+    model = adapter(tiny_llava, batch_size=16, answer_log=log)
+    assert model.generate_until(requests()) == answers
+    assert max(sizes) > 5 and sum(size for size in sizes if size <= 5) == len(ROWS)
+    sizes.clear()
+    assert adapter(tiny_llava, batch_size=16, answer_log=log).generate_until(requests()) == answers
+    assert not sizes
+
+
+def test_a_task_without_a_limit_gets_that_of_lmms_eval_for_the_family(tiny_llava, monkeypatch):
+    model = adapter(tiny_llava)
+    for family, limit in (("llava", 1024), ("qwen3_vl", 128), ("glm4v", 8192), ("unheard_of", 4096)):
+        monkeypatch.setattr(model._generator.model.config, "model_type", family)
+        assert json.loads(model._settings({}))["max_new_tokens"] == limit
+        assert json.loads(model._settings({"max_new_tokens": 16}))["max_new_tokens"] == 16
+
+
+def test_batches_are_as_large_as_memory_allows(tiny_llava, monkeypatch):
+    """Questions of a long limit do not reserve it: 64 rows of MMBench share one batch."""
+    model = adapter(tiny_llava, batch_size=64)
+    rows = [[index, *range(1000)] for index in range(64)]
+    questions = [Question(SimpleNamespace(image=str(index)), "", [], list) for index in range(64)]
+    monkeypatch.setattr(model, "_budget", Budget(2**17, 1024))
+    assert len(model._batches(questions, rows, 1024)) == 1
+    monkeypatch.setattr(model, "_budget", Budget(2**14, 1024))
+    assert len(model._batches(questions, rows, 1024)) > 4
+    monkeypatch.setattr(model, "_shared_prefix", False)
+    assert len(model._batches(questions, rows, 1024)) > 4
 
 
 def test_errors_are_raised_not_answered(tiny_llava):

@@ -1,0 +1,81 @@
+"""Images are hashed as they are stored and decoded once, ahead of the batch that needs them."""
+
+import io
+import threading
+
+import pytest
+from datasets import Dataset, Features, Image, List, Value
+from PIL import Image as PILImage
+
+from modeling_aligned_llava.harness.documents import Documents, opened_ahead
+from tests.benchmark_stand_in import image_of
+
+
+def encoded(image, **options):
+    file = io.BytesIO()
+    image.save(file, "JPEG", **options)
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def turned():
+    exif = PILImage.Exif()
+    exif[0x0112] = 6
+    return encoded(PILImage.new("RGB", (40, 20)), exif=exif)
+
+
+@pytest.fixture
+def rows(tmp_path):
+    image_of(3).save(tmp_path / "file.png")
+    stored = [encoded(image_of(1)), encoded(image_of(1)), encoded(image_of(2)), None, turned()]
+    stored.append({"bytes": None, "path": str(tmp_path / "file.png")})
+    content = {"image": stored, "question": [f"{index}?" for index in range(len(stored))]}
+    return Dataset.from_dict(content, features=Features({"image": Image(), "question": Value("string")}))
+
+
+def visual(document):
+    return [document["image"].convert("RGB")] if document["image"] else []
+
+
+def test_a_look_tells_images_apart_without_decoding_them(rows, monkeypatch):
+    opened = [Documents(rows, "task").open(visual, index) for index in range(len(rows))]
+    monkeypatch.setattr(Image, "decode_example", None)  # a call would be an error
+    documents = Documents(rows, "task")
+    looks = [documents.look(visual, index) for index in range(len(rows))]
+    digests = [digest for digest, _ in looks]
+    assert digests[0] == digests[1] and len(set(digests)) == len(rows) - 1
+    assert [digest == "" for digest in digests] == [index == 3 for index in range(len(rows))]
+    assert [sizes for _, sizes in looks] == [[image.size for image in images] for images in opened]
+    assert looks[4][1] == [(20, 40)]
+
+
+def test_documents_that_are_no_files_are_looked_at_decoded():
+    lists = Dataset.from_dict({"images": [[encoded(image_of(1)), encoded(image_of(2))]]}).cast(
+        Features({"images": List(Image())})
+    )
+    for rows, show in ((lists, lambda document: document["images"]), ([[image_of(1), image_of(2)]], list)):
+        digest, sizes = Documents(rows, "task").look(show, 0)
+        assert digest and sizes == [image_of(1).size, image_of(2).size]
+
+
+def test_a_document_with_something_else_is_named(rows):
+    with pytest.raises(ValueError, match="pope document 2: aligned_llava reads images only"):
+        Documents(rows, "pope").look(lambda document: ["video.mp4"], 2)
+
+
+def test_images_are_opened_while_the_batch_before_is_answered():
+    opened = [threading.Event() for _ in range(3)]
+
+    def opening(batch):
+        return [lambda: opened[batch].set() or batch]
+
+    for batch, images in opened_ahead(range(3), opening):
+        assert images == [batch]
+        assert batch == 2 or opened[batch + 1].wait(timeout=30)
+
+
+def test_an_image_that_cannot_be_opened_is_an_error():
+    def broken():
+        raise OSError("truncated image")
+
+    with pytest.raises(OSError, match="truncated image"):
+        list(opened_ahead([0], lambda batch: [broken]))
