@@ -7,7 +7,7 @@ to count its tokens) and when its batch is answered. The first needs only the he
 import hashlib
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ ROTATED = (5, 6, 7, 8)  # orientations in EXIF that swap width and height
 ORIENTATION = 0x0112
 
 Batch = TypeVar("Batch")
+Images = list[Image.Image]
 Visual = Callable[[Any], Sequence[Image.Image] | None]  # a task's function from a document to its images
 
 
@@ -47,20 +48,19 @@ class Documents:
     def look(self, visual: Visual, index: int) -> tuple[str, list[tuple[int, int]]]:
         """Return a digest of the images of a document ("" without one) and the (width, height) of each.
 
-        `visual` gets blank images of the right sizes, which take no decoding; whatever it does to them it will do to
-        the true ones.
+        `visual` gets stand-ins of the right sizes, which take no decoding. If it does more to them than to convert
+        their colours (a crop, say), the images are decoded, because they are others than those stored.
         """
-        if self._stored is None:
-            images = self.open(visual, index)
-            return _digest(repr(each.size).encode() + each.tobytes() for each in images), [i.size for i in images]
-        document = self._stored[index]
-        stored: list[bytes] = []
-        for name in self._columns:
-            if document[name] is not None:
-                stored.append(_content(document[name]))
-                document[name] = Image.new("L", _size(stored[-1]))
-        images = self._images(visual, document, index)
-        return _digest(stored if images else ()), [image.size for image in images]
+        if self._stored is not None:
+            document = self._stored[index]
+            for name in self._columns:
+                document[name] = document[name] and StandIn.of(_content(document[name]))
+            images = self._images(visual, document, index)
+            stand_ins = [image for image in images if isinstance(image, StandIn) and image.size == image.true_size]
+            if len(stand_ins) == len(images):
+                return _digest(image.content for image in stand_ins), [image.size for image in stand_ins]
+        images = self.open(visual, index)
+        return _digest(repr(each.size).encode() + each.tobytes() for each in images), [each.size for each in images]
 
     def open(self, visual: Visual, index: int) -> list[Image.Image]:
         """Return the images of a document.
@@ -77,34 +77,54 @@ class Documents:
         return images
 
 
+class StandIn(Image.Image):
+    """An image of the right size without its content; a copy in other colours is the same."""
+
+    content: bytes
+    true_size: tuple[int, int]
+
+    @classmethod
+    def of(cls, content: bytes) -> "StandIn":
+        """Stand in for an encoded image, turned as `datasets` turns it."""
+        with Image.open(io.BytesIO(content)) as header:
+            turned = header.getexif().get(ORIENTATION) in ROTATED
+            size = (header.height, header.width) if turned else header.size
+        image: Any = Image.new("L", size)
+        image.__class__ = cls  # what changes its content makes a plain image of it
+        image.content, image.true_size = content, size
+        return image
+
+    def convert(self, *arguments: Any, **options: Any) -> Image.Image:
+        return self
+
+    def copy(self) -> Image.Image:
+        return self
+
+
 def opened_ahead(
-    batches: Iterable[Batch], open_images: Callable[[Batch], list[Callable[[], Any]]]
-) -> Iterator[tuple[Batch, list[Any]]]:
+    batches: Iterable[Batch], open_images: Callable[[Batch], dict[str, Callable[[], Images]]]
+) -> Iterator[tuple[Batch, dict[str, Images]]]:
     """Yield each batch with its images, which threads open while the batch before it is answered.
 
     Args:
-        open_images: returns what to call for the images of each segment of a batch.
+        open_images: returns what to call for the images of a batch, by their digest.
     """
     with ThreadPoolExecutor(DECODERS) as pool:
-        waiting: tuple[Batch, list[Any]] | None = None
+        waiting: list[tuple[Batch, dict[str, Future[Images]]]] = []
         for batch in batches:
-            following = batch, [pool.submit(call) for call in open_images(batch)]
-            if waiting is not None:
-                yield waiting[0], [future.result() for future in waiting[1]]
-            waiting = following
-        if waiting is not None:
-            yield waiting[0], [future.result() for future in waiting[1]]
+            waiting.append((batch, {digest: pool.submit(call) for digest, call in open_images(batch).items()}))
+            if len(waiting) > 1:
+                yield _opened(*waiting.pop(0))
+        for each in waiting:
+            yield _opened(*each)
+
+
+def _opened(batch: Batch, images: dict[str, Future[Images]]) -> tuple[Batch, dict[str, Images]]:
+    return batch, {digest: future.result() for digest, future in images.items()}
 
 
 def _content(stored: dict[str, Any]) -> bytes:
     return stored["bytes"] if stored["bytes"] is not None else Path(stored["path"]).read_bytes()
-
-
-def _size(content: bytes) -> tuple[int, int]:
-    """Width and height of an encoded image, as `datasets` turns it."""
-    with Image.open(io.BytesIO(content)) as header:
-        turned = header.getexif().get(ORIENTATION) in ROTATED
-        return (header.height, header.width) if turned else (header.width, header.height)
 
 
 def _digest(images: Iterable[bytes]) -> str:

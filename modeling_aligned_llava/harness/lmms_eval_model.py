@@ -201,13 +201,13 @@ class AlignedLlava(lmms):
             else:
                 yield members, known
 
-        def opening(batch: list[Segment]) -> list[Callable[[], Any]]:
-            return [functools.partial(self._open, rows[segment.rows[0]]) for segment in batch]
+        def opening(batch: list[Segment]) -> dict[str, Callable[[], list[Image.Image]]]:
+            shown = {rows[row].key.image: rows[row] for segment in batch for row in segment.rows}
+            return {image: functools.partial(self._open, row) for image, row in shown.items()}
 
         for batch, images in opened_ahead(unknown, opening):
-            of_row = {row: own for segment, own in zip(batch, images, strict=True) for row in segment.rows}
-            members = list(of_row)
-            answer = functools.partial(self._answer, rows, tokens, of_row, options)
+            members = [row for segment in batch for row in segment.rows]
+            answer = functools.partial(self._answer, rows, tokens, images, options)
             answers = halving(answer, batch, self._generator.release)
             answers = [cut(answer, options["until"]) for answer in answers]
             self._log.append([rows[row].key for row in members], answers)
@@ -217,19 +217,19 @@ class AlignedLlava(lmms):
         self,
         rows: list[Question],
         tokens: list[list[int]] | None,
-        images: dict[int, list[Image.Image]],
+        images: dict[str, list[Image.Image]],
         options: dict[str, Any],
         batch: list[Segment],
     ) -> list[str]:
-        """Answer one batch by the model, in the order of its segments; `images` by row."""
+        """Answer one batch by the model, in the order of its segments; `images` by their digest."""
         limit, stops = options["max_new_tokens"], options["until"]
         members = [row for segment in batch for row in segment.rows]
         prompts = [row.prompt for row in rows]
         if self._shared_prefix:
-            own = [images[segment.rows[0]] for segment in batch]
+            own = [images[rows[segment.rows[0]].key.image] for segment in batch]
             return self._generator.answer_shared(prompts, tokens, batch, own, limit, stops)
         return self._generator.answer(
-            [prompts[row] for row in members], [images[row] for row in members], limit, stops
+            [prompts[row] for row in members], [images[rows[row].key.image] for row in members], limit, stops
         )
 
     def _open(self, row: Question) -> list[Image.Image]:

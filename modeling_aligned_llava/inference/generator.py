@@ -22,7 +22,7 @@ from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, user_turn
-from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, StopStrings
+from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
@@ -41,9 +41,8 @@ class Generator:
     model: Any
     processor: Any
     system_prompt: str | None = None
-    _slots: dict[tuple[Size, ...], list[str]] = field(
-        default_factory=dict, repr=False
-    )  # by the sizes of a row's images
+    # What the processor writes for the images of a row, by their sizes.
+    _slots: dict[tuple[Size, ...], list[str]] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def tree(self) -> PrefixTree | None:
@@ -145,7 +144,7 @@ class Generator:
         """
         inputs = self.inputs(prompts, images)
         length = inputs["input_ids"].shape[1]
-        ends = StopStrings(self.processor.tokenizer, stops, len(prompts), length)
+        ends = StopStrings(Stops(self.processor.tokenizer, stops), len(prompts))
         ids = self.model.generate(
             **inputs, max_new_tokens=max_new_tokens, stopping_criteria=StoppingCriteriaList([ends])
         )
@@ -183,7 +182,8 @@ class Generator:
         """
         assert self.tree is not None
         active = [row for segment in batch for row in segment.rows]
-        answers = {row: GrowingAnswer(self.processor.tokenizer, stops) for row in active}
+        checked = Stops(self.processor.tokenizer, stops)
+        answers = {row: GrowingAnswer(checked) for row in active}
         ends = set(self.model.generation_config.eos_token_id)
         logits = self.tree.read(
             rows,

@@ -17,49 +17,67 @@ def cut(answer: str, stops: Sequence[str]) -> str:
     return answer[: min((end for stop in stops if stop and (end := answer.find(stop, begin)) >= 0), default=None)]
 
 
-class GrowingAnswer:
-    """The tokens of one answer. Only its last tokens are decoded at every step.
+class Stops:
+    """The strings that end the answers of a batch.
 
     Args:
-        tokenizer: decodes the tokens; special ones are left out.
-        stops: the answer ends at any of them.
+        tokenizer: decodes answers; special tokens are left out.
+        strings: an answer ends at any of them.
     """
 
-    def __init__(self, tokenizer: Any, stops: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Any, strings: Sequence[str]) -> None:
+        self._tokenizer = tokenizer
+        self.strings = [string for string in strings if string]
+        # In tokens: one is a byte or more, and the first may be a part of a character.
+        self.window = max((len(string.encode()) for string in self.strings), default=0) + 4
+        self._last = {string[-1] for string in self.strings}
+        self._may_end: dict[int, bool] = {}
+
+    def may_end(self, token: int) -> bool:
+        """Whether a stop string can end in a token; most cannot, and their answers are not decoded at every step."""
+        if token not in self._may_end:
+            text = self.text([token])
+            # A part of a character decodes to U+FFFD, and some tokenizers drop a space at the beginning.
+            self._may_end[token] = " " in self._last or "\ufffd" in text or not self._last.isdisjoint(text)
+        return self._may_end[token]
+
+    def text(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=True)
+
+
+class GrowingAnswer:
+    """The tokens of one answer, of which only the last are decoded when a stop string may end in them."""
+
+    def __init__(self, stops: Stops) -> None:
         self.tokens: list[int] = []
-        self._tokenizer, self._stops = tokenizer, [stop for stop in stops if stop]
-        self._window = max((len(stop.encode()) for stop in self._stops), default=0) + 4  # a token is a byte or more
+        self._stops = stops
         self._first: int | None = None  # the first token with text
 
     def append(self, token: int) -> bool:
         """Add a token; return whether a stop string has been reached."""
         self.tokens.append(token)
-        if not self._stops:
+        stops = self._stops
+        if not stops.strings:
             return False
         if self._first is None:
-            if not self._decode(0).strip():
+            if not stops.text(self.tokens).strip():
                 return False
             self._first = len(self.tokens) - 1
-        start = len(self.tokens) - self._window
-        text = self._decode(start) if start > self._first else self._decode(self._first).lstrip()
-        return any(stop in text for stop in self._stops)
-
-    def _decode(self, start: int) -> str:
-        return self._tokenizer.decode(self.tokens[start:], skip_special_tokens=True)
+        if not stops.may_end(token):
+            return False
+        start = len(self.tokens) - stops.window
+        tail = stops.text(self.tokens[max(start, self._first) :])
+        text = tail if start > self._first else tail.lstrip()
+        return any(string in text for string in stops.strings)
 
 
 class StopStrings(StoppingCriteria):
-    """Ends each row of `generate` at its first stop string.
+    """Ends each row of `generate` at its first stop string."""
 
-    Args:
-        prompt: tokens of the padded prompts, which are not looked at.
-    """
-
-    def __init__(self, tokenizer: Any, stops: Sequence[str], rows: int, prompt: int) -> None:
-        self._answers = [GrowingAnswer(tokenizer, stops) for _ in range(rows)]
-        self._prompt = prompt
+    def __init__(self, stops: Stops, rows: int) -> None:
+        self._answers = [GrowingAnswer(stops) for _ in range(rows)]
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        new = input_ids[:, self._prompt :].tolist()
-        found = [answer.append(row[-1]) for answer, row in zip(self._answers, new, strict=True)]
+        new = input_ids[:, -1].tolist()
+        found = [answer.append(token) for answer, token in zip(self._answers, new, strict=True)]
         return torch.tensor(found, device=input_ids.device)

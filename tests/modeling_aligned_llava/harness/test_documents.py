@@ -48,6 +48,22 @@ def test_a_look_tells_images_apart_without_decoding_them(rows, monkeypatch):
     assert looks[4][1] == [(20, 40)]
 
 
+def test_a_task_that_changes_an_image_is_looked_at_decoded(rows):
+    """Two crops of one stored image are different images."""
+    documents = Documents(rows, "task")
+
+    def shrunk(document):
+        document["image"].thumbnail((8, 8))
+        return [document["image"]]
+
+    looks = [
+        documents.look(show, 0)
+        for show in (visual, lambda d: [d["image"].crop((0, 0, 5, 5))], lambda d: [d["image"].resize((9, 9))], shrunk)
+    ]
+    assert len({digest for digest, _ in looks}) == 4
+    assert [sizes[0] for _, sizes in looks[1:]] == [(5, 5), (9, 9), (8, 6)]
+
+
 def test_documents_that_are_no_files_are_looked_at_decoded():
     lists = Dataset.from_dict({"images": [[encoded(image_of(1)), encoded(image_of(2))]]}).cast(
         Features({"images": List(Image())})
@@ -66,10 +82,10 @@ def test_images_are_opened_while_the_batch_before_is_answered():
     opened = [threading.Event() for _ in range(3)]
 
     def opening(batch):
-        return [lambda: opened[batch].set() or batch]
+        return {"digest": lambda: opened[batch].set() or batch}
 
     for batch, images in opened_ahead(range(3), opening):
-        assert images == [batch]
+        assert images == {"digest": batch}
         assert batch == 2 or opened[batch + 1].wait(timeout=30)
 
 
@@ -78,4 +94,4 @@ def test_an_image_that_cannot_be_opened_is_an_error():
         raise OSError("truncated image")
 
     with pytest.raises(OSError, match="truncated image"):
-        list(opened_ahead([0], lambda batch: [broken]))
+        list(opened_ahead([0], lambda batch: {"digest": broken}))
