@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 
 ASSISTANT = "You are a helpful assistant."
@@ -23,20 +24,26 @@ class Stock:
     model: str
     max_new_tokens: int
     system_prompt: str | None = None
-    processor: dict[str, int] = field(default_factory=dict)
+    processor: dict[str, Any] = field(default_factory=dict)
     until: str = "no"
     samples: bool = False
 
 
 LLAVA = Stock("llava_hf", 1024)
-LARGE_IMAGES = {"min_pixels": 256 * 28 * 28, "max_pixels": 1_605_632}
+
+
+def _pixels(least: int, most: int) -> dict[str, Any]:
+    return {"size": {"shortest_edge": least, "longest_edge": most}}
+
+
+LARGE_IMAGES = _pixels(256 * 28 * 28, 1_605_632)
 OTHER = Stock("huggingface", 4096)
 STOCK: dict[str, Stock] = {
     "llava": LLAVA,
     "aligned_llava": LLAVA,
     "llava_next": LLAVA,
     "llava_onevision": LLAVA,
-    "qwen2_vl": Stock("qwen2_vl", 128, ASSISTANT, {"min_pixels": 3136, "max_pixels": 602_112}, until="yes"),
+    "qwen2_vl": Stock("qwen2_vl", 128, ASSISTANT, _pixels(3136, 602_112), until="yes"),
     "qwen2_5_vl": Stock("qwen2_5_vl", 128, processor=LARGE_IMAGES),
     "qwen3_vl": Stock("qwen3_vl", 128, ASSISTANT, LARGE_IMAGES),
     "internvl": Stock("internvl_hf", 1024),

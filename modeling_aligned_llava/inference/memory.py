@@ -1,11 +1,11 @@
 """How much fits: the size of batches from the memory that is free, and smaller batches when it runs out."""
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import psutil
 import torch
 
 from modeling_aligned_llava.inference.prefix_plan import Segment
@@ -59,7 +59,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return psutil.virtual_memory().available
 
 
 def _power_of_two(number: float) -> int:

@@ -19,6 +19,7 @@ from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Gener
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree
 from tests.benchmark_stand_in import mixed_rows, write_llava
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
 
 
 ROWS = mixed_rows(18)
@@ -241,6 +242,17 @@ def test_a_task_without_a_limit_gets_that_of_lmms_eval_for_the_family(tiny_llava
         monkeypatch.setattr(model._generator.model.config, "model_type", family)
         assert json.loads(model._settings({}))["max_new_tokens"] == limit
         assert json.loads(model._settings({"max_new_tokens": 16}))["max_new_tokens"] == 16
+
+
+def test_images_have_the_size_of_lmms_eval_for_the_family(tmp_path):
+    own = adapter(write_checkpoint("qwen2_5_vl", tmp_path / "tiny"))._generator
+    assert own.system_prompt is None  # the chat template writes it
+    sizes = own.tokenize([own.render("a", 1)] * 2, [[(28, 28)], [(4000, 3000)]])
+    tokens = [row.count(own.processor.image_token_id) for row in sizes]
+    patches = own.processor.image_processor.patch_size**2 * 4
+    assert tokens[0] == pytest.approx(256 * 28 * 28 / patches, rel=0.1)
+    assert tokens[1] == pytest.approx(1_605_632 / patches, rel=0.1)
+    assert adapter(write_checkpoint("qwen3_vl", tmp_path / "three"))._generator.system_prompt.startswith("You are")
 
 
 def test_batches_are_as_large_as_memory_allows(tiny_llava, monkeypatch):

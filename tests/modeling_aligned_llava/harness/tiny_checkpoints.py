@@ -193,29 +193,26 @@ def llava_onevision() -> Any:
     return tiny("llava_onevision")[0], processor
 
 
-def _qwen(name: str, processor: Any, images: Any, videos: Any, **sizes: int) -> Any:
+def _qwen(name: str, processor: Any, images: Any, videos: Any) -> Any:
     tokens = words("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     text = template("<|vision_start|><|image_pad|><|vision_end|>")
-    sizes = {"patch_size": 7, **sizes}
+    sizes = {"patch_size": 7, "size": {"shortest_edge": 28 * 28, "longest_edge": 56 * 56}}
     return tiny(name)[0], processor(images(**sizes), tokens, videos(**sizes), chat_template=text)
 
 
 @family
 def qwen2_vl() -> Any:
-    limits = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
-    return _qwen("qwen2_vl", hf.Qwen2VLProcessor, hf.Qwen2VLImageProcessor, hf.Qwen2VLVideoProcessor, **limits)
+    return _qwen("qwen2_vl", hf.Qwen2VLProcessor, hf.Qwen2VLImageProcessor, hf.Qwen2VLVideoProcessor)
 
 
 @family
 def qwen2_5_vl() -> Any:
-    limits = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
-    return _qwen("qwen2_5_vl", hf.Qwen2_5_VLProcessor, hf.Qwen2VLImageProcessor, hf.Qwen2VLVideoProcessor, **limits)
+    return _qwen("qwen2_5_vl", hf.Qwen2_5_VLProcessor, hf.Qwen2VLImageProcessor, hf.Qwen2VLVideoProcessor)
 
 
 @family
 def qwen3_vl() -> Any:
-    limits = {"min_pixels": 28 * 28, "max_pixels": 56 * 56}
-    return _qwen("qwen3_vl", hf.Qwen3VLProcessor, hf.Qwen2VLImageProcessor, hf.Qwen3VLVideoProcessor, **limits)
+    return _qwen("qwen3_vl", hf.Qwen3VLProcessor, hf.Qwen2VLImageProcessor, hf.Qwen3VLVideoProcessor)
 
 
 @family

@@ -1,11 +1,17 @@
 """The special tokens of a rendered prompt: written by the template or added by the tokenizer, never both."""
 
+from types import SimpleNamespace
+
 import pytest
 from tokenizers import processors
 
+from eval.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens
+from tests.benchmark_stand_in import image_of
 from tests.conftest import tiny_tokenizer
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
 
 
 VICUNA = "{% for message in messages %}USER: {{ message['content'] }} ASSISTANT:{% endfor %}"
@@ -34,3 +40,15 @@ def test_a_prompt_has_one_beginning_where_the_model_has_one(tokenizer, template,
     assert lacks_special_tokens(tokenizer, prompt) == lacks
     ids = tokenizer(prompt, add_special_tokens=lacks)["input_ids"]
     assert ids.count(tokenizer.bos_token_id) == (tokenizer.bos_token is not None)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "pixtral"])  # the template writes the beginning; the tokenizer adds it
+def test_evaluation_demo_and_diagnostics_ask_with_the_same_tokens(tmp_path, name):
+    folder = str(write_checkpoint(name, tmp_path / "tiny"))
+    generator = load_generator(folder)
+    asked = SimpleNamespace(question="What is it?", open=lambda: image_of(1))
+    prompt = generator.render(asked.question, images=1)
+    evaluated = generator.inputs([prompt], [[asked.open()]])["input_ids"][0].tolist()
+    assert evaluated == generator.tokenize([prompt], [[image_of(1).size]])[0]
+    assert evaluated == inputs_of(generator.processor, asked, "cpu")["input_ids"][0].tolist()
+    assert evaluated.count(generator.processor.tokenizer.bos_token_id) == 1
