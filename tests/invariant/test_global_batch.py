@@ -65,5 +65,5 @@ def test_two_processes_do_not_change_the_trajectory(arguments, tmp_path, rows):
         "train.sft",
     ]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, *arguments(tmp_path, rows)], check=True, env=env, timeout=300)  # noqa: S603
+    subprocess.run([*command, *arguments(tmp_path, rows)], check=True, env=env)  # noqa: S603
     assert_recorded_trajectory(trajectory(tmp_path))

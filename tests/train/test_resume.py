@@ -162,7 +162,7 @@ def start(launch, arguments):
 
 
 def finish(launch, arguments):
-    assert start(launch, arguments).wait(timeout=600) == 0
+    assert start(launch, arguments).wait() == 0
 
 
 def kill_after(folder, step, launch, arguments):
