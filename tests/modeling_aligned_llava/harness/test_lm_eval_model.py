@@ -7,6 +7,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
+from modeling_aligned_llava.inference.memory import Budget
 
 
 def requests():
@@ -98,6 +99,22 @@ def test_a_batch_that_does_not_fit_is_halved(tiny_checkpoint, expected, monkeypa
     monkeypatch.setattr(AlignedLlavaLM, "_score", short_of_memory)
     found = ours._loglikelihood_tokens(requests())
     assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+
+
+def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expected, monkeypatch):
+    ours = model(tiny_checkpoint("norm-gwc"), batch_size=16, shared_prefix=False)
+    monkeypatch.setattr(ours, "_budget", Budget(100, 100))
+    forward, sizes = type(ours.model).forward, []
+
+    def watched(self, input_ids, **options):
+        assert options["use_cache"] is False
+        sizes.append(input_ids.numel())
+        return forward(self, input_ids, **options)
+
+    monkeypatch.setattr(type(ours.model), "forward", watched)
+    found = ours._loglikelihood_tokens(requests())
+    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+    assert 50 < max(sizes) <= 100
 
 
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):
