@@ -24,6 +24,7 @@ TEXT = Value("string")
 LETTERS = "ABCD"
 OPTIONS = ["red", "green", "blue", "black"]
 OCR_TYPES = ["Regular Text Recognition", "Scene Text-centric VQA", "Doc-oriented VQA", "Key Information Extraction"]
+SCIENCEQA_NOTES = ("task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
 SUBJECTS_FILES = "tasks/mmlu/default/mmlu_*.yaml"
 
 
@@ -35,16 +36,25 @@ def question(index: int) -> str:
     return f"Question {index}: what colour is the box?" + " please" * (index % 5)
 
 
-def write_dataset(folder: Path, configs: dict[str, dict[str, tuple[list[dict[str, Any]], Features]]]) -> None:
-    """A dataset folder as the Hub has it: a card that lists the configurations, and parquet files."""
+def write_dataset(
+    folder: Path,
+    configs: dict[str, dict[str, tuple[list[dict[str, Any]], Features]]],
+    file: str | None = None,
+) -> None:
+    """A dataset folder as the Hub has it: a card that lists the configurations, and parquet files.
+
+    Args:
+        file: the only file's name; None: `CONFIG/SPLIT-00000-of-00001.parquet`, the default configuration's in `data`.
+    """
     card = ["---", "configs:"]
     for config, splits in configs.items():
         card += [f"- config_name: {config}", "  data_files:"]
         for split, (rows, features) in splits.items():
-            path = f"{config}/{split}-00000-of-00001.parquet"
-            (folder / config).mkdir(parents=True, exist_ok=True)
-            Dataset.from_list(rows, features=features).to_parquet(folder / path)
-            card += [f"  - split: {split}", f"    path: {path}"]
+            place = f"{'data' if config == 'default' else config}/{split}-"
+            path = folder / (file or f"{place}00000-of-00001.parquet")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Dataset.from_list(rows, features=features).to_parquet(path)
+            card += [f"  - split: {split}", f"    path: {file or place + '*'}"]
     (folder / "README.md").write_text("\n".join([*card, "---", ""]))
 
 
@@ -84,26 +94,30 @@ def mmstar(n: int) -> tuple[list[dict], Features]:
             "answer": LETTERS[i % 4],
             "category": groups[i % 4][0],
             "l2_category": groups[i % 4][1],
+            "meta_info": {"source": "MMBench", "split": "test", "image_path": f"images/{i}.jpg"},
         }
         for i in range(n)
     ]
-    return rows, Features(
-        {"index": Value("int64"), "image": Image(), **strings("question", "answer", "category", "l2_category")}
-    )
+    origin = strings("source", "split", "image_path")
+    names = ("question", "answer", "category", "l2_category")
+    return rows, Features({"index": Value("int64"), "image": Image(), "meta_info": origin, **strings(*names)})
 
 
 def pope(n: int) -> tuple[list[dict], Features]:
     rows = [
         {
+            "id": str(i),
             "question_id": str(i),
             "question": f"Is there a box {i} in the image?",
             "answer": ["yes", "no"][i % 2],
+            "image_source": f"COCO_val2014_{i // 2:012}",
             "image": image_of(i // 2),
             "category": "random",
         }
         for i in range(n)
     ]
-    return rows, Features({"image": Image(), **strings("question_id", "question", "answer", "category")})
+    names = ("id", "question_id", "question", "answer", "image_source", "category")
+    return rows, Features({"image": Image(), **strings(*names)})
 
 
 def seedbench(n: int) -> tuple[list[dict], Features]:
@@ -144,12 +158,12 @@ def scienceqa(n: int) -> tuple[list[dict], Features]:
             "choices": OPTIONS[: 2 + i % 2],
             "answer": i % 2,
             "hint": "Some hint." if i % 3 else "",
+            **dict.fromkeys(SCIENCEQA_NOTES, "note"),
         }
         for i in range(n)
     ]
-    return rows, Features(
-        {"image": Image(), "choices": List(TEXT), "answer": Value("int8"), **strings("question", "hint")}
-    )
+    words = strings("question", "hint", *SCIENCEQA_NOTES)
+    return rows, Features({"image": Image(), "choices": List(TEXT), "answer": Value("int8"), **words})
 
 
 def ai2d(n: int) -> tuple[list[dict], Features]:
@@ -166,14 +180,17 @@ def hellaswag(n: int) -> tuple[list[dict], Features]:
             "activity_label": "Removing ice from car",
             "ctx_a": f"A man number {i} is outside.",
             "ctx_b": "he",
+            "ctx": f"A man number {i} is outside. he",
+            "source_id": f"activitynet~v_{i}",
+            "split": "val",
+            "split_type": "indomain",
             "endings": ["runs away quickly.", "scrapes the ice off.", "sings.", "eats a sandwich on the roof."],
             "label": str(i % 4),
         }
         for i in range(n)
     ]
-    return rows, Features(
-        {"ind": Value("int32"), "endings": List(TEXT), **strings("activity_label", "ctx_a", "ctx_b", "label")}
-    )
+    names = ("activity_label", "ctx_a", "ctx_b", "ctx", "source_id", "split", "split_type", "label")
+    return rows, Features({"ind": Value("int32"), "endings": List(TEXT), **strings(*names)})
 
 
 def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
@@ -191,17 +208,22 @@ def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
             for i in range(max(n, 5))
         ]
         configs[subject] = {"test": (rows[:n], features), "dev": (rows[:5], features)}
-    return configs
+    tests = [row for splits in configs.values() for row in splits["test"][0]]
+    return configs | {"all": {"test": (tests, features), "dev": (tests[:5], features)}}
 
 
 def write_mirror(root: Path, n: int = 4, ocr: int = 1000) -> Path:
-    """All nine benchmarks with `n` rows each (MMLU: each subject), but OCRBench, whose scorer divides by 1000."""
-    write_dataset(root / "lmms-lab-encoder/MMBench", {"en": {"dev": mmbench(n)}})
-    write_dataset(root / "Lin-Chen/MMStar", {"val": {"val": mmstar(n)}})
-    write_dataset(root / "lmms-lab-encoder/POPE", {"default": {"test": pope(n)}})
+    """All nine benchmarks with `n` rows each (MMLU: each subject), but OCRBench, whose scorer divides by 1000.
+
+    Files are called as on the Hub, and configurations that no task reads lie beside those that are read.
+    """
+    write_dataset(root / "lmms-lab-encoder/MMBench", {"cn": {"dev": mmbench(n)}, "en": {"dev": mmbench(n)}})
+    write_dataset(root / "Lin-Chen/MMStar", {"val": {"val": mmstar(n)}}, "mmstar.parquet")
+    write_dataset(root / "lmms-lab-encoder/POPE", {"default": {"test": pope(n)}, "Full": {"random": pope(n)}})
     write_dataset(root / "doolayer/SEED-Bench-2-Plus", {"default": {"test": seedbench(n)}})
     write_dataset(root / "echo840/OCRBench", {"default": {"test": ocrbench(ocr)}})
-    write_dataset(root / "lmms-lab-encoder/ScienceQA", {"ScienceQA-FULL": {"test": scienceqa(n)}})
+    parts = {config: {"test": scienceqa(n)} for config in ("ScienceQA-FULL", "ScienceQA-IMG")}
+    write_dataset(root / "lmms-lab-encoder/ScienceQA", parts)
     write_dataset(root / "lmms-lab-encoder/ai2d", {"default": {"test": ai2d(n)}})
     write_dataset(root / "Rowan/hellaswag", {"default": {"train": hellaswag(n), "validation": hellaswag(n)}})
     write_dataset(root / "cais/mmlu", mmlu(n))

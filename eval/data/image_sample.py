@@ -15,6 +15,7 @@ import pyarrow.parquet
 from PIL import Image
 
 from eval.data.benchmarks import BY_KEY, Benchmark
+from eval.data.mirror import split_files
 from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
@@ -56,6 +57,11 @@ def in_folder(path: Path, limit: int) -> list[ImageQuestion]:
     return [ImageQuestion(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
 
 
+def sampled_benchmarks(root: Path) -> tuple[str, ...]:
+    """Which of MMBench, POPE and MM-Star a data root has."""
+    return tuple(key for key in SAMPLE if (root / BY_KEY[key].folder).is_dir())
+
+
 def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[ImageQuestion]:
     """A sample of the rows of MMBench, POPE and MM-Star (or those of them in `keys`) in a data root.
 
@@ -73,12 +79,9 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
     sample = benchmark.image_sample
     if sample is None:
         raise UserError(f"{benchmark.title} has no images to sample")
-    key, folder = sample.id_column, root / benchmark.folder / (benchmark.config or "")
-    files = sorted(folder.rglob(f"*{benchmark.split}*.parquet"))
-    if not files:
-        raise UserError(f"--data: no parquet files of {benchmark.title} in {folder}")
+    key = sample.id_column
     found = []
-    for file in files:
+    for file in split_files(root, benchmark):
         try:
             reader = pyarrow.parquet.ParquetFile(file)
             rows = reader.read([key, "question", "answer"]).to_pylist()

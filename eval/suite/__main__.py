@@ -7,23 +7,32 @@ import sys
 
 from rich.console import Console
 
+from eval.data import mirror
+from eval.data.benchmarks import BY_KEY
 from eval.run.files import write_json
-from eval.suite.plan import baseline_of, describe_run, folder_of, parser, plan, write_scores
+from eval.suite.estimate import TRIAL, show_estimate
+from eval.suite.plan import baseline_of, collect, describe_run, folder_of, parser, plan, write_scores
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import run_main
 
 
 def main() -> None:
     args = parser().parse_args()
+    if args.estimate:
+        args.limit = args.limit or TRIAL
     folder = folder_of(args)
     models, jobs = plan(args, folder / "harness", folder / "answers")
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
     with only_writer(args.run):
         write_json(folder / "run.json", describe_run(args, models, jobs))
-        ok = Runner(folder / "logs", places(args.jobs, args.device), console).run(jobs)
+        workers = places(args.jobs, args.device)
+        ok = Runner(folder / "logs", workers, console).run(jobs)
         write_scores(args, models, jobs, baseline)
     console.print(f"scores: {folder / 'scores.json'}")
+    if args.estimate:
+        rows = {key: mirror.count_rows(args.data, BY_KEY[key]) for key in args.tasks}
+        show_estimate(collect(models, jobs), rows, len(workers), console)
     if args.limit is not None:
         console.print(f"--limit {args.limit}: a trial, no result; tables refuse these scores")
     sys.exit(0 if ok else 1)

@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--limit", type=int, metavar="N", help="a trial on the first N rows of each task, written to RUN/limit-N"
     )
+    p.add_argument("--estimate", action="store_true", help="say hours and memory, from a trial on 8 rows of each task")
     p.add_argument("--jobs", type=int, help="worker processes side by side (default: one a GPU, or 2 without)")
     p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
     p.add_argument("--max-new-tokens", type=int, help="upper limit on the length of answers (default: the tasks' own)")

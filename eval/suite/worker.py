@@ -7,10 +7,12 @@ to standard error, a log file. When the runner dies, so does the worker, so that
 import gc
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from pathlib import Path
 from typing import Any, TextIO
@@ -54,6 +56,15 @@ def enter_workspace(root: str, folder: Path) -> None:
 def read_cards_fast() -> None:
     """`datasets` parses a folder's card once a configuration, 57 times for MMLU; libyaml is ten times faster."""
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+def peak_memory(device: str) -> int:
+    """Bytes that this process has held at most: of the GPU, or of the machine without one."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.max_memory_allocated()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def describe(error: BaseException) -> str:
@@ -102,9 +113,11 @@ class Worker:
         folder = self.job.folder(task.key)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        start = time.perf_counter()
         self.harness.evaluate(benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows))
+        cost = {"seconds": time.perf_counter() - start, "peak_memory": peak_memory(self.job.device)}
         images = self.harness.images(benchmark.task)
-        return read_result(benchmark, folder, task.rows, images, Path(self.job.root)).to_json()
+        return read_result(benchmark, folder, task.rows, images, Path(self.job.root)).to_json() | cost
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)

@@ -4,15 +4,15 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from eval.data.image_sample import ImageQuestion, in_benchmarks
-from eval.diagnostics.hooks.loading import load, load_encoder, load_language
+from eval.data.image_sample import SAMPLE, ImageQuestion, in_benchmarks, sampled_benchmarks
+from eval.diagnostics.hooks.loading import load, tokenizer_of
 from eval.diagnostics.measure.asymmetry import asymmetry
 from eval.diagnostics.measure.attention import attention
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_tables
 from eval.diagnostics.measure.encoders import encoder_norms
 from eval.diagnostics.measure.gradients import gradients
 from eval.diagnostics.measure.norm_parameters import alignment_norm, norm_parameters
-from eval.diagnostics.measure.profile import profile
+from eval.diagnostics.measure.profile import profile_loaded
 from eval.diagnostics.measure.profile_file import read_training
 from eval.diagnostics.measure.rescale import FACTORS, rescale
 from eval.diagnostics.output import result_tables as tables
@@ -21,7 +21,7 @@ from eval.diagnostics.output.figures import draw_maps, draw_rescale, draw_traini
 from eval.diagnostics.theory.prediction import predicted_rotation
 from eval.diagnostics.theory.simulation import GROUPS
 from eval.run.files import write_json
-from eval.run.finished_models import finished_models
+from eval.run.finished_models import data_root, finished_models
 from modeling_aligned_llava.errors import UserError
 
 
@@ -33,23 +33,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/tinyworld")
     parser.add_argument("--methods", nargs="+", help="methods to measure, the reference first (default: all)")
     parser.add_argument("--limit", type=int, default=200, help="number of images for the profile (default 200)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoints")
     parser.add_argument("--out", type=Path, help="folder for the results (default RUN/diagnostics)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     folder, out = arguments.run, arguments.out or arguments.run / "diagnostics"
     checkpoints = _checkpoints(folder, arguments.methods)
-    sample = in_benchmarks(folder / "data" / "mirrors", arguments.limit)
+    root = data_root(folder)
+    sample = in_benchmarks(root, arguments.limit, keys=sampled_benchmarks(root) or SAMPLE)
     profiles: dict[str, dict[str, Any]] = {}
+    static = _StaticTables()
     for method, checkpoint in checkpoints.items():
-        profiles[method] = profile(str(checkpoint), sample, out / method / "profile.json")
+        model, processor = load(str(checkpoint), arguments.trust_remote_code)
+        profiles[method] = profile_loaded(str(checkpoint), model, processor, sample, out / method / "profile.json")
         tables.show_norms(profiles[method], out / method / "norms.md")
-        _intervene(method, checkpoint, sample, out / method)
+        _intervene(method, model, processor, sample, out / method)
+        static.add(method, model, processor, sample)
     write_dynamics(profiles, out)
     found = asymmetry(profiles)
     tables.show_asymmetry(found, out / "asymmetry.md")
     write_json(out / "asymmetry.json", found)
-    _static_tables(checkpoints, sample, out)
+    static.write(out)
     probes = {method: checkpoint.parent / "stage1" / "probe.jsonl" for method, checkpoint in checkpoints.items()}
     runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
     if runs:
@@ -74,9 +79,8 @@ def _checkpoints(folder: Path, methods: list[str] | None) -> dict[str, Path]:
     return {method: found[method] for method in methods or found}
 
 
-def _intervene(method: str, checkpoint: Path, sample: list[ImageQuestion], out: Path) -> None:
+def _intervene(method: str, model: Any, processor: Any, sample: list[ImageQuestion], out: Path) -> None:
     """Attention, rescaling and gradients of one model."""
-    model, processor = load(str(checkpoint))
     with_boxes = [image for image in sample if image.boxes]
     attended = attention(model, processor, with_boxes or sample)
     tables.show_attention(method, attended, out / "attention.md")
@@ -92,19 +96,26 @@ def _intervene(method: str, checkpoint: Path, sample: list[ImageQuestion], out: 
     write_json(out / "gradients.json", flowing)
 
 
-def _static_tables(checkpoints: dict[str, Path], sample: list[ImageQuestion], out: Path) -> None:
+class _StaticTables:
     """Tables 1 and 5-8: encoders, embeddings, norm parameters."""
-    encoders, embeddings, parameters = {}, {}, {}
-    for method, checkpoint in checkpoints.items():
-        encoders[method] = encoder_norms(*load_encoder(str(checkpoint)), sample[:RESCALED])
-        model, tokenizer = load_language(str(checkpoint))
+
+    def __init__(self) -> None:
+        self.encoders: dict[str, Any] = {}
+        self.embeddings: dict[str, Any] = {}
+        self.parameters: dict[str, Any] = {}
+
+    def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
+        encoder = model.get_encoder(modality="image")
+        self.encoders[method] = encoder_norms(encoder, processor.image_processor, sample[:RESCALED])
         embedding = model.get_input_embeddings()
-        embeddings[method] = embedding_tables(embedding, embedding_norms(embedding), tokenizer)
-        norm = alignment_norm(model)
-        if norm is not None:
-            parameters[method] = norm_parameters(norm)
-    tables.show_encoders(encoders, out / "encoders.md")
-    tables.show_embeddings(embeddings, out)
-    if parameters:
-        tables.show_parameters(parameters, out / "parameters.md")
-    write_json(out / "static.json", {"encoders": encoders, "embeddings": embeddings, "parameters": parameters})
+        self.embeddings[method] = embedding_tables(embedding, embedding_norms(embedding), tokenizer_of(processor))
+        if (norm := alignment_norm(model)) is not None:
+            self.parameters[method] = norm_parameters(norm)
+
+    def write(self, out: Path) -> None:
+        tables.show_encoders(self.encoders, out / "encoders.md")
+        tables.show_embeddings(self.embeddings, out)
+        if self.parameters:
+            tables.show_parameters(self.parameters, out / "parameters.md")
+        found = {"encoders": self.encoders, "embeddings": self.embeddings, "parameters": self.parameters}
+        write_json(out / "static.json", found)

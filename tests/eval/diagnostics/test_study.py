@@ -7,6 +7,8 @@ import pytest
 
 from eval.data.image_sample import in_benchmarks
 from eval.diagnostics.__main__ import main
+from eval.diagnostics.commands import study
+from eval.diagnostics.hooks.loading import load
 from modeling_aligned_llava.errors import UserError
 
 
@@ -30,13 +32,30 @@ def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_pat
     (tmp_path / "data" / "mirrors").symlink_to(mirror_root)
     monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
     main()
-    out = tmp_path / "diagnostics"
+    _check(tmp_path / "diagnostics")
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--methods", "other"])
+    with pytest.raises(UserError, match="has no checkpoint of it"):
+        main()
+
+
+def test_models_that_were_given_are_studied_on_the_data_that_was_given(
+    mirror_root, tiny_checkpoint, tiny_language_model, tmp_path, monkeypatch
+):
+    models = {"baseline": tiny_checkpoint("baseline"), "norm": tiny_checkpoint("norm"), "text": tiny_language_model}
+    paths = {name: {"path": str(path)} for name, path in models.items()}
+    (tmp_path / "run.json").write_text(json.dumps({"models": paths, "data": {"root": str(mirror_root)}}))
+    loaded = []
+    monkeypatch.setattr(study, "load", lambda *asked: loaded.append(asked) or load(*asked))
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
+    main()
+    assert [path for path, _ in loaded] == [str(models["baseline"]), str(models["norm"])]
+    _check(tmp_path / "diagnostics")
+
+
+def _check(out):
     for name in ("dynamics.svg", "attribution.svg", "asymmetry.md", "encoders.md", "embeddings.md", "parameters.md"):
         assert (out / name).stat().st_size > 200, name
     for name in ("norms.md", "attention.svg", "attention.md", "rescale.svg", "rescale.md", "gradients.md"):
         assert (out / "norm" / name).stat().st_size > 200, name
     change = json.loads((out / "asymmetry.json").read_text(encoding="utf-8"))["norm"]["log_norm, layer 0"]
     assert change["change_ci95"][0] <= change["change"] <= change["change_ci95"][1]
-    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--methods", "other"])
-    with pytest.raises(UserError, match="has no checkpoint of it"):
-        main()

@@ -187,10 +187,12 @@ def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
 
 def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
     tasks = ("pope", "hellaswag", "hellaswag_acc", "mmlu", "mmlu_5shot")
-    code, errors = finish(suite(tmp_path, mirror_root, {"only": tiny_llava}, "--limit", "2", "--tasks", *tasks))
+    code, errors = finish(
+        suite(tmp_path, mirror_root, {"only": tiny_llava}, "--estimate", "--limit", "2", "--tasks", *tasks)
+    )
     assert code == 0, errors
     run = tmp_path / "limit-2"
-    assert "--limit 2: a trial" in errors
+    assert "--limit 2: a trial" in errors and "hours on 2 processes" in errors
     rows = {r["benchmark"]: r for r in json.loads((run / "scores.json").read_text()) if r["source"] == "measured"}
     assert {key: rows[key]["n"] for key in tasks} == dict(zip(tasks, (2, 2, 2, 114, 114), strict=True))
     assert all(row["limit"] == 2 for row in rows.values())
