@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from eval.run.files import read_json
+from modeling_aligned_llava.loading.checkpoint import sees_images
 
 
 def finished_models(run: Path) -> dict[str, Path]:
@@ -12,9 +13,7 @@ def finished_models(run: Path) -> dict[str, Path]:
     """
     recorded = (read_json(run / "run.json") or {}).get("models", {})
     given = {name: Path(model["path"]) for name, model in recorded.items()}
-    folders = {
-        name: path for name, path in given.items() if "vision_config" in (read_json(path / "config.json") or {})
-    }
+    folders = {name: path for name, path in given.items() if (path / "config.json").exists() and sees_images(path)}
     folders |= {path.parent.parent.name: path.parent for path in run.glob("checkpoints/*/stage2/config.json")}
     return {name: folders[name] for name in sorted(folders, key=lambda name: (name != "baseline", name))}
 
