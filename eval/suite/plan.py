@@ -18,6 +18,7 @@ from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.harness.deviations import deviations
 from modeling_aligned_llava.harness.provenance import producer
 from modeling_aligned_llava.loading.checkpoint import sees_images
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -217,6 +218,11 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         if "inputs" in result
     } | {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
     settings["tasks"] = [key for key in BY_KEY if key in tasks]
+    asked = [BY_KEY[key].task for key in tasks if BY_KEY[key].harness == "lmms-eval"]
+    for name, (_, path, multimodal) in models.items():
+        if multimodal and asked:
+            config = read_json(path / "config.json")
+            described[name]["deviations"] = deviations(config["model_type"], asked)
     return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})
 
 

@@ -41,6 +41,7 @@ def test_scores_of_a_part_keep_the_others(planned, tmp_path):
     suite.write_scores(args, models, jobs, "baseline")
     before = read_json(tmp_path / "scores.json")
     settings = suite.describe_run(args, models, jobs)
+    assert any("llava_hf" in sentence for sentence in settings["models"]["baseline"]["deviations"])
 
     args, models, jobs = planned("--tasks", "pope")
     suite.write_scores(args, models, jobs, "baseline")
