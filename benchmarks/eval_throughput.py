@@ -5,7 +5,8 @@ python -m benchmarks.eval_throughput --out benchmarks/results/eval_throughput.js
 Stock is lmms-eval's `llava_hf` (batch size 1, the only one it supports; needs decord) and lm-eval's `hf-multimodal` at
 its best batch size of 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`. Timed is the model's own
 call (`generate_until`, `loglikelihood`), because reading the tasks costs both sides the same. A random network never
-ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation.
+ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation. Besides that
+LLaVA: a LLaVA-OneVision with tiles on POPE, and on MM-Star one that rambles on after the task's stop string.
 """
 
 import os
@@ -23,14 +24,21 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoTokenizer,
     LlavaConfig,
     LlavaForConditionalGeneration,
+    LlavaOnevisionConfig,
+    LlavaOnevisionForConditionalGeneration,
+    LlavaOnevisionImageProcessor,
+    LlavaOnevisionProcessor,
+    LlavaOnevisionVideoProcessor,
     LlavaProcessor,
     Qwen2Config,
     SiglipImageProcessor,
@@ -42,6 +50,7 @@ from tinyworld import benchmarks as tinyworld
 from tinyworld.facts import FACTS
 from tinyworld.language import Choice
 from tinyworld.scenes import LETTERS
+from train.cost import matmul_tflops
 
 
 SUBJECTS = ("mmlu_anatomy", "mmlu_astronomy")
@@ -52,6 +61,7 @@ TASKS = {
     "mmlu_5shot": SUBJECTS,
     "hellaswag": ("hellaswag",),
 }
+RAMBLING = 128  # tokens that a model may answer which never ends by itself
 TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
 
 
@@ -107,8 +117,7 @@ SHAPES = {
 }
 
 
-def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
-    """Write a plain LLaVA with random weights and 729 visual tokens per image; return its number of parameters."""
+def make_tokenizer() -> Any:
     tokenizer = AutoTokenizer.from_pretrained(TOKENIZER)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     # Both stock llava_hf and this package render with this template, so both ask the same questions.
@@ -117,8 +126,13 @@ def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
         "{{ '<image>\n' if part.type == 'image' else part.text }}{% endfor %}{% endif %}"
         "{% if m.role == 'user' %} ASSISTANT:{% endif %}{% endfor %}"
     )
-    vision = SiglipVisionConfig(**shape.vision, image_size=378, patch_size=14, vision_use_head=False)
-    text = Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
+    return tokenizer
+
+
+def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
+    """Write a plain LLaVA with random weights and 729 visual tokens per image; return its number of parameters."""
+    tokenizer = make_tokenizer()
+    vision, text = parts(shape)
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,
@@ -127,9 +141,85 @@ def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
         vision_feature_select_strategy="full",
         vision_feature_layer=-2,
     )
-    torch.manual_seed(0)
-    model = LlavaForConditionalGeneration._from_config(config, dtype=dtype)
+    model = random_model(LlavaForConditionalGeneration, config, dtype)
     model.save_pretrained(folder)
+    save_llava_processor(folder, tokenizer)
+    return model.num_parameters()
+
+
+def write_rambling_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> None:
+    """Write the same LLaVA, but one that answers four tokens and then empty lines for ever.
+
+    Its layers add nothing to the stream, at the same cost; the head maps each token to the next of a fixed chain.
+    """
+    tokenizer = make_tokenizer()
+    vision, text = parts(shape)
+    text.tie_word_embeddings = False
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=729,
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-2,
+        tie_word_embeddings=False,
+    )
+    model = random_model(LlavaForConditionalGeneration, config, dtype)
+    prompt = tokenizer.encode(" ASSISTANT:", add_special_tokens=False)[-1]
+    (newline,) = tokenizer.encode("\n", add_special_tokens=False)
+    words = tokenizer.encode("red blue green", add_special_tokens=False)[:4]
+    chain = [prompt, *words, newline, newline]
+    with torch.no_grad():
+        for layer in model.model.language_model.layers:
+            layer.self_attn.o_proj.weight.zero_()
+            layer.mlp.down_proj.weight.zero_()
+        embeddings = model.get_input_embeddings().weight
+        model.lm_head.weight.zero_()
+        for token, following in pairwise(chain):
+            model.lm_head.weight[following] += embeddings[token] / embeddings[token].norm()
+    model.save_pretrained(folder)
+    save_llava_processor(folder, tokenizer)
+
+
+def write_tiled_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> None:
+    """Write a LLaVA-OneVision of the same sizes: an image becomes an overview and tiles, depending on its shape."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>", "<video>"]})
+    vision, text = parts(shape)
+    grids = [[378, 378], [378, 756], [756, 378]]
+    config = LlavaOnevisionConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
+        image_grid_pinpoints=grids,
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+        tie_word_embeddings=shape.text["tie_word_embeddings"],
+    )
+    random_model(LlavaOnevisionForConditionalGeneration, config, dtype).save_pretrained(folder)
+    size = {"height": 378, "width": 378}
+    LlavaOnevisionProcessor(
+        LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=grids),
+        tokenizer,
+        LlavaOnevisionVideoProcessor(size=size),
+        num_image_tokens=729,
+        vision_feature_select_strategy="full",
+        chat_template=tokenizer.chat_template,
+    ).save_pretrained(folder)
+
+
+def parts(shape: Shape) -> tuple[SiglipVisionConfig, Qwen2Config]:
+    vision = SiglipVisionConfig(**shape.vision, image_size=378, patch_size=14, vision_use_head=False)
+    return vision, Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
+
+
+def random_model(kind: Any, config: Any, dtype: torch.dtype) -> Any:
+    torch.manual_seed(0)
+    return kind._from_config(config, dtype=dtype)
+
+
+def save_llava_processor(folder: Path, tokenizer: Any) -> None:
     LlavaProcessor(
         SiglipImageProcessor(size={"height": 378, "width": 378}),
         tokenizer,
@@ -137,7 +227,6 @@ def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
         vision_feature_select_strategy="full",
         chat_template=tokenizer.chat_template,
     ).save_pretrained(folder)
-    return model.num_parameters()
 
 
 def write_documents(root: Path, images: int) -> None:
@@ -238,6 +327,19 @@ def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
     return AlignedLlavaLM(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
 
 
+def prefill(folder: Path, device: str, dtype: str, batch_size: int) -> dict[str, float]:
+    """Share of the machine's matmul speed that reading POPE's prompts reaches (answers of one token)."""
+
+    def read() -> float:
+        return run_lmms(our_generation(folder, device, dtype, batch_size), "pope", 1)[0]
+
+    with FlopCounterMode(display=False) as counter:
+        read()
+    ceiling, seconds = matmul_tflops(dtype == "bfloat16"), read()
+    reached = counter.get_total_flops() / seconds / 1e12
+    return {"tflops": reached, "matmul_tflops": ceiling, "share": reached / ceiling}
+
+
 def compare(stock: Callable[[], tuple], ours: Callable[[], tuple], rounds: int) -> dict[str, Any]:
     """Run stock and ours in turn, `rounds` times; the ratio is the median over rounds."""
     pairs = [(stock(), ours()) for _ in range(rounds)]
@@ -270,6 +372,16 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             lambda task=task: run_lmms(our_generation(*where, args.batch_size), task, args.max_new_tokens),
             args.rounds,
         )
+    others = {"pope_tiles": ("pope", write_tiled_checkpoint, args.max_new_tokens)}
+    others["mmstar_rambling"] = ("mmstar", write_rambling_checkpoint, RAMBLING)
+    for name, (task, write_other, limit) in others.items():
+        write_other(folder / name, shape, getattr(torch, dtype))
+        there = (folder / name, args.device, dtype)
+        results[name] = compare(
+            lambda there=there, task=task, limit=limit: run_lmms(stock_generation(*there), task, limit),
+            lambda there=there, task=task, limit=limit: run_lmms(our_generation(*there, args.batch_size), task, limit),
+            args.rounds,
+        )
     for name, shots in (("mmlu_5shot", 5), ("hellaswag", 0)):
         tasks = TASKS[name]
         tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
@@ -295,6 +407,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "batch_size": args.batch_size,
         "max_new_tokens": args.max_new_tokens,
         "peak_memory_bytes_of_both": peak,
+        "prefill": prefill(*where, args.batch_size),
         "tasks": results,
         "ratios": {name: result["ratio"] for name, result in results.items()},
     }

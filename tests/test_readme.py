@@ -1,6 +1,6 @@
 """Every command of the README is executed, in order, as a newcomer would type it.
 
-Training commands take ten steps here; `bash eval/run_all.sh`, the first of them, trains in full.
+Training commands take ten steps here, and the study ten images; `bash eval/run_all.sh`, the first, runs in full.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests import REPOSITORY
 
 TESTS = "make test"  # what runs this file; running it here would never end
 NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
-SHORT = {"train/run.sh": " -- --max_steps 10", "-m train.sft": " --max_steps 10"}
+SHORT = {"train/run.sh": " -- --max_steps 10", "-m train.sft": " --max_steps 10", "study": " --limit 10"}
 SERVES = "-m eval.demo"  # such a block runs until it is ended
 
 pytestmark = [
