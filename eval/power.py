@@ -1,23 +1,24 @@
 """The smallest difference that each benchmark can detect: `python -m eval.power --run results/tinyworld`.
 
 For every benchmark of an evaluated run: the standard error of the paired difference between the baseline and another
-method (by bootstrap), the smallest difference detected in 80 % of repetitions at p < 0.05, and the number of items
-that the paper's difference would need. Without a run, `--assume 0.1` assumes the share of items on which two models
-disagree. If the run has several seeds, their spread determines how many a difference needs.
+method, the smallest difference detected in 80 % of repetitions at p < 0.05, and the number of items that the paper's
+difference would need. With one seed the error is that of the items; with several it covers both, and the spread of the
+seeds determines how many of them a difference needs. Without a run, `--assume 0.1` assumes the share of items on which
+two models disagree.
 """
 
 import argparse
 import math
-from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY, Benchmark
 from eval.run.files import read_json
-from eval.scoring import scores, statistics
+from eval.scoring import scores, seeds, statistics
 from eval.scoring.items import Items
 from eval.scoring.power import detectable, seeds_needed, times_the_items
 from modeling_aligned_llava.errors import UserError, run_main
@@ -41,32 +42,55 @@ def paper_claims(backbone: str, method: str) -> dict[str, float]:
     return {key: table[backbone, method, key] - table[backbone, "baseline", key] for key in known}
 
 
-def measured(run: Path, baseline: str, method: str) -> dict[str, tuple[float, int, list[float]]]:
-    """Benchmark -> (standard error of the difference, items, the difference at each seed) in an evaluated run.
+@dataclass(frozen=True)
+class Precision:
+    """How precise the difference between two methods is on a benchmark, in points.
+
+    Attributes:
+        items: number of them.
+        item_error: standard error that comes from the choice of items.
+        error, degrees_of_freedom: of the whole standard error, with several seeds theirs too.
+        differences: of each seed.
+    """
+
+    items: int
+    item_error: float
+    error: float
+    degrees_of_freedom: float = math.inf
+    differences: tuple[float, ...] = ()
+
+
+def measured(run: Path, baseline: str, method: str) -> dict[str, Precision]:
+    """Benchmark -> precision of the difference between the two methods in an evaluated run.
 
     Raises:
         UserError: the run has no results of the two on the same benchmarks.
     """
-    found: dict[str, tuple[float, int, list[float]]] = {}
-    seeds = defaultdict(list)
-    for folder in sorted((run / "harness").glob(f"{method}*")):
-        suffix = folder.name.removeprefix(method)
-        if suffix and not suffix.startswith("-seed"):
-            continue
-        for benchmark in BENCHMARKS:
-            pair = [
-                read_json(run / "harness" / (name + suffix) / benchmark.key / "result.json")
-                for name in (baseline, method)
-            ]
-            if any(result is None or result["status"] != "ok" for result in pair):
-                continue
-            first, second = (Items(**result["items"]) for result in pair if result)
-            gap = statistics.difference(first, second, benchmark.macro, benchmark.key)
-            seeds[benchmark.key].append(gap.value)
-            found[benchmark.key] = (float(gap.draws.std()), len(first.id), seeds[benchmark.key])
+    found = {}
+    suffixes = [folder.name.removeprefix(method) for folder in sorted((run / "harness").glob(f"{method}*"))]
+    for benchmark in BENCHMARKS:
+        pairs = []
+        for suffix in suffixes:
+            names = (baseline + suffix, method + suffix)
+            pair = [read_json(run / "harness" / name / benchmark.key / "result.json") for name in names]
+            own_seed = not suffix or suffix.startswith("-seed")
+            if own_seed and all(result is not None and result["status"] == "ok" for result in pair):
+                pairs.append([Items(**result["items"]) for result in pair])
+        if pairs:
+            found[benchmark.key] = _precision(benchmark, *zip(*pairs, strict=True))
     if not found:
         raise UserError(f"{run} has no results of {baseline} and {method} on the same benchmarks")
     return found
+
+
+def _precision(benchmark: Benchmark, baselines: Sequence[Items], models: Sequence[Items]) -> Precision:
+    items = len(models[0].id)
+    if len(models) == 1:
+        gap = statistics.difference(baselines[0], models[0], benchmark.macro, benchmark.key)
+        error = float(gap.draws.std())
+        return Precision(items, error, error, differences=(gap.value,))
+    mean = seeds.difference(list(baselines), list(models), benchmark.macro)
+    return Precision(items, mean.items**0.5, mean.standard_error, mean.degrees_of_freedom, tuple(mean.values))
 
 
 def main() -> None:
@@ -83,11 +107,11 @@ def main() -> None:
     if args.assume is not None and not 0 < args.assume <= 1:
         raise UserError(f"--assume {args.assume}: expected a share between 0 and 1")
     claims = paper_claims(args.backbone, args.method)
-    found: dict[str, tuple[float, int, list[float]]] = (
-        measured(args.run, args.baseline, args.method)
-        if args.run
-        else {b.key: (assumed_error(b, args.assume), b.num_questions, []) for b in BENCHMARKS}
-    )
+    if args.run:
+        found = measured(args.run, args.baseline, args.method)
+    else:
+        errors = {benchmark: assumed_error(benchmark, args.assume) for benchmark in BENCHMARKS}
+        found = {b.key: Precision(b.num_questions, error, error) for b, error in errors.items()}
     table = Table(title=f"{args.method} against {args.baseline}: detectable at p < 0.05 with power 80 %")
     for column in (
         "benchmark",
@@ -99,22 +123,22 @@ def main() -> None:
         "seeds for it",
     ):
         table.add_column(column, justify="left" if column == "benchmark" else "right")
-    for key, (error, items, differences) in found.items():
-        table.add_row(*_line(key, error, items, differences, claims.get(key)))
+    for key, precision in found.items():
+        table.add_row(*_line(key, precision, claims.get(key)))
     Console().print(table)
 
 
-def _line(key: str, error: float, items: int, differences: list[float], claim: float | None) -> list[Any]:
-    needed = times_the_items(error, claim or 0.0) * items
-    seeds = seeds_needed(differences, claim or 0.0)
+def _line(key: str, precision: Precision, claim: float | None) -> list[str]:
+    needed = times_the_items(precision.item_error, claim or 0.0) * precision.items
+    of_seeds = seeds_needed(list(precision.differences), claim or 0.0)
     return [
         BY_KEY[key].title,
-        str(items),
-        f"{error:.2f}",
-        f"{detectable(error):.2f}",
+        str(precision.items),
+        f"{precision.error:.2f}",
+        f"{detectable(precision.error, precision.degrees_of_freedom):.2f}",
         "-" if claim is None else f"{claim:+.2f}",
         f"{math.ceil(needed):,}" if math.isfinite(needed) else "never",
-        "not measured" if seeds is None else str(seeds),
+        "not measured" if of_seeds is None else str(of_seeds),
     ]
 
 

@@ -42,6 +42,7 @@ class Benchmark:
         task: the harness's stock task.
         task_folder: folder with the task's definition in the harness's `tasks` folder.
         metric: key of the harness's number in its results, with its filter.
+        measures: what that number is, for the footnote of the tables.
         scale: factor that turns the harness's number into points 0-100.
         shots: solved examples before each question.
         requests_per_row: likelihoods that the harness asks for per row, to show progress in rows.
@@ -59,7 +60,6 @@ class Benchmark:
         parses: whether the scorer can read the answer in a line.
         item: id of the item that a line belongs to.
         order: what lines are sorted by before they are grouped into items; None keeps the log's order.
-        cluster_by_image: questions about one image are resampled together.
         stratum: group within which items are resampled, from the lines of an item; None for a single one.
         macro: the score is the mean over strata, not over items.
 
@@ -74,6 +74,7 @@ class Benchmark:
     task: str
     task_folder: str
     metric: str
+    measures: str
     scale: float = 100
     shots: int = 0
     requests_per_row: int = 1
@@ -91,7 +92,6 @@ class Benchmark:
     parses: Callable[[Line], bool] = sample_lines.always
     item: Callable[[Line], str] = sample_lines.document
     order: Callable[[Line], Any] | None = None
-    cluster_by_image: bool = True
     stratum: Callable[[list[Line]], str] | None = None
     macro: bool = False
 
@@ -107,6 +107,7 @@ BENCHMARKS = (
         task="mmbench_en_dev_static",
         task_folder="mmbench",
         metric="gpt_eval_score,none",
+        measures="circular accuracy: a question is right if every rotation of its options is",
         scale=1,
         folder="lmms-lab-encoder/MMBench",
         config="en",
@@ -119,7 +120,6 @@ BENCHMARKS = (
         parses=sample_lines.mmbench_parses,
         item=sample_lines.mmbench_question,
         order=sample_lines.mmbench_index,
-        cluster_by_image=False,
         example=sample_lines.generated,
         image_sample=ImageSample("index"),
     ),
@@ -130,6 +130,7 @@ BENCHMARKS = (
         task="mmstar",
         task_folder="mmstar",
         metric="average,none",
+        measures="mean over the l2 categories of their accuracies",
         folder="Lin-Chen/MMStar",
         split="val",
         columns=("index", "question", "image", "answer", "category", "l2_category"),
@@ -149,6 +150,7 @@ BENCHMARKS = (
         task="pope",
         task_folder="pope",
         metric="pope_accuracy,none",
+        measures="accuracy over the three samplings; the paper says neither accuracy nor F1",
         folder="lmms-lab-encoder/POPE",
         split="test",
         columns=("question_id", "question", "answer", "image"),
@@ -170,6 +172,7 @@ BENCHMARKS = (
         task="seedbench_2_plus",
         task_folder="seedbench_2_plus",
         metric="seedbench_2_plus_all,none",
+        measures="accuracy",
         folder="doolayer/SEED-Bench-2-Plus",
         split="test",
         columns=("question", "choice_A", "choice_B", "choice_C", "choice_D", "answer", "question_image_type"),
@@ -186,6 +189,7 @@ BENCHMARKS = (
         task="ocrbench",
         task_folder="ocrbench",
         metric="ocrbench_accuracy,none",
+        measures="accuracy over 1,000 questions, the score divided by 10",
         folder="echo840/OCRBench",
         split="test",
         columns=("dataset", "question", "question_type", "answer", "image"),
@@ -203,6 +207,7 @@ BENCHMARKS = (
         task="scienceqa",
         task_folder="scienceqa",
         metric="exact_match,none",
+        measures="accuracy on ScienceQA-FULL, questions without an image included",
         folder="lmms-lab-encoder/ScienceQA",
         config="ScienceQA-FULL",
         split="test",
@@ -220,6 +225,7 @@ BENCHMARKS = (
         task="ai2d",
         task_folder="ai2d",
         metric="exact_match,flexible-extract",
+        measures="accuracy",
         folder="lmms-lab-encoder/ai2d",
         split="test",
         columns=("question", "options", "answer", "image"),
@@ -235,6 +241,7 @@ BENCHMARKS = (
         task="hellaswag",
         task_folder="hellaswag",
         metric="acc_norm,none",
+        measures="accuracy by likelihood per character, 0-shot",
         requests_per_row=4,
         folder="Rowan/hellaswag",
         split="validation",
@@ -250,6 +257,7 @@ BENCHMARKS = (
         task="mmlu",
         task_folder="mmlu/default",
         metric="acc,none",
+        measures="accuracy over the questions of 57 subjects, 0-shot",
         requests_per_row=4,
         folder="cais/mmlu",
         config="*",
@@ -270,10 +278,17 @@ EXTRA_BENCHMARKS = (
         key="hellaswag_acc",
         title="HellaSwag acc",
         metric="acc,none",
+        measures="accuracy by likelihood, 0-shot",
         correct=logged("acc"),
         example=partial(sample_lines.likeliest_ending, per_character=False),
     ),
-    replace(MMLU, key="mmlu_5shot", title="MMLU 5-shot", shots=5),
+    replace(
+        MMLU,
+        key="mmlu_5shot",
+        title="MMLU 5-shot",
+        measures="accuracy over the questions of 57 subjects, 5-shot",
+        shots=5,
+    ),
 )
 
 BY_KEY = {benchmark.key: benchmark for benchmark in (*BENCHMARKS, *EXTRA_BENCHMARKS)}

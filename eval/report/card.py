@@ -69,6 +69,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     # An error message may contain paths of the machine; its class is enough here.
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
     cells = [row for row in rows if row["source"] == "measured" and _is_of(row, model)]
+    combined = any(row.get("seeds") and row["method"] == model["method"] for row in rows)
     official = is_official(cells, Path(record["data"]["root"]))
     stages = stage_settings(checkpoint)
     parts = _parts(config, stages)
@@ -94,6 +95,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         loading=LOADING.format(name=repository),
         scored=any(cell["status"] == "ok" for cell in cells),
         table=tables.markdown(rows),
+        own_table=tables.markdown(cells) if combined else "",
         parts=parts,
         recipe=list(stages),
         settings={
@@ -103,7 +105,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         },
         gain=norm["gain"],
         profile=read_json(checkpoint / "norm_profile.json"),
-        limits=_limits(cells, rows),
+        limits=_limits(cells, combined),
         versions=", ".join(f"{name} {version}" for name, version in record["versions"].items()),
         hardware=", ".join(record["hardware"]["gpus"]) or record["hardware"]["cpu"] or "Hardware not recorded",
     )
@@ -128,7 +130,7 @@ def _evaluated(checkpoint: Path, record: dict[str, Any], run: Path) -> dict[str,
 
 
 def _is_of(row: dict[str, Any], model: dict[str, Any]) -> bool:
-    return all(row[name] == model[name] for name in ("backbone", "method", "seed"))
+    return not row.get("seeds") and all(row[name] == model[name] for name in ("backbone", "method", "seed"))
 
 
 def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
@@ -205,13 +207,13 @@ def _eval_result(benchmark: Benchmark, score: float, official: bool, run: str, v
     )
 
 
-def _limits(cells: list[dict[str, Any]], rows: list[dict[str, Any]]) -> list[str]:
+def _limits(cells: list[dict[str, Any]], combined: bool) -> list[str]:
+    """What the scores leave out; `combined`: the table has the mean over seeds of this method."""
     limits = [f"{cell['benchmark']}: {cell['status']} ({cell['reason']})" for cell in cells if cell["status"] != "ok"]
     for cell in cells:
         if cell["unparseable"]:
             limits.append(f"{cell['benchmark']}: {cell['unparseable']:.1%} of the answers could not be read")
-    seeds = {row["seed"] for row in rows if row["source"] == "measured"}
-    if len(seeds) == 1:
+    if not combined:
         limits.append("One training seed: the intervals cover the questions, not another training.")
     limits.append("Images are resized to a square, so small print and extreme aspect ratios suffer.")
     limits.append("A research checkpoint: not tuned for safety, and it can describe images wrongly.")

@@ -11,13 +11,29 @@ from typing import Any
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.benchmarks import TITLES as BENCHMARK_TITLES
-from eval.report.tables.table4 import ScoreEntry, is_significant, read_scores
+from eval.report.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
 from eval.run.files import read_json
 from eval.scoring.scores import EvaluatedModel
 
 
 TITLES = BENCHMARK_TITLES | {"avg": "mean of the nine"}
 TOY = "tinyworld"  # the backbone whose results are toy results
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the tables: a checkpoint, or the mean over the `seeds` of a method. `cells`: benchmark -> its row."""
+
+    name: str
+    backbone: str
+    method: str
+    seeds: tuple[int, ...]
+    cells: dict[str, ScoreEntry]
+
+    @property
+    def answered(self) -> list[str]:
+        """Benchmarks with a score, in the order of the table."""
+        return [key for key in BY_KEY if key in self.cells and self.cells[key]["status"] == "ok"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +55,12 @@ class FinishedRun:
 
     @cached_property
     def models(self) -> list[EvaluatedModel]:
-        """The models in the order of the table. Their names are those of the run's folders."""
+        """The checkpoints in the order of the table, each seed one. Their names are those of the run's folders."""
         named = {
             (model["backbone"], model["method"], model["seed"]): name
             for name, model in self.record.get("models", {}).items()
         }
-        keys = dict.fromkeys(_key(row) for row in self.rows if row["source"] == "measured")
+        keys = dict.fromkeys(_key(row) for row in self._measured if not row.get("seeds"))
         seeds = {seed for _, _, seed in keys}
         models = []
         for backbone, method, seed in keys:
@@ -60,29 +76,57 @@ class FinishedRun:
 
     @cached_property
     def cells(self) -> dict[str, dict[str, ScoreEntry]]:
-        """Model name -> benchmark -> its measured row, without paths of this machine."""
+        """Checkpoint -> benchmark -> its own row."""
         names = {(model.backbone, model.method, model.seed): model.name for model in self.models}
         table: dict[str, dict[str, ScoreEntry]] = {model.name: {} for model in self.models}
-        for row in self.rows:
-            if row["source"] == "measured":
-                reason = row["reason"] and without_paths(row["reason"])
-                table[names[_key(row)]][row["benchmark"]] = row | {"reason": reason}
+        for row in self._measured:
+            if not row.get("seeds"):
+                table[names[_key(row)]][row["benchmark"]] = row
         return table
+
+    @cached_property
+    def _measured(self) -> list[ScoreEntry]:
+        """This run's rows, without paths of this machine."""
+        own = [row for row in self.rows if row["source"] == "measured"]
+        return [row | {"reason": row["reason"] and without_paths(row["reason"])} for row in own]
+
+    @cached_property
+    def lines(self) -> list[Line]:
+        """What the tables show: the mean over seeds of methods with several, all other checkpoints."""
+        names = {(model.backbone, model.method, model.seed): model.name for model in self.models}
+        found = []
+        for _, cells in table_lines(self._measured):
+            row = next(iter(cells.values()))
+            seeds = tuple(row.get("seeds", ()))
+            name = f"{row['method']}, {len(seeds)} seeds" if seeds else names[_key(row)]
+            found.append(Line(name, row["backbone"], row["method"], seeds, cells))
+        return found
+
+    @cached_property
+    def single_seeds(self) -> list[Line]:
+        """The checkpoints that `lines` shows only in a mean."""
+        shown = {line.name for line in self.lines}
+        return [
+            Line(model.name, model.backbone, model.method, (), self.cells[model.name])
+            for model in self.models
+            if model.name not in shown
+        ]
 
     @property
     def is_toy(self) -> bool:
         return any(model.backbone == TOY for model in self.models)
 
-    @property
-    def baseline(self) -> str | None:
-        """The method that the others were compared with; None if nothing was compared."""
-        compared = {
-            model.method
-            for model in self.models
-            if any(cell["delta"] is not None for cell in self.cells[model.name].values())
-        }
-        others = [model.method for model in self.models if model.method not in compared]
-        return others[0] if compared and others else None
+    @cached_property
+    def baselines(self) -> dict[str, str]:
+        """Backbone -> the method that its others were compared with; without those where nothing was compared."""
+        found: dict[str, str] = {}
+        for backbone in dict.fromkeys(line.backbone for line in self.lines):
+            own = [line for line in [*self.lines, *self.single_seeds] if line.backbone == backbone]
+            compared = {line.method for line in own if any(row["delta"] is not None for row in line.cells.values())}
+            others = [line.method for line in own if line.method not in compared]
+            if compared and others:
+                found[backbone] = others[0]
+        return found
 
     def weights(self, name: str) -> str | None:
         """sha256 of the checkpoint that was evaluated."""

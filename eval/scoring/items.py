@@ -117,7 +117,7 @@ def read_result(
 
     Args:
         expected_rows: rows of the split in the data root, or as many as `--limit` asks for.
-        images: document -> digest of its image, "" or absent for text-only documents.
+        images: scored document -> digest of its image, "" or absent for text-only ones.
         root: the data root, whose rows name their subtasks.
 
     Raises:
@@ -138,8 +138,7 @@ def read_result(
     items, subtask = Items(), _subtask(benchmark, root)
     for name, own in group_by_item(benchmark, lines).items():
         stratum = benchmark.stratum(own) if benchmark.stratum else ""
-        cluster = images.get(own[0]["doc_id"], "") if benchmark.cluster_by_image else ""
-        items.add(name, benchmark.correct(own), stratum, cluster, subtask(own[0]))
+        items.add(name, benchmark.correct(own), stratum, images.get(own[0]["doc_id"], ""), subtask(own[0]))
     recomputed = items.score(benchmark.macro)
     if abs(recomputed - score) > 1e-6:
         raise ValueError(f"the harness reports {score:.4f}, its sample log adds up to {recomputed:.4f}")

@@ -16,15 +16,15 @@ from eval.suite.job import Job
 class Harness(Protocol):
     """What a worker needs from a harness."""
 
-    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
+    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
         """Run one stock task and write the harness's results and sample logs into `folder`.
 
         Args:
             progress: called with the number of rows answered since the last call.
-        """
 
-    def images(self, task: str) -> dict[int, str]:
-        """Document -> digest of its image, which groups questions about one image; empty for text tasks."""
+        Returns:
+            Document -> digest of its image, which groups questions about one image; empty for text tasks.
+        """
 
 
 class LmmsEval:
@@ -61,7 +61,7 @@ class LmmsEval:
             progress=progress,
         )
 
-    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
+    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
         from lmms_eval.evaluator import simple_evaluate
         from lmms_eval.loggers import EvaluationTracker
         from lmms_eval.utils import get_datetime_str
@@ -69,8 +69,9 @@ class LmmsEval:
         tracker = EvaluationTracker(output_path=str(folder))
         arguments = f"pretrained={self.job.checkpoint},batch_size={self.job.batch_size}"
         tracker.general_config_tracker.log_experiment_args("aligned_llava", arguments, "", "", False)
+        adapter = self.adapter(benchmark.task, progress)
         results = simple_evaluate(
-            model=self.adapter(benchmark.task, progress),
+            model=adapter,
             model_args=arguments,
             tasks=[benchmark.task],
             limit=self.job.limit,
@@ -85,9 +86,7 @@ class LmmsEval:
         tracker.save_results_aggregated(results=results, samples=samples, datetime_str=get_datetime_str())
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
-
-    def images(self, task: str) -> dict[int, str]:
-        return self.adapter(task, lambda rows: None).image_digests(task)
+        return adapter.images
 
 
 class LmEval:
@@ -113,7 +112,7 @@ class LmEval:
             shared_prefix=job.shared_prefix,
         )
 
-    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> None:
+    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.loggers import EvaluationTracker
 
@@ -137,6 +136,4 @@ class LmEval:
         tracker.save_results_aggregated(results=results, samples=samples)
         for name, rows in samples.items():
             tracker.save_results_samples(task_name=name, samples=rows)
-
-    def images(self, task: str) -> dict[int, str]:
         return {}

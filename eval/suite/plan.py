@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import re
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument(
         "--models", required=True, nargs="+", metavar="NAME=PATH", help="checkpoints; NAME-seedN names a seed"
     )
-    p.add_argument("--baseline", metavar="NAME", help="the method others are compared with (default: the first)")
+    p.add_argument(
+        "--baseline",
+        metavar="NAME",
+        help="the method that others of its backbone are compared with (default: the first)",
+    )
     p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
     p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
     p.add_argument(
@@ -239,8 +244,10 @@ def baseline_of(models: Models, wanted: str | None) -> str:
 
 
 def write_scores(args: argparse.Namespace, models: Models, jobs: list[Job], baseline: str) -> None:
-    """`scores.json`, from the results that are there."""
+    """`scores.json`, from the results that are there. Says on standard error what is not compared."""
     evaluated = [model for model, _, _ in models.values()]
+    for sentence in scores.pairing(evaluated, baseline):
+        print(sentence, file=sys.stderr)  # noqa: T201
     write_json(
         folder_of(args) / "scores.json", scores.score_rows(evaluated, collect(models, jobs), baseline, args.limit)
     )

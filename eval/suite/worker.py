@@ -114,9 +114,10 @@ class Worker:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         start = time.perf_counter()
-        self.harness.evaluate(benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows))
+        images = self.harness.evaluate(
+            benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows)
+        )
         cost = {"seconds": time.perf_counter() - start, "peak_memory": peak_memory(self.job.device)}
-        images = self.harness.images(benchmark.task)
         return read_result(benchmark, folder, task.rows, images, Path(self.job.root)).to_json() | cost
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:

@@ -73,10 +73,6 @@ class AnswerLog:
                 written += self._file.write(block[written:])
             os.fsync(self._file.fileno())
 
-    def images(self, task: str) -> dict[int, str]:
-        """Return the image digest of every answered document of `task` ("" for a text-only one)."""
-        return {key.document: key.image for key in self._answers if key.task == task}
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()

@@ -76,6 +76,9 @@ class AlignedLlava(lmms):
         blank_images: replace every image by a grey one of the same size, to check that vision is used.
         trust_remote_code: run model code from the checkpoint.
         progress: called with the number of rows after each batch, instead of a progress bar.
+
+    Attributes:
+        images: document -> sha256 of its images, of the requests answered last ("" for a text-only one).
     """
 
     is_simple = True
@@ -116,6 +119,7 @@ class AlignedLlava(lmms):
         self._blank_images = blank_images
         self._producer = producer_digest(str(self.device))
         self._progress = progress
+        self.images: dict[int, str] = {}
 
     def generate_until(self, requests: list[Instance]) -> list[str]:
         """Answer the requests, in their order; a batch holds questions of one task.
@@ -127,10 +131,12 @@ class AlignedLlava(lmms):
             _, options, _, _, task, split = request.args
             groups[task, split, self._settings(options)].append(index)
         answers: dict[int, str] = {}
+        self.images = {}
         with tqdm(total=len(requests), desc="aligned_llava", disable=self._progress is not None) as bar:
             for (_, _, settings), indices in groups.items():
                 options = json.loads(settings)
                 rows = self._read([requests[index].args for index in indices], settings)
+                self.images |= {row.key.document: row.key.image for row in rows}
                 tokens = self._tokenize(rows)
                 for members, found in self._answered(rows, tokens, options):
                     answers.update((indices[row], answer) for row, answer in zip(members, found, strict=True))
@@ -235,10 +241,6 @@ class AlignedLlava(lmms):
     def _open(self, row: Question) -> list[Image.Image]:
         images = row.open()
         return [Image.new("RGB", image.size, GREY) for image in images] if self._blank_images else images
-
-    def image_digests(self, task: str) -> dict[int, str]:
-        """Return the sha256 of the image of each answered document of `task` ("" for a text-only one)."""
-        return self._log.images(task)
 
     def loglikelihood(self, requests: list[Instance]) -> NoReturn:
         raise NotImplementedError("lmms-eval's multiple_choice scoring expects losses; run text tasks with lm-eval")

@@ -1,6 +1,7 @@
 """Detectable differences against simulation, and the command on results and on an assumption."""
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ def test_the_smallest_difference_is_detected_in_80_percent_of_repetitions():
 
 def test_seeds_need_a_spread():
     assert power.seeds_needed([1.0], 1.0) is None
-    assert power.seeds_needed([0.0, 2.0], 1.0) == 16  # (2.80 * sqrt 2)^2 = 15.7
+    assert power.seeds_needed([0.0, 2.0], 1.0) == 18  # 15.7 = (2.80 * sqrt 2)^2 if their spread were known
     assert power.seeds_needed([1.0, 1.0], 5.0) == 2
 
 
@@ -49,9 +50,13 @@ def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
         folder.mkdir(parents=True)
         result = {"status": "ok", "items": items | {"cluster": ids}}
         (folder / "result.json").write_text(json.dumps(result))
-    error, items, differences = power.measured(tmp_path, "baseline", "norm-gwc")["pope"]
-    assert items == 400 and len(differences) == 2
-    assert error == pytest.approx(100 * np.sqrt((0.25 + 0.24) / 400), rel=0.1)
+    found = power.measured(tmp_path, "baseline", "norm-gwc")["pope"]
+    assert found.items == 400 and len(found.differences) == 2
+    assert found.item_error == pytest.approx(100 * np.sqrt((0.25 + 0.24) / 400 / 2), rel=0.1)
+    assert found.error > found.item_error and found.degrees_of_freedom < 10  # the seeds differ by ten points
+    shutil.rmtree(tmp_path / "harness/norm-gwc-seed7")
+    found = power.measured(tmp_path, "baseline", "norm-gwc")["pope"]
+    assert found.error == found.item_error == pytest.approx(100 * np.sqrt((0.25 + 0.24) / 400), rel=0.1)
     monkeypatch.setenv("COLUMNS", "200")
     run_command(monkeypatch, "--run", tmp_path)
     assert "POPE" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from eval.report.page.layer_curves import layer_curves
 from eval.report.page.summary import summary
 from eval.report.page.training_curves import LEDGER, training
 from eval.report.tables.differences import HEADINGS, plot_differences
-from eval.report.tables.table4 import columns
+from eval.report.tables.table4 import columns, notes
 from eval.run.files import write_text
 from modeling_aligned_llava.errors import UserError
 
@@ -47,15 +47,17 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
         .get_template("report.html.jinja")
         .render(
             run=run,
-            title=f"{run.folder.resolve().name}: {', '.join(model.name for model in run.models)}",
+            title=f"{run.folder.resolve().name}: {', '.join(line.name for line in run.lines)}",
             style=_asset("report.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
             parts=summary(run, measured),
             columns=list(columns(run.rows).values()),
-            scores=score_table.measured(run),
+            scores=score_table.measured(run, run.lines),
+            single_seeds=score_table.measured(run, run.single_seeds),
+            notes=notes(run.rows),
             paper=score_table.published(run),
-            differences=_differences(run, colours),
+            differences=_differences(run),
             everything=(score_table.ALL, score_table.everything(run)),
             measured=measured,
             layers=layer_curves(profiles, colours),
@@ -102,19 +104,19 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _differences(run: FinishedRun, colours: dict[str, int]) -> Drawing | None:
+def _differences(run: FinishedRun) -> Drawing | None:
     compared = {
-        name: found
-        for name, cells in run.cells.items()
-        if (found := [cell for cell in cells.values() if cell["delta"] is not None and cell["benchmark"] in HEADINGS])
+        line.name: found
+        for line in run.lines
+        if (found := [row for row in line.cells.values() if row["delta"] is not None and row["benchmark"] in HEADINGS])
     }
     if not compared:
         return None
     title = "Difference from the baseline, points, with 95 % interval"
-    of_models = {name: series(number) for name, number in colours.items()}
+    of_lines = {line.name: series(number) for number, line in enumerate(run.lines)}
 
     def draw(axes: Axes) -> None:
-        plot_differences(axes, compared, of_models)
+        plot_differences(axes, compared, of_lines)
         axes.set_ylabel("points")
 
     svg = inline_svg("differences", title, draw, (9, 4))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eval.report.finished_run import TITLES, FinishedRun, direction, probability
+from eval.report.finished_run import TITLES, FinishedRun, Line, direction, probability
 from eval.report.tables.table4 import PAPER_SUFFIX, ScoreEntry, columns, missing, table_lines
 
 
@@ -33,9 +33,9 @@ class Cell:
     details: str = ""
 
 
-def measured(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
-    """One line per model: its name and the cells of Table 4's columns."""
-    return [(model.name, [_cell(run.cells[model.name].get(key)) for key in columns(run.rows)]) for model in run.models]
+def measured(run: FinishedRun, lines: list[Line]) -> list[tuple[str, list[Cell]]]:
+    """Each line's name and the cells of Table 4's columns."""
+    return [(line.name, [_cell(line.cells.get(key)) for key in columns(run.rows)]) for line in lines]
 
 
 def published(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
@@ -51,7 +51,8 @@ def _cell(row: ScoreEntry | None) -> Cell:
     absent = missing(row)
     if row is None or absent is not None:
         return Cell(absent or "not run")
-    details = [f"n = {row['n']:,}"]
+    seeds = row.get("seeds", ())
+    details = [f"n = {row['n']:,}" + (f", mean over seeds {', '.join(map(str, seeds))}" if seeds else "")]
     if row["ci95"] is not None:
         details.insert(0, f"95 % interval {row['ci95'][0]:.1f} to {row['ci95'][1]:.1f}")
     if row["delta"] is None:
@@ -59,10 +60,11 @@ def _cell(row: ScoreEntry | None) -> Cell:
     low, high = row["delta_ci95"]
     sign = direction(row)
     details.append(f"difference {row['delta']:+.1f}, 95 % interval {low:+.1f} to {high:+.1f}")
-    details.append(probability(row["p_value"]))
-    if row["p_holm"] is not None:
-        details.append(f"{probability(row['p_holm'])} after Holm's correction")
-    details.append("significant" if sign else "not distinguishable from zero")
+    if row["p_value"] is not None:
+        details.append(probability(row["p_value"]))
+        if row["p_holm"] is not None:
+            details.append(f"{probability(row['p_holm'])} after Holm's correction")
+        details.append("significant" if sign else "not distinguishable from zero")
     mark = "*" if sign else ""
     return Cell(f"{row['score']:.1f}", row["score"], f"{row['delta']:+.1f}{mark}", sign, "; ".join(details))
 
@@ -70,12 +72,12 @@ def _cell(row: ScoreEntry | None) -> Cell:
 def everything(run: FinishedRun) -> list[list[Any]]:
     """Every measured row of scores.json as a line with the columns of `ALL`."""
     lines = []
-    for name, cells in run.cells.items():
-        for key, row in cells.items():
+    for line in [*run.lines, *run.single_seeds]:
+        for key, row in line.cells.items():
             state = row["status"] if row["reason"] is None else f"{row['status']}: {row['reason']}"
             numbers = [row["score"], _interval(row["ci95"]), row["n"], row["delta"], _interval(row["delta_ci95"])]
             numbers += [row["p_value"], row["p_holm"], row["unparseable"]]
-            lines.append([name, TITLES.get(key, key), *numbers, state])
+            lines.append([line.name, TITLES.get(key, key), *numbers, state])
     return lines
 
 

@@ -4,11 +4,13 @@ A difference counts if its p-value is below 0.05 after Holm's correction (the me
 others are "not distinguishable from zero", with the smallest difference that could have been detected.
 """
 
+from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
+from eval.report.tables.footnotes import TWO_SEEDS
 from eval.report.tables.table4 import ScoreEntry
 from eval.scoring.power import detectable
 
@@ -32,47 +34,66 @@ def summary(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]
             "This is a toy result: tinyworld has tiny models and its own benchmarks. It says nothing about models of "
             "real size."
         )
-    elif not is_official([cell for cells in run.cells.values() for cell in cells.values()], run.data() or run.folder):
+    elif not is_official([row for line in run.lines for row in line.cells.values()], run.data() or run.folder):
         first.append(
             "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
             "with published ones."
         )
     parts = [("", first)]
-    for model in run.models:
-        differences = _differences(run.baseline, run.cells[model.name])
+    for line in run.lines:
+        baseline = run.baselines.get(line.backbone)
+        differences = _differences(baseline, line.cells)
         if differences:
-            parts.append((f"{model.name} against {run.baseline}", differences))
+            parts.append((f"{line.name} against {baseline}", differences))
     norms = [
         f"{name}: {_times(found['profile']['ratio'])} times." for name, found in measured.items() if "profile" in found
     ]
     if norms:
         parts.append(("Mean norm of visual tokens at the decoder input, over that of text embeddings", norms))
     limits = [f"{name}: no scores because its evaluation did not finish." for name in run.unscored]
-    limits += [sentence for model in run.models for sentence in _gaps(model.name, run.cells[model.name])]
-    limits += [sentence for model in run.models for sentence in _unparseable(model.name, run.cells[model.name])]
+    limits += [sentence for line in run.lines for sentence in _gaps(line.name, line.cells)]
+    limits += [sentence for line in run.lines for sentence in _unparseable(line.name, line.cells)]
     if any(DETECTABLE in sentence for _, sentences in parts for sentence in sentences):
         limits.append(
             f'"{DETECTABLE.capitalize()}" is the smallest true difference that a test at p < 0.05, before Holm\'s '
             "correction, detects in 80 % of repetitions."
         )
-    if run.baseline is not None and len({model.seed for model in run.models}) == 1:
-        limits.append("One training per method: the intervals cover the choice of questions, not another training.")
+    limits += _seeds(run)
     return [*parts, ("What is missing, and limitations", limits)] if limits else parts
 
 
+def _seeds(run: FinishedRun) -> list[str]:
+    """What the intervals leave out because there are too few seeds, or other ones than the baseline's."""
+    trainings = Counter((model.backbone, model.method) for model in run.models)
+    once = [line.name for line in run.lines if trainings[line.backbone, line.method] == 1]
+    found = []
+    if run.baselines and once:
+        who = "per method" if len(once) == len(run.lines) else f"of {_listed(once)}"
+        found.append(f"One training {who}: the intervals cover the choice of questions, not another training.")
+    if any(len(line.seeds) == 2 for line in run.lines):
+        found.append(TWO_SEEDS)
+    for line in run.lines:
+        baseline = run.baselines.get(line.backbone)
+        if baseline not in (None, line.method) and line.seeds and not _differences(baseline, line.cells):
+            found.append(
+                f"{line.name}: no difference, because {baseline} does not have a score with each of these seeds."
+            )
+    return found
+
+
 def _compared(run: FinishedRun) -> str:
-    names = [model.name for model in run.models]
-    keys = [b.key for b in BENCHMARKS if any(b.key in run.answered(name) for name in names)]
+    names = [line.name for line in run.lines]
+    keys = [b.key for b in BENCHMARKS if any(b.key in line.answered for line in run.lines)]
     if not keys:
         return f"No benchmark has a score for {_listed(names)}."
-    asked = [max(run.cells[name][key]["n"] for name in names if key in run.answered(name)) for key in keys]
+    asked = [max(line.cells[key]["n"] for line in run.lines if key in line.answered) for key in keys]
     where = f"{len(keys)} benchmark{'s' * (len(keys) > 1)} with {sum(asked):,} questions in all"
     if len(names) == 1:
         return f"One model, {names[0]}, was evaluated on {where}. There is nothing to compare it with."
-    if run.baseline is None:
+    if not run.baselines:
         return f"{_listed(names)} were evaluated on {where}, but no score could be compared with a baseline's."
-    others = [model.name for model in run.models if model.method != run.baseline]
-    return f"{_listed(others)} compared with {run.baseline} on {where}."
+    others = [line.name for line in run.lines if line.method != run.baselines.get(line.backbone)]
+    return f"{_listed(others)} compared with {_listed(list(dict.fromkeys(run.baselines.values())))} on {where}."
 
 
 def _differences(baseline: str | None, cells: dict[str, ScoreEntry]) -> list[str]:

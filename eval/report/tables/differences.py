@@ -7,6 +7,7 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from eval.data.benchmarks import BENCHMARKS
+from eval.report.tables.table4 import table_lines
 from eval.run.files import write_text
 from eval.run.svg import svg_axes
 
@@ -16,11 +17,11 @@ HEADINGS = {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg"
 
 def draw_differences(rows: list[dict[str, Any]], path: Path) -> None:
     """Write an SVG, the same bytes for the same rows. Models without any difference are left out."""
-    models: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if row["delta"] is not None and row["benchmark"] in HEADINGS:
-            label = row["method"] if row["seed"] is None else f"{row['method']}, seed {row['seed']}"
-            models.setdefault(label, []).append(row)
+    compared = {
+        label: [row for row in cells.values() if row["delta"] is not None and row["benchmark"] in HEADINGS]
+        for label, cells in table_lines(rows)
+    }
+    models = {label: cells for label, cells in compared.items() if cells}
     with svg_axes("table4", (9, 4)) as (axes, svg):
         plot_differences(axes[0, 0], models, {})
     write_text(path, svg.getvalue())

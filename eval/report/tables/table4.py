@@ -1,6 +1,7 @@
 """Table 4 as Markdown, LaTeX, CSV and JSON, and on the terminal: a pure function of the run's scores.json.
 
 A cell is a score with its n, 95 % interval and paired difference from the baseline, or `not run`, or `failed: reason`.
+A method with several seeds is one line, the mean over them.
 """
 
 import json
@@ -14,17 +15,13 @@ from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS
 from eval.report.tables import writers
+from eval.report.tables.footnotes import CAPTION, footnotes
 from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
 
 
 ScoreEntry = dict[str, Any]  # a row of scores.json
 PAPER_SUFFIX = " (paper)"
-CAPTION = (
-    "Scores in percent with 95 % bootstrap intervals and n. Below each: paired difference from the baseline with its "
-    "95 % interval; * marks p < 0.05 after Holm's correction over the nine columns (Avg and the columns after it: one "
-    "test each)."
-)
 
 
 def columns(rows: list[ScoreEntry]) -> dict[str, str]:
@@ -35,16 +32,37 @@ def columns(rows: list[ScoreEntry]) -> dict[str, str]:
 
 
 def table_lines(rows: list[ScoreEntry]) -> list[tuple[str, dict[str, ScoreEntry]]]:
-    """One line per model, in the order of scores.json: (label, benchmark -> its row)."""
+    """One line per model or mean over seeds, in the order of scores.json: (label, benchmark -> its row).
+
+    The single seeds of such a mean are left out.
+    """
     table: dict[tuple, dict[str, ScoreEntry]] = {}
     for row in rows:
-        table.setdefault((row["source"], row["backbone"], row["method"], row["seed"]), {})[row["benchmark"]] = row
-    seeds = {key[3] for key in table if key[0] == "measured"}
+        table.setdefault(line_key(row), {})[row["benchmark"]] = row
+    means = {key[:3] for key in table if key[4]}
+    table = {key: cells for key, cells in table.items() if key[4] or key[3] is None or key[:3] not in means}
+    distinct = {key[3] for key in table if key[0] == "measured" and not key[4]}
     labels = []
-    for (source, backbone, method, seed), cells in table.items():
-        label = f"{backbone} {method}" + (f" seed {seed}" if seed is not None and len(seeds) > 1 else "")
+    for (source, backbone, method, seed, seeds), cells in table.items():
+        label = f"{backbone} {method}"
+        if seeds:
+            label += f", {len(seeds)} seeds"
+        elif seed is not None and len(distinct) > 1:
+            label += f" seed {seed}"
         labels.append((label + PAPER_SUFFIX if source == "paper" else label, cells))
     return labels
+
+
+def line_key(row: ScoreEntry) -> tuple:
+    """Source, backbone, method, seed and seeds: what the rows of a line share. Only a mean over seeds has `seeds`."""
+    return row["source"], row["backbone"], row["method"], row["seed"], tuple(row.get("seeds", ()))
+
+
+def notes(rows: list[ScoreEntry]) -> list[str]:
+    """The footnotes of the table."""
+    measured, paper = ([row for row in rows if row["source"] == source] for source in ("measured", "paper"))
+    of_paper = [(label.removesuffix(PAPER_SUFFIX), cells) for label, cells in table_lines(paper)]
+    return footnotes(table_lines(measured), of_paper)
 
 
 def is_significant(cell: ScoreEntry) -> bool:
@@ -82,24 +100,25 @@ def score_table(rows: list[ScoreEntry]) -> pd.DataFrame:
 
 
 def markdown(rows: list[ScoreEntry]) -> str:
-    return writers.markdown(score_table(rows), CAPTION)
+    return writers.markdown(score_table(rows), [CAPTION, *notes(rows)])
 
 
 def latex(rows: list[ScoreEntry]) -> str:
     """Needs the packages booktabs and makecell."""
     table = score_table(rows)
     paper = table.index[table["model"].str.endswith(PAPER_SUFFIX)]
-    return writers.latex(table, CAPTION, paper[0] if len(paper) else None)
+    return writers.latex(table, CAPTION, paper[0] if len(paper) else None, notes(rows))
 
 
 def comma_separated(rows: list[ScoreEntry]) -> str:
     """One line per row of scores.json, with every field; a row without a score gives the reason in `score`."""
-    fields = ["source", "backbone", "method", "seed", "benchmark", "score", "n", "ci95_low", "ci95_high"]
+    fields = ["source", "backbone", "method", "seed", "seeds", "benchmark", "score", "n", "ci95_low", "ci95_high"]
     fields += ["delta", "delta_ci95_low", "delta_ci95_high", "p_value", "p_holm", "unparseable", "status", "reason"]
     flat = []
     for row in rows:
         ends = {f"{name}_{end}": value for name in ("ci95", "delta_ci95") for end, value in _ends(row[name])}
-        flat.append(row | ends | {"score": missing(row) or row["score"]})
+        seeds = " ".join(map(str, row.get("seeds", ())))
+        flat.append(row | ends | {"score": missing(row) or row["score"], "seeds": seeds})
     return writers.comma_separated(pd.DataFrame(flat, columns=fields, dtype=object))
 
 
@@ -129,6 +148,8 @@ def show(rows: list[ScoreEntry], console: Console) -> None:
         table.add_row(label, *line)
     console.print(table)
     console.print("± half a 95 % interval; below: difference from the baseline, * p < 0.05 (Holm over nine columns)")
+    for note in notes(rows):
+        console.print(note, highlight=False)
 
 
 def as_json(rows: list[ScoreEntry]) -> str:

@@ -107,6 +107,21 @@ def test_the_text_says_what_is_known_and_what_is_not(results):
     assert str(model_card(checkpoint, run, "someone/aligned")) == str(model_card(checkpoint, run, "someone/aligned"))
 
 
+def test_the_card_of_one_seed_has_the_mean_and_its_own_scores(results):
+    run, checkpoint = results
+    record = json.loads((run / "run.json").read_text())
+    models = [EvaluatedModel(f"{m}-{s}", "toy", m, s) for m in record["models"] for s in (42, 43)]
+    scores = {"baseline-42": nine(20), "baseline-43": nine(22), "norm-gwc-42": nine(30), "norm-gwc-43": nine(34)}
+    one_seed = "One training seed: the intervals cover"
+    assert one_seed in model_card(checkpoint, run, "a/b").text
+    write(run / "scores.json", score_rows(models, scores, "baseline"))
+    card = model_card(checkpoint, run, "a/b")
+    assert {entry.metric_value for entry in card.data.eval_results} == {75.0}
+    shared, own = card.text.split("### This checkpoint alone")
+    assert "| toy norm-gwc, 2 seeds | 80.00<br>" in shared and "| toy norm-gwc | 75.00<br>" in own
+    assert "2 seeds" not in own and one_seed not in card.text
+
+
 def test_tables_of_the_card_are_tables(results):
     run, checkpoint = results
     lines = model_card(checkpoint, run, "a/b").text.splitlines()

@@ -13,6 +13,7 @@ from eval.report.finished_run import FinishedRun, probability, without_paths
 from eval.report.page import measurements
 from eval.report.page.examples import A_BENCHMARK, DISAGREED, Example, choose, examples
 from eval.report.page.inline_svg import INK, SERIES, inline_svg, series
+from eval.report.page.report import report
 from eval.report.page.score_table import measured, published
 from eval.report.page.settings import settings
 from eval.report.page.summary import summary
@@ -21,6 +22,7 @@ from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
 from modeling_aligned_llava.errors import UserError
 from tests.eval.report.stand_in import write_data, write_run
+from tests.eval.score_rows import three_seeds
 
 
 POPE = BY_KEY["pope"]
@@ -49,7 +51,7 @@ def test_the_summary_sorts_benchmarks_by_direction_and_certainty(nine):
     # 2 of 40 pairs differ: 2.8 standard errors of their mean
     assert float(found[1]) == pytest.approx(280 * (0.05 * 0.95 / 40) ** 0.5, rel=0.15)
     (same,) = parts["norm-gwc against baseline"]
-    assert "not distinguishable" in same and "MMBench (+0.0)" in same and "OCRBench" not in same
+    assert "not distinguishable" in same and "MMBench (+0.0; detectable from" in same and "OCRBench" not in same
     assert sum("177" in sentence for found in parts.values() for sentence in found) == 1
 
 
@@ -82,15 +84,51 @@ def test_a_model_whose_evaluation_did_not_finish_is_named(nine):
     assert sentences(summary(unfinished, {}), "norm-relative")
 
 
-def test_two_seeds_are_two_models(nine):
+def test_seeds_without_a_mean_are_models_of_their_own(nine):
+    """Scores written before means over seeds existed."""
     double = nine.rows + [row | {"seed": 7} for row in nine.rows if row["source"] == "measured"]
     run = dataclasses.replace(nine, rows=double)
     assert [model.name for model in run.models][::4] == ["baseline-seed42", "baseline-seed7"]
+    assert [line.name for line in run.lines] == [model.name for model in run.models] and not run.single_seeds
     assert not sentences(summary(run, {}), "One training")
 
 
+def test_several_seeds_are_one_line_and_each_can_be_unfolded(nine):
+    run = dataclasses.replace(nine, rows=three_seeds())
+    assert [line.name for line in run.lines] == ["baseline, 3 seeds", "norm, 3 seeds", "norm-gwc-seed1"]
+    assert [line.name for line in run.single_seeds] == [
+        f"{m}-seed{s}" for m in ("baseline", "norm") for s in (1, 2, 3)
+    ]
+    parts = dict(summary(run, {}))
+    assert "higher (+25.0 points" in parts["norm, 3 seeds against baseline"][0] and run.baselines == {
+        "toy": "baseline"
+    }
+    assert sentences(summary(run, {}), "One training") == [
+        "One training of norm-gwc-seed1: the intervals cover the choice of questions, not another training."
+    ]
+    alone = dataclasses.replace(run, rows=[row for row in run.rows if row["method"] != "norm-gwc"])
+    assert not sentences(summary(alone, {}), "One training")
+    shown, hidden = (dict(measured(run, lines)) for lines in (run.lines, run.single_seeds))
+    assert (
+        "mean over seeds 1, 2, 3" in shown["norm, 3 seeds"][0].details
+        and "p = " not in hidden["norm-seed1"][0].details
+    )
+    html = report(run, {model.name: {"error": "gone"} for model in run.models})
+    assert "<summary>Each seed alone" in html and html.count('scope="row">norm, 3 seeds<') == 1 + 10
+
+
+def test_a_mean_that_cannot_be_compared_says_why(nine):
+    rows = [row for row in three_seeds() if row["method"] != "norm-gwc"]
+    for row in rows:
+        if row["method"] == "norm" and row.get("seeds"):
+            row |= {"delta": None, "delta_ci95": None, "p_value": None, "p_holm": None}
+    assert sentences(
+        summary(dataclasses.replace(nine, rows=rows), {}), "norm, 3 seeds: no difference, because baseline"
+    )
+
+
 def test_cells_have_a_sort_key_and_details(nine):
-    table = dict(measured(nine))
+    table = dict(measured(nine, nine.lines))
     norm = dict(zip(columns(nine.rows), table["norm"], strict=True))["pope"]
     assert (norm.score, norm.value, norm.difference, norm.direction) == ("90.0", 90.0, "+40.0*", 1)
     assert "n = 40" in norm.details and "after Holm's correction; significant" in norm.details

@@ -6,12 +6,12 @@ import pytest
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.report.tables import __main__ as command
-from eval.report.tables import subtasks
+from eval.report.tables import footnotes, subtasks
 from eval.report.tables import table4 as tables
 from eval.report.tables.differences import draw_differences
 from eval.scoring.scores import EvaluatedModel, score_rows
 from modeling_aligned_llava.errors import UserError
-from tests.eval.score_rows import cell, nine
+from tests.eval.score_rows import cell, nine, three_seeds
 
 
 def test_markdown_says_what_is_missing(rows):
@@ -36,6 +36,46 @@ def test_latex_is_escaped_and_csv_has_every_cell(rows):
     lines = list(csv.DictReader(tables.comma_separated(rows).splitlines()))
     assert len(lines) == len(rows)
     assert [line["score"] for line in lines if line["method"] == "lm"][:2] == ["not run", "not run"]
+
+
+def test_a_method_with_several_seeds_is_one_line(tmp_path):
+    rows = three_seeds()
+    lines = dict(tables.table_lines(rows))
+    assert list(lines)[:3] == ["toy baseline, 3 seeds", "toy norm, 3 seeds", "toy norm-gwc"]
+    assert lines["toy norm, 3 seeds"]["pope"]["delta"] == pytest.approx(25)
+    text = tables.markdown(rows)
+    assert (
+        "| toy norm, 3 seeds | 55.00<br>[" in text and footnotes.SEVERAL_SEEDS in text and footnotes.ONE_SEED in text
+    )
+    flat = list(csv.DictReader(tables.comma_separated(rows).splitlines()))
+    assert [line["seeds"] for line in flat if line["method"] == "norm"][:11:10] == ["1 2 3", ""]
+    draw_differences(rows, tmp_path / "figure.svg")
+    alone = [row for row in rows if row["method"] != "norm-gwc"]
+    assert footnotes.ONE_SEED not in tables.markdown(alone)
+
+
+def test_seeds_without_a_mean_are_lines_of_their_own():
+    """Scores written before means over seeds existed."""
+    labels = [label for label, _ in tables.table_lines([row for row in three_seeds() if "seeds" not in row])]
+    assert labels[:4] == ["toy baseline seed 1", "toy baseline seed 2", "toy baseline seed 3", "toy norm seed 1"]
+
+
+def test_the_metric_of_every_column_is_named(rows):
+    (note,) = (note for note in tables.notes(rows) if note.startswith("Metrics."))
+    for benchmark in BENCHMARKS:
+        assert f"{benchmark.title}: {benchmark.measures} ({benchmark.task} {benchmark.metric})" in note
+    assert "5-shot" not in note and note.replace("_", r"\_") in tables.markdown(rows)
+    assert note.replace("_", r"\_") in tables.latex(rows)
+
+
+def test_the_papers_arithmetic_is_checked(rows):
+    """Its averages hold; two of its accuracies on SEED-2-Plus are no whole number of right answers (k / 2,277)."""
+    note = tables.notes(rows)[-1]
+    assert "in all 6 lines" in note and "recomputed 5" not in note
+    assert re.findall(r"(\d+\.\d+) in ([\w-]+)", note) == [("45.56", "SEED-2-Plus"), ("58.27", "SEED-2-Plus")]
+    wrong = [row | {"score": 59.10} if row["source"] == "paper" and row["score"] == 59.01 else row for row in rows]
+    assert "Llama-3.2-3B baseline 59.10, recomputed 59.01" in tables.notes(wrong)[-1]
+    assert not any("paper" in note for note in tables.notes([row for row in rows if row["source"] != "paper"])[:-1])
 
 
 def test_files_are_a_pure_function_of_scores(rows, tmp_path, monkeypatch, capsys):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from eval.report.tables import table4 as tables
-from eval.scoring.scores import EvaluatedModel, score_rows
+from eval.scoring.scores import EvaluatedModel, baselines, pairing, score_rows
 from tests.eval.score_rows import cell, nine, result
 
 
@@ -35,16 +35,76 @@ def test_the_average_needs_all_nine(rows):
     assert cell(rows, "lm", "avg")["status"] == "not run"
 
 
-def test_seeds_are_compared_with_the_baseline_of_the_same_seed():
+def two_seeds(**norms):
+    """Baseline and norm with seeds 1 and 2: 10 and 20 of 40 items right in each benchmark, and norm's results."""
     models = [EvaluatedModel(f"{m}-{s}", "toy", m, s) for m in ("baseline", "norm") for s in (1, 2)]
-    results = {"baseline-1": nine(10), "baseline-2": nine(20), "norm-1": nine(20), "norm-2": nine(20)}
-    rows = score_rows(models, results, "baseline")
+    return models, {"baseline-1": nine(10), "baseline-2": nine(20), "norm-1": nine(20), "norm-2": nine(26)} | norms
+
+
+def of_seeds(rows, method, benchmark):
+    """Seed -> row; the mean over seeds is that of None."""
+    found = [r for r in rows if (r["source"], r["method"], r["benchmark"]) == ("measured", method, benchmark)]
+    assert len({r["seed"] for r in found}) == len(found)
+    return {r["seed"]: r for r in found}
+
+
+def test_seeds_are_compared_with_the_baseline_of_the_same_seed():
+    rows = of_seeds(score_rows(*two_seeds(), "baseline"), "norm", "pope")
+    assert (rows[1]["delta"], rows[2]["delta"]) == (pytest.approx(25), pytest.approx(15))
+
+
+def test_the_line_of_several_seeds_is_their_mean_and_has_the_only_tests():
+    rows = score_rows(*two_seeds(), "baseline")
+    assert list(of_seeds(rows, "norm", "pope")) == [None, 1, 2]
+    for key in ("pope", "avg"):
+        mean, first, second = of_seeds(rows, "norm", key).values()
+        assert mean["seeds"] == [1, 2] and "seeds" not in first
+        assert mean["score"] == pytest.approx((first["score"] + second["score"]) / 2)
+        assert mean["delta"] == pytest.approx(20) and mean["delta_ci95"][0] < 15 < 25 < mean["delta_ci95"][1]
+        assert mean["p_value"] is not None and first["p_value"] is None and second["p_holm"] is None
+        assert first["delta_ci95"][0] < first["delta"] < first["delta_ci95"][1]
+    with_holm = [row for row in rows if row["p_holm"] is not None]
+    assert len(with_holm) == 9 and {row["method"] for row in with_holm} == {"norm"}
+    mean = of_seeds(rows, "norm", "pope")[None]
+    assert mean["n"] == 40 and mean["p_holm"] == pytest.approx(min(1, 9 * mean["p_value"]))
+    assert mean["subtasks"]["upper"] == {"score": pytest.approx(15), "n": 20}
+
+
+def test_a_seed_without_a_score_leaves_none_to_the_mean():
+    failed = {"status": "failed", "reason": "ValueError: no answer"}
+    rows = score_rows(*two_seeds(**{"norm-2": nine(26, pope=failed)}), "baseline")
+    mean = of_seeds(rows, "norm", "pope")[None]
+    assert (mean["status"], mean["score"], mean["reason"]) == ("failed", None, "seed 2: ValueError: no answer")
+    assert of_seeds(rows, "norm", "avg")[None]["status"] == "failed"
+    assert of_seeds(rows, "norm", "ai2d")[None]["delta"] == pytest.approx(20)
+
+
+def test_seeds_that_the_baseline_lacks_are_not_compared_and_named():
+    models, results = two_seeds()
+    models = [model for model in models if model.name != "baseline-2"]
+    rows = of_seeds(score_rows(models, results, "baseline"), "norm", "pope")
+    assert rows[None]["score"] == pytest.approx(57.5) and rows[None]["delta"] is None
+    assert rows[1]["delta"] == pytest.approx(25) and rows[2]["delta"] is None
+    assert pairing(models, "baseline") == ["norm is not compared: baseline lacks seed 2"]
+
+
+def test_a_model_is_compared_with_the_baseline_of_its_backbone():
+    models = [EvaluatedModel(f"{b}-{m}", b, f"{b}-{m}", 42) for b in ("llama", "qwen") for m in ("plain", "norm")]
+    right = {"llama-plain": 10, "llama-norm": 20, "qwen-plain": 20, "qwen-norm": 30}
+    results = {name: nine(number) for name, number in right.items()}
     deltas = {
-        r["seed"]: r["delta"]
-        for r in rows
-        if r["method"] == "norm" and r["benchmark"] == "pope" and r["delta"] is not None
+        row["method"]: row["delta"]
+        for row in score_rows(models, results, "llama-plain")
+        if row["source"] == "measured" and row["benchmark"] == "pope"
     }
-    assert deltas == {1: pytest.approx(25), 2: pytest.approx(0)}
+    assert deltas == {
+        "llama-plain": None,
+        "llama-norm": pytest.approx(25),
+        "qwen-plain": None,
+        "qwen-norm": pytest.approx(25),
+    }
+    assert len(pairing(models, "llama-plain")) == 2 and pairing(models[:2], "llama-plain") == []
+    assert baselines(models, "qwen-norm") == {"llama": "llama-plain", "qwen": "qwen-norm"}
 
 
 def test_the_papers_rows_are_its_own(rows):

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from scipy.stats import binom
+from scipy.stats import beta, binom
 
 from eval.scoring import statistics
 from eval.scoring.items import Items
@@ -14,19 +14,19 @@ def items(correct, stratum=None, cluster=None):
 
 
 def test_interval_of_an_accuracy_is_the_binomial_one():
-    """A bootstrap of independent right/wrong items draws from Binomial(n, accuracy)."""
+    """A bootstrap of independent right/wrong items draws from Binomial(n - 1, accuracy)."""
     result = statistics.score(items([1] * 130 + [0] * 70), False, "pope")
     assert result.value == 65
-    expected = binom.ppf([0.025, 0.975], 200, 0.65) / 2
+    expected = binom.ppf([0.025, 0.975], 199, 0.65) / 1.99
     assert result.ci95 == pytest.approx(expected, abs=0.51)
 
 
 def test_questions_about_one_image_count_as_one_draw():
-    """With all 10 answers of an image alike, 100 answers carry no more than 10 do."""
+    """With all 10 answers of an image alike, 100 answers carry no more than 10 do; 9 of the 10 images are drawn."""
     outcome = np.repeat([1, 1, 1, 0, 1, 0, 1, 1, 0, 0], 10)
     clustered = statistics.score(items(outcome, cluster=[str(i // 10) for i in range(100)]), False, "pope")
     independent = statistics.score(items(outcome), False, "pope")
-    expected = binom.ppf([0.025, 0.975], 10, 0.6) * 10
+    expected = binom.ppf([0.025, 0.975], 9, 0.6) * 100 / 9
     assert clustered.ci95 == pytest.approx(expected)
     assert independent.ci95[1] - independent.ci95[0] < 0.5 * (clustered.ci95[1] - clustered.ci95[0])
 
@@ -35,8 +35,47 @@ def test_macro_score_weighs_categories_not_items():
     made = items([1] * 90 + [0] * 10, stratum=["a"] * 90 + ["b"] * 10)
     assert statistics.score(made, True, "mmstar").value == 50
     assert statistics.score(made, False, "mmlu").value == 90
-    # Drawn within categories that are all right or all wrong, nothing can vary.
-    assert statistics.score(made, True, "mmstar").ci95 == pytest.approx((50, 50))
+    # Drawn within categories that are all right or all wrong, nothing varies; 90 and 10 items count as 36.
+    half = 100 * (1 - 0.025 ** (1 / 36))
+    assert statistics.score(made, True, "mmstar").ci95 == pytest.approx((50 - half, 50 + half))
+
+
+def test_variance_in_small_strata_is_that_of_the_score():
+    """57 subjects with 4 items, as in tinyworld's MMLU: a bootstrap of all 4 has 3/4 of the variance."""
+    random = np.random.default_rng(0)
+    strata = [str(i // 4) for i in range(228)]
+    design = statistics.Design.of(items([0] * 228, strata), False)
+    ease = np.repeat(random.uniform(0.3, 0.9, 57), 4)
+    answers = (random.random((4000, 228)) < ease).astype(float).T  # (items, repetitions)
+    truth = (100 * answers.mean(axis=0)).var()
+    assert design.variance(answers).mean() == pytest.approx(truth, rel=0.05)
+    drawn = [design.resample(answers[:, [i]], str(i)).var() for i in range(20)]
+    assert drawn == pytest.approx(design.variance(answers[:, :20]), rel=0.08)
+
+
+def test_variance_of_clusters_is_that_of_the_score():
+    random = np.random.default_rng(0)
+    sizes = random.integers(1, 6, 80)
+    images = np.repeat(np.arange(80), sizes)
+    design = statistics.Design.of(items([0] * len(images), cluster=[str(i) for i in images]), False)
+    answers = (random.standard_normal((len(images), 3)) + 1.5 * random.standard_normal((80, 3))[images] > 0).astype(
+        float
+    )
+    drawn = [design.resample(answers[:, [i]], str(i)).var() for i in range(3)]
+    assert drawn == pytest.approx(design.variance(answers), rel=0.08)
+
+
+@pytest.mark.parametrize("macro", [True, False])
+def test_where_nothing_varies_the_ends_are_exact(macro):
+    """Clopper and Pearson's for 0 or all of 50 images, whatever the number of questions about each."""
+    images = [str(i // 2) for i in range(100)]
+    right, wrong = items([1] * 100, cluster=images), items([0] * 100, cluster=images)
+    low = float(beta.ppf(0.025, 50, 1))
+    assert statistics.score(right, macro, "pope").ci95 == pytest.approx((100 * low, 100))
+    assert statistics.score(wrong, macro, "pope").ci95 == pytest.approx((0, 100 * (1 - low)))
+    same = statistics.difference(right, right, macro, "pope")
+    assert same.ci95 == pytest.approx((-100 * (1 - low), 100 * (1 - low)))
+    assert statistics.mean([same, same]).ci95 == pytest.approx(same.ci95)
 
 
 def test_a_paired_difference_is_sharper_than_two_scores():
@@ -45,7 +84,7 @@ def test_a_paired_difference_is_sharper_than_two_scores():
     result = statistics.difference(baseline, better, False, "pope")
     assert result.value == pytest.approx(5)
     assert result.p_value == pytest.approx(2 / 2**10)  # ten wins, no loss: exact sign test
-    expected = binom.ppf([0.025, 0.975], 200, 0.05) / 2
+    expected = binom.ppf([0.025, 0.975], 199, 0.05) / 1.99
     assert result.ci95 == pytest.approx(expected, abs=0.51)
 
 

@@ -156,6 +156,22 @@ def test_a_new_network_does_not_get_the_old_answers(tiny_llava, tmp_path, answer
     assert adapter(other, batch_size=4, answer_log=log).generate_until(requests()) != answers
 
 
+def test_images_are_those_of_the_rows_of_this_run(tiny_llava, tmp_path):
+    """The log keeps the answers of earlier runs, in which the documents had other images."""
+    log = str(tmp_path / "log.jsonl")
+    first = adapter(tiny_llava, batch_size=4, answer_log=log)
+    first.generate_until(requests())
+    other = ROWS[:1] * len(ROWS)
+    changed = adapter(tiny_llava, batch_size=4, answer_log=log)
+    changed.generate_until(requests(other))
+    again = adapter(tiny_llava, batch_size=4, answer_log=log)
+    again.generate_until(requests())
+    assert set(again.images) == set(range(len(ROWS))) and again.images == first.images
+    assert set(changed.images.values()) == {first.images[0]} and changed.images != first.images
+    again.generate_until(requests()[:3])
+    assert set(again.images) == {0, 1, 2}
+
+
 def test_blank_images_change_answers_with_images_only(tiny_llava, tmp_path, answers):
     log = str(tmp_path / "log.jsonl")
     adapter(tiny_llava, batch_size=4, answer_log=log).generate_until(requests())

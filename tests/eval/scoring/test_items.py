@@ -1,0 +1,26 @@
+"""Items from a harness's files."""
+
+import json
+from dataclasses import replace
+
+from eval.data.benchmarks import BY_KEY
+from eval.scoring.items import read_result
+
+
+def test_questions_of_mmbench_about_one_image_are_one_cluster(tmp_path):
+    """Three questions of two rotations; the first two are about one image. Rows come in the order of the data."""
+    indices = [1, 2, 3, 1_000_001, 1_000_002, 1_000_003]
+    lines = [
+        {"doc_id": row, "gpt_eval_score": {"index": index}, "filtered_resps": "A"} for row, index in enumerate(indices)
+    ]
+    samples = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "20260101_000000_samples_mmbench_en_dev_static.jsonl").write_text(samples)
+    results = {
+        "results": {"mmbench_en_dev_static": {"gpt_eval_score,none": 100.0}},
+        "n-samples": {"mmbench": {"effective": 6}},
+    }
+    (tmp_path / "20260101_000000_results.json").write_text(json.dumps(results))
+    benchmark = replace(BY_KEY["mmbench"], correct=lambda own: 1.0, parses=lambda line: True, subtasks=None)
+    images = {0: "one", 1: "one", 2: "other", 3: "one", 4: "one", 5: "other"}
+    items = read_result(benchmark, tmp_path, 6, images, tmp_path).items
+    assert (items.id, items.cluster) == (["1", "2", "3"], ["one", "one", "other"])
