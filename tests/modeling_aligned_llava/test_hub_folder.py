@@ -244,6 +244,7 @@ model.save_pretrained("again")
 """
 
 
+@pytest.mark.slow
 def test_push_to_hub_and_back(trained, without_package, tmp_path):
     folder = trained["norm-gwc"]
     with HubStandIn() as hub:

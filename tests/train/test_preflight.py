@@ -45,6 +45,7 @@ def test_stage_2_is_checked_before_stage_1_has_run(check, tiny_backbones, tmp_pa
     assert ok, text
 
 
+@pytest.mark.slow
 def test_two_steps_are_timed_where_asked(check, tmp_path):
     ok, text = check(2, "--measure")
     assert ok and re.search(r"measured .* [\d.]+ s a step, 0\.0 hours for 6 steps", text), text

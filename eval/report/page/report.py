@@ -22,6 +22,7 @@ from eval.report.page.layer_curves import layer_curves
 from eval.report.page.summary import summary
 from eval.report.page.training_curves import LEDGER, training
 from eval.report.tables.differences import HEADINGS, plot_differences
+from eval.report.tables.footnotes import departures
 from eval.report.tables.table4 import columns, notes
 from eval.run.files import write_text
 from modeling_aligned_llava.errors import UserError
@@ -55,7 +56,7 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             columns=list(columns(run.rows).values()),
             scores=score_table.measured(run, run.lines),
             single_seeds=score_table.measured(run, run.single_seeds),
-            notes=notes(run.rows),
+            notes=[*notes(run.rows), *departures(run.record)],
             paper=score_table.published(run),
             differences=_differences(run),
             everything=(score_table.ALL, score_table.everything(run)),

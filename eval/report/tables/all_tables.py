@@ -6,8 +6,9 @@ from rich.console import Console
 
 from eval.report.tables import subtasks
 from eval.report.tables.differences import draw_differences
-from eval.report.tables.table4 import WRITERS, read_scores, show, table_lines
-from eval.run.files import write_text
+from eval.report.tables.footnotes import departures
+from eval.report.tables.table4 import as_json, comma_separated, latex, markdown, read_scores, show, table_lines
+from eval.run.files import read_json, write_text
 
 
 def write_tables(run: Path) -> None:
@@ -17,8 +18,15 @@ def write_tables(run: Path) -> None:
         UserError: the run has no scores.
     """
     rows = read_scores(run)
-    for suffix, writer in WRITERS.items():
-        write_text(run / "tables" / f"table4.{suffix}", writer(rows))
+    further = departures(read_json(run / "run.json") or {})
+    written = {
+        "md": markdown(rows, further),
+        "tex": latex(rows, further),
+        "csv": comma_separated(rows),
+        "json": as_json(rows),
+    }
+    for suffix, text in written.items():
+        write_text(run / "tables" / f"table4.{suffix}", text)
     parts = subtasks.breakdown(table_lines(rows))
     for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
         write_text(run / "tables" / f"subtasks.{suffix}", write(parts))

@@ -50,3 +50,16 @@ def arithmetic(paper: Lines) -> str:
     sums = f"does not follow from its nine columns: {'; '.join(averages)}" if averages else "follows from its columns"
     found = f"The paper's Avg, recomputed, {sums}{'' if averages else f' in all {len(paper)} lines'}."
     return found + (f" No number of right answers gives its {', '.join(impossible)}." if impossible else "")
+
+
+def departures(record: dict[str, Any]) -> list[str]:
+    """Where answers were not made as lmms-eval makes them, from a run.json: one paragraph, or none."""
+    found = {name: model["deviations"] for name, model in record.get("models", {}).items() if "deviations" in model}
+    sentences = dict.fromkeys(sentence for own in found.values() for sentence in own)
+    parts = []
+    for sentence in sentences:
+        names = [name for name, own in found.items() if sentence in own]
+        parts.append(sentence if len(names) == len(found) else f"({', '.join(names)}) {sentence}")
+    if (limit := record.get("settings", {}).get("max_new_tokens")) is not None:
+        parts.append(f"Answers end after {limit} tokens.")
+    return [" ".join(["Not as lmms-eval does it.", *parts])] if parts else []

@@ -5,7 +5,7 @@ A method with several seeds is one line, the mean over them.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +99,16 @@ def score_table(rows: list[ScoreEntry]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["model", *titles.values()])
 
 
-def markdown(rows: list[ScoreEntry]) -> str:
-    return writers.markdown(score_table(rows), [CAPTION, *notes(rows)])
+def markdown(rows: list[ScoreEntry], further: Sequence[str] = ()) -> str:
+    """The table with its notes, and `further` ones."""
+    return writers.markdown(score_table(rows), [CAPTION, *notes(rows), *further])
 
 
-def latex(rows: list[ScoreEntry]) -> str:
-    """Needs the packages booktabs and makecell."""
+def latex(rows: list[ScoreEntry], further: Sequence[str] = ()) -> str:
+    """The same. Needs the packages booktabs and makecell."""
     table = score_table(rows)
     paper = table.index[table["model"].str.endswith(PAPER_SUFFIX)]
-    return writers.latex(table, CAPTION, paper[0] if len(paper) else None, notes(rows))
+    return writers.latex(table, CAPTION, paper[0] if len(paper) else None, [*notes(rows), *further])
 
 
 def comma_separated(rows: list[ScoreEntry]) -> str:
@@ -148,8 +149,6 @@ def show(rows: list[ScoreEntry], console: Console) -> None:
         table.add_row(label, *line)
     console.print(table)
     console.print("± half a 95 % interval; below: difference from the baseline, * p < 0.05 (Holm over nine columns)")
-    for note in notes(rows):
-        console.print(note, highlight=False)
 
 
 def as_json(rows: list[ScoreEntry]) -> str:
@@ -160,14 +159,6 @@ def as_json(rows: list[ScoreEntry]) -> str:
         for label, cells in table_lines(rows)
     ]
     return json.dumps(table, indent=1) + "\n"
-
-
-WRITERS: dict[str, Callable[[list[ScoreEntry]], str]] = {
-    "md": markdown,
-    "tex": latex,
-    "csv": comma_separated,
-    "json": as_json,
-}
 
 
 def read_scores(run: Path) -> list[ScoreEntry]:

@@ -136,3 +136,14 @@ def test_tables_without_scores_name_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["tables", str(tmp_path)])
     with pytest.raises(UserError, match=r"scores\.json"):
         command.main()
+
+
+def test_departures_from_the_stock_harness_are_named_with_their_models():
+    shared, own = "Answers: greedy.", "Stop strings end an answer."
+    record = {
+        "models": {"a": {"deviations": [shared, own]}, "b": {"deviations": [shared]}, "text": {}},
+        "settings": {"max_new_tokens": 16},
+    }
+    (note,) = footnotes.departures(record)
+    assert note == f"Not as lmms-eval does it. {shared} (a) {own} Answers end after 16 tokens."
+    assert footnotes.departures({}) == []

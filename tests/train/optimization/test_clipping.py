@@ -81,6 +81,7 @@ def process(rank, root):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_clipping_by_part_under_ddp_and_fsdp2(tmp_path):
     torch.multiprocessing.spawn(process, args=(str(tmp_path),), nprocs=PROCESSES)
 
