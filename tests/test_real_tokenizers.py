@@ -238,7 +238,7 @@ QUESTION = "What is on the left?\nA. a dog\nB. 2 cats \nAnswer with the letter."
 @pytest.mark.parametrize("images", [0, 1, 2])
 def test_the_evaluation_asks_as_the_model_was_trained(family, generator, images):
     prompt = generator.render(QUESTION, images)
-    (ids,) = generator.tokenize([prompt], [images])
+    (ids,) = generator.tokenize([prompt], [[(30, 20)] * images])
     check_bos(family, ids)
     pictures = [Image.new("RGB", (30, 20), (9, 9, 200))] * images
     assert generator.inputs([prompt], [pictures])["input_ids"][0].tolist() == ids
@@ -262,7 +262,7 @@ def test_the_diagnostics_ask_the_same(family, generator, tmp_path):
     Image.new("RGB", (30, 20), (9, 9, 200)).save(tmp_path / "a.png")
     asked = ImageQuestion("a", lambda: Image.open(tmp_path / "a.png").convert("RGB"), QUESTION)
     ids = inputs_of(family.processor, asked, "cpu")["input_ids"][0].tolist()
-    assert ids == generator.tokenize([generator.render(QUESTION, 1)], [1])[0]
+    assert ids == generator.tokenize([generator.render(QUESTION, 1)], [[(30, 20)]])[0]
 
 
 def test_transformers_processor_asks_the_same(family, generator):
@@ -273,7 +273,7 @@ def test_transformers_processor_asks_the_same(family, generator):
     )
     ids = inputs["input_ids"][0].tolist()
     check_bos(family, ids)
-    assert ids == generator.tokenize([generator.render(QUESTION, 1)], [1])[0]
+    assert ids == generator.tokenize([generator.render(QUESTION, 1)], [[(30, 20)]])[0]
     assert ids.count(IMAGE_ID[family.name]) == IMAGE_TOKENS and len(inputs["pixel_values"]) == 1
 
 
