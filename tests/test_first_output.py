@@ -21,7 +21,7 @@ pytestmark = [
 
 KNOWN = re.compile(
     r"""
-    \S+\.json:\ \d+\ rows;\ \d+\ rows\ cannot\ be\ used
+    \S+\.json:\ \d+\ rows;\ \d+\ filtered,\ \d+\ damaged
   | global\ batch\ \d+\ =\ .*
   | \S+:\ (frozen|lr\ \S+),\ \d+\ tensors,\ [\d,]+\ parameters
   | [\w-]+\ stage[12]:\ (step\ \d+/\d+,\ loss\ [\d.]+(,\ \d+\ s\ left)?|done)

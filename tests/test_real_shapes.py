@@ -36,6 +36,7 @@ def check_steps(found, visual_tokens):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_each_step_runs_at_a_toy_shape(monkeypatch, tmp_path):
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
     vision = {**shape, "image_size": 28, "patch_size": 14}

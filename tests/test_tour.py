@@ -41,6 +41,7 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     found = json.loads(shown.data["text/plain"].strip("'"))
     assert found["visual"]["norm"] == pytest.approx(found["text"], rel=0.01)
     assert found["visual"]["baseline"] > 10 * found["text"]
-    assert all(len(losses) == 10 and losses[-1] < losses[0] for losses in found["losses"].values())
+    for losses in found["losses"].values():
+        assert len(losses) == 10 and sum(losses[-3:]) < sum(losses[1:4])  # the first step has the longest captions
     assert found["pope"] == {"baseline": 360, "norm": 360}
     nbformat.write(notebook, tmp_path / "executed.ipynb")

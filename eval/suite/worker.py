@@ -73,7 +73,7 @@ def describe(error: BaseException) -> str:
     if attempt is not None and attempt.failed:
         return describe(attempt.exception())
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return f"{type(error).__name__}: {lines[0][:400]}" if lines else type(error).__name__
 
 
 class Worker:

@@ -19,6 +19,7 @@ def test_all_rows_are_opened_and_bad_ones_counted(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_a_hundred_thousand_rows_need_less_than_500_mb(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["data_opening", "--rows", "100000", "--out", str(tmp_path / "out.json")])
     data_opening.main()

@@ -23,6 +23,7 @@ def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, stage):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_without_a_gpu_the_result_has_a_note(monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
     monkeypatch.setattr(train_throughput.torch.cuda, "is_available", lambda: False)

@@ -110,6 +110,7 @@ def test_inductor_gives_the_norm_of_eager(settings, dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_inductor_gives_the_gradients_of_eager(tiny_checkpoint, training_batch):
     model = load(tiny_checkpoint("norm-gwc")).train()
     expected = gradients(model, model, training_batch)

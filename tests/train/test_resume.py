@@ -176,7 +176,10 @@ def kill_after(folder, step, launch, arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("launch", [[], TORCHRUN], ids=["one process", "torchrun x2"])
+@pytest.mark.parametrize(
+    "launch",
+    [pytest.param([], id="one process"), pytest.param(TORCHRUN, marks=pytest.mark.campaign, id="torchrun x2")],
+)
 def test_sigkill_halfway_does_not_change_the_result(stage_arguments, tiny_checkpoint, tmp_path, launch):
     settings = {"max_steps": 40, "save_steps": 20, "model_name_or_path": tiny_checkpoint("norm-gwc")}
 

@@ -78,6 +78,7 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 def test_both_stages_are_prepared_then_trained(tiny_backbones, tiny_data, tmp_path):
     root = tmp_path / "run"
     options = ["--seed", "7", "--output-root", root, "--data", tiny_data]
