@@ -132,16 +132,7 @@ def make_tokenizer() -> Any:
 def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
     """Write a plain LLaVA with random weights and 729 visual tokens per image; return its number of parameters."""
     tokenizer = make_tokenizer()
-    vision, text = parts(shape)
-    config = LlavaConfig(
-        vision_config=vision,
-        text_config=text,
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        image_seq_length=729,
-        vision_feature_select_strategy="full",
-        vision_feature_layer=-2,
-    )
-    model = random_model(LlavaForConditionalGeneration, config, dtype)
+    model = random_llava(shape, tokenizer, dtype)
     model.save_pretrained(folder)
     save_llava_processor(folder, tokenizer)
     return model.num_parameters()
@@ -153,18 +144,7 @@ def write_rambling_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) ->
     Its layers add nothing to the stream, at the same cost; the head maps each token to the next of a fixed chain.
     """
     tokenizer = make_tokenizer()
-    vision, text = parts(shape)
-    text.tie_word_embeddings = False
-    config = LlavaConfig(
-        vision_config=vision,
-        text_config=text,
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        image_seq_length=729,
-        vision_feature_select_strategy="full",
-        vision_feature_layer=-2,
-        tie_word_embeddings=False,
-    )
-    model = random_model(LlavaForConditionalGeneration, config, dtype)
+    model = random_llava(replace(shape, text={**shape.text, "tie_word_embeddings": False}), tokenizer, dtype)
     prompt = tokenizer.encode(" ASSISTANT:", add_special_tokens=False)[-1]
     (newline,) = tokenizer.encode("\n", add_special_tokens=False)
     words = tokenizer.encode("red blue green", add_special_tokens=False)[:4]
@@ -212,6 +192,20 @@ def write_tiled_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> No
 def parts(shape: Shape) -> tuple[SiglipVisionConfig, Qwen2Config]:
     vision = SiglipVisionConfig(**shape.vision, image_size=378, patch_size=14, vision_use_head=False)
     return vision, Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
+
+
+def random_llava(shape: Shape, tokenizer: Any, dtype: torch.dtype) -> Any:
+    vision, text = parts(shape)
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=text,
+        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
+        image_seq_length=729,
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-2,
+        tie_word_embeddings=text.tie_word_embeddings,
+    )
+    return random_model(LlavaForConditionalGeneration, config, dtype)
 
 
 def random_model(kind: Any, config: Any, dtype: torch.dtype) -> Any:
