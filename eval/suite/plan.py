@@ -21,7 +21,7 @@ from eval.suite.job import Job, Task
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.deviations import deviations
 from modeling_aligned_llava.harness.provenance import producer
-from modeling_aligned_llava.loading.checkpoint import sees_images
+from modeling_aligned_llava.loading.checkpoint import read_config, sees_images
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -138,6 +138,8 @@ def plan_jobs(
     # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     weights = {name: hash_checkpoint(folder) for name, (_, folder, _) in models.items() if name not in untrained}
+    device, dtype = resolve_device(args.device), resolve_dtype(args.dtype, args.device)
+    produced_by = producer(device)
     return [
         Job(
             name=name,
@@ -152,13 +154,13 @@ def plan_jobs(
             cache=str(args.run.resolve() / "cache" / content),
             batch_size=args.batch_size,
             max_new_tokens=args.max_new_tokens,
-            dtype=resolve_dtype(args.dtype, args.device),
-            device=resolve_device(args.device),
+            dtype=dtype,
+            device=device,
             blank_images=blank_images,
             trust_remote_code=args.trust_remote_code,
             shared_prefix=not args.no_shared_prefix,
             limit=args.limit,
-            producer=producer(resolve_device(args.device)),
+            producer=produced_by,
         )
         for harness in HARNESSES
         for name, (_, folder, multimodal) in models.items()
@@ -226,8 +228,7 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
     asked = [BY_KEY[key].task for key in tasks if BY_KEY[key].harness == "lmms-eval"]
     for name, (_, path, multimodal) in models.items():
         if multimodal and asked:
-            config = read_json(path / "config.json")
-            described[name]["deviations"] = deviations(config["model_type"], asked)
+            described[name]["deviations"] = deviations(read_config(path)["model_type"], asked)
     return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})
 
 
