@@ -114,7 +114,7 @@ def main() -> None:
         options = ["--run", str(run), "--data", str(own.data), "--models", *own.models, *theirs]
         args = suite.parser().parse_args(options)
         folder = suite.folder_of(args)
-        models, jobs = suite.plan(args, folder / "harness", folder / "answers")
+        models, jobs = suite.plan(args, folder)
         say("3 benchmarks")
     else:
         if own.backbone == TOY:
@@ -130,13 +130,13 @@ def main() -> None:
         folder = suite.folder_of(args)
         models |= suite.read_models(decoder, own.backbone, SEED)
         untrained = [training.name for training in trainings]
-        jobs = suite.plan_jobs(args, models, folder / "harness", folder / "answers", untrained=untrained)
+        jobs = suite.plan_jobs(args, models, folder, untrained=untrained)
         say(f"3 training and benchmarks: {', '.join(models)}")
     baseline = suite.baseline_of(models, own.baseline)
     with only_writer(run):
         ok = Runner(logs, places(args.jobs, args.device), console).run(jobs, trainings)
         if trainings:
-            models, jobs = suite.plan(args, folder / "harness", folder / "answers")
+            models, jobs = suite.plan(args, folder)
         write_json(folder / "run.json", suite.describe_run(args, models, jobs))
         suite.write_scores(args, models, jobs, baseline)
     if args.limit is not None:

@@ -56,8 +56,8 @@ def main() -> None:
     args = recorded_run(own.run, own.method)
     blank = own.run / "blank"
 
-    models, true_jobs = plan(args, own.run / "harness", own.run / "answers")
-    _, blank_jobs = plan(args, blank / "harness", blank / "answers", blank_images=True)
+    models, true_jobs = plan(args, own.run)
+    _, blank_jobs = plan(args, blank, blank_images=True)
     console = Console()
     with only_writer(blank):
         Runner(blank / "logs", places(1, args.device), console).run(blank_jobs)

@@ -12,7 +12,7 @@ from typing import Any
 from eval.data.benchmarks import BY_KEY
 from eval.data.benchmarks import TITLES as BENCHMARK_TITLES
 from eval.report.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
-from eval.run.files import read_json
+from eval.run.finished_models import find_checkpoint, find_data_root, read_record
 from eval.scoring.scores import EvaluatedModel
 
 
@@ -51,7 +51,7 @@ class FinishedRun:
         Raises:
             UserError: there is no scores.json, or it comes from a trial.
         """
-        return cls(folder, read_scores(folder), read_json(folder / "run.json") or {})
+        return cls(folder, read_scores(folder), read_record(folder))
 
     @cached_property
     def models(self) -> list[EvaluatedModel]:
@@ -133,25 +133,17 @@ class FinishedRun:
         return self.record.get("models", {}).get(name, {}).get("sha256")
 
     def checkpoint(self, name: str) -> Path | None:
-        """The model's checkpoint: where it was evaluated, or in the run's folder if that was moved."""
-        recorded = self.record.get("models", {}).get(name, {}).get("path")
-        return _first_folder(recorded, self.folder / "checkpoints" / name / "stage2")
+        """The model's checkpoint, if it still exists."""
+        return find_checkpoint(self.folder, self.record, name)
 
     def data(self) -> Path | None:
         """The data root, if it still exists."""
-        recorded = self.record.get("data", {}).get("root")
-        return _first_folder(recorded, self.folder / "data" / "mirrors")
+        return find_data_root(self.folder, self.record)
 
     def answered(self, name: str) -> list[str]:
         """Benchmarks for which the model has a score, in the order of the table."""
         cells = self.cells[name]
         return [key for key in BY_KEY if key in cells and cells[key]["status"] == "ok"]
-
-
-def _first_folder(recorded: str | None, inside: Path) -> Path | None:
-    """The recorded folder if it exists, else the one inside the run if that does."""
-    candidates = [*([Path(recorded)] if recorded else []), inside]
-    return next((folder for folder in candidates if folder.is_dir()), None)
 
 
 def _key(row: ScoreEntry) -> tuple[str, str, int | None]:

@@ -1,11 +1,13 @@
 """Figures as SVG text, with matplotlib's axes to draw on."""
 
 import io
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, whose state all threads and notebooks share
 
 
@@ -27,3 +29,25 @@ def svg_axes(
         text = io.StringIO()
         yield figure.subplots(rows, columns, squeeze=False), text
         figure.savefig(text, format="svg", metadata={"Date": None})
+
+
+def draw_curve(
+    axes: Axes,
+    x: Sequence[float],
+    means: Iterable[float | None],
+    intervals: Iterable[Sequence[float | None]] | None,
+    alpha: float = 0.25,
+    **style: Any,
+) -> None:
+    """A curve through the means [n], with its intervals [n, 2] shaded.
+
+    Values that JSON cannot hold, such as the cosine of a zero token, are None and leave a gap.
+    """
+    (line,) = axes.plot(x, _gaps(means), marker="o", markersize=3, **style)
+    if intervals:
+        low, high = zip(*intervals, strict=True)
+        axes.fill_between(x, _gaps(low), _gaps(high), color=line.get_color(), alpha=alpha, linewidth=0)
+
+
+def _gaps(values: Iterable[float | None]) -> list[float]:
+    return [math.nan if value is None else value for value in values]

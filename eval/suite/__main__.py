@@ -21,7 +21,7 @@ def main() -> None:
     if args.estimate:
         args.limit = args.limit or TRIAL
     folder = folder_of(args)
-    models, jobs = plan(args, folder / "harness", folder / "answers")
+    models, jobs = plan(args, folder)
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
     with only_writer(args.run):

@@ -97,10 +97,8 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
     return models
 
 
-def plan(
-    args: argparse.Namespace, output: Path, answers: Path, blank_images: bool = False
-) -> tuple[Models, list[Job]]:
-    """Plan the jobs and find every mistake of the user before any work starts.
+def plan(args: argparse.Namespace, folder: Path, blank_images: bool = False) -> tuple[Models, list[Job]]:
+    """Plan the jobs, with results under `folder`, and find every mistake of the user before any work starts.
 
     Returns:
         The models, as `read_models` returns them, and one job per (checkpoint, harness), the long multimodal ones
@@ -110,14 +108,13 @@ def plan(
         UserError: a model, the data root, a benchmark's data or `--limit` cannot be used.
     """
     models = read_models(args.models, args.backbone, args.seed)
-    return models, plan_jobs(args, models, output, answers, blank_images)
+    return models, plan_jobs(args, models, folder, blank_images)
 
 
 def plan_jobs(
     args: argparse.Namespace,
     models: Models,
-    output: Path,
-    answers: Path,
+    folder: Path,
     blank_images: bool = False,
     untrained: Collection[str] = (),
 ) -> list[Job]:
@@ -137,20 +134,21 @@ def plan_jobs(
     tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
     # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
-    weights = {name: hash_checkpoint(folder) for name, (_, folder, _) in models.items() if name not in untrained}
+    trained = {name: checkpoint for name, (_, checkpoint, _) in models.items() if name not in untrained}
+    weights = {name: hash_checkpoint(checkpoint) for name, checkpoint in trained.items()}
     device, dtype = resolve_device(args.device), resolve_dtype(args.dtype, args.device)
     produced_by = producer(device)
     return [
         Job(
             name=name,
             multimodal=multimodal,
-            checkpoint=str(folder),
+            checkpoint=str(checkpoint),
             weights=weights.get(name, ""),
             harness=harness,
             tasks=[tasks[benchmark.key] for benchmark in wanted if benchmark.harness == harness],
             root=str(root),
-            output=str(output.resolve()),
-            answers=str(answers.resolve()),
+            output=str(folder.resolve() / "harness"),
+            answers=str(folder.resolve() / "answers"),
             cache=str(args.run.resolve() / "cache" / content),
             batch_size=args.batch_size,
             max_new_tokens=args.max_new_tokens,
@@ -163,7 +161,7 @@ def plan_jobs(
             producer=produced_by,
         )
         for harness in HARNESSES
-        for name, (_, folder, multimodal) in models.items()
+        for name, (_, checkpoint, multimodal) in models.items()
         if multimodal or harness == "lm-eval"
     ]
 

@@ -21,7 +21,7 @@ from eval.diagnostics.output.figures import draw_maps, draw_rescale, draw_traini
 from eval.diagnostics.theory.prediction import predicted_rotation
 from eval.diagnostics.theory.simulation import GROUPS
 from eval.run.files import write_json
-from eval.run.finished_models import data_root, finished_models
+from eval.run.finished_models import find_data_root, finished_models, read_record
 from modeling_aligned_llava.errors import UserError
 
 
@@ -40,7 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     folder, out = arguments.run, arguments.out or arguments.run / "diagnostics"
     checkpoints = _checkpoints(folder, arguments.methods)
-    root = data_root(folder)
+    root = find_data_root(folder, read_record(folder))
+    if root is None:
+        raise UserError(f"{folder}: the data that its models were evaluated on is gone")
     sample = in_benchmarks(root, arguments.limit, keys=sampled_benchmarks(root) or SAMPLE)
     profiles: dict[str, dict[str, Any]] = {}
     static = _StaticTables()

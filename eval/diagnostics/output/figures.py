@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from eval.diagnostics.measure.rescale import RESCALE_NUMBERS
 from eval.diagnostics.measure.rotation import TERMS
 from eval.run.files import write_text
-from eval.run.svg import svg_axes
+from eval.run.svg import draw_curve, svg_axes
 
 
 COLOURS = {"visual": "tab:red", "text": "tab:blue"}
@@ -33,9 +33,9 @@ def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convent
         for column, (name, profile) in enumerate(profiles.items()):
             for series, colour in COLOURS.items():
                 if series in profile["layers"]:
-                    norm, distance = (_points(profile, series, q, paper_convention) for q in ("norm", "distance"))
-                    _curve(axes[0, column], norm, series, colour)
-                    _curve(axes[1, column], distance, series, colour)
+                    for axis, quantity in zip(axes[:, column], ("norm", "distance"), strict=True):
+                        means, intervals = _points(profile, series, quantity, paper_convention)
+                        draw_curve(axis, range(len(means)), means, intervals, color=colour, label=series)
             axes[0, column].set(title=name, yscale="log", ylabel="L2 norm of what enters the layer")
             axes[1, column].set(yscale="log", ylabel="1 - cosine of what enters and leaves", xlabel="layer")
             axes[0, column].legend()
@@ -50,22 +50,14 @@ def _one_scale(row: Iterable[Axes]) -> None:
         each.set_ylim(min(low for low, _ in limits), max(high for _, high in limits))
 
 
-def _points(profile: dict[str, Any], series: str, quantity: str, paper_convention: bool) -> dict[str, list]:
+def _points(profile: dict[str, Any], series: str, quantity: str, paper_convention: bool) -> tuple[list, list | None]:
     columns = profile["layers"][series][quantity]
     means, intervals = list(columns["mean"]), columns.get("ci95")
     if paper_convention:
         last = profile["output_hidden_states_convention"][series]
         means[-1] = last["norm"] if quantity == "norm" else 1 - last["cosine"]
         intervals = intervals and [*intervals[:-1], [means[-1], means[-1]]]
-    return {"mean": means, "ci95": intervals}
-
-
-def _curve(axes: Axes, points: dict[str, list], label: str, colour: str) -> None:
-    layers = range(len(points["mean"]))
-    axes.plot(layers, points["mean"], color=colour, marker="o", markersize=3, label=label)
-    if points["ci95"]:
-        low, high = zip(*points["ci95"], strict=True)
-        axes.fill_between(layers, low, high, color=colour, alpha=0.25, linewidth=0)
+    return means, intervals
 
 
 def draw_attribution(profiles: dict[str, dict[str, Any]], path: Path) -> None:
@@ -123,7 +115,5 @@ def draw_rescale(found: dict[float, dict[str, Any]], path: Path) -> None:
         for axis, name in zip(axes[0], names, strict=True):
             order = sorted(found)
             means = [found[factor][name]["mean"] for factor in order]
-            low, high = zip(*(found[factor][name]["ci95"] for factor in order), strict=True)
-            axis.plot(order, means, marker="o", markersize=3)
-            axis.fill_between(order, low, high, alpha=0.25, linewidth=0)
+            draw_curve(axis, order, means, [found[factor][name]["ci95"] for factor in order])
             axis.set(title=name.replace("_", " "), xscale="log", xlabel="k")

@@ -1,13 +1,13 @@
 """Norm and cosine of visual and text tokens by layer, all models in one drawing (paper Figs. 2-4)."""
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from eval.report.page.inline_svg import Drawing, inline_svg, series
+from eval.run.svg import draw_curve
 
 
 STYLES = {"visual": "-", "text": "--"}
@@ -46,20 +46,16 @@ def _draw(
                 columns = profile["layers"].get(tokens, {}).get(name)
                 if columns is None:
                     continue
-                layers = range(len(columns["mean"]))
-                colour = series(colours[model])
-                axes.plot(
-                    layers,
-                    _known(columns["mean"]),
-                    style,
-                    color=colour,
-                    marker="o",
-                    markersize=3,
+                draw_curve(
+                    axes,
+                    range(len(columns["mean"])),
+                    columns["mean"],
+                    columns.get("ci95"),
+                    alpha=0.2,
+                    color=series(colours[model]),
+                    linestyle=style,
                     label=f"{model}, {tokens}",
                 )
-                if "ci95" in columns:
-                    low, high = zip(*columns["ci95"], strict=True)
-                    axes.fill_between(layers, _known(low), _known(high), color=colour, alpha=0.2, linewidth=0)
         axes.set_xlabel("layer", loc="right")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if logarithmic:
@@ -67,11 +63,6 @@ def _draw(
         axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)
 
     return draw
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    """Values that JSON cannot hold, such as the cosine of a zero token, leave a gap in the curve."""
-    return [math.nan if value is None else value for value in values]
 
 
 def _rows(name: str, profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:

@@ -19,8 +19,7 @@ def planned(tmp_path, tiny_llava, mirror_root):
     def plan(*options):
         command = ["--run", tmp_path, "--data", mirror_root, "--models", f"baseline={tiny_llava}", *options]
         args = suite.parser().parse_args([str(word) for word in command])
-        folder = suite.folder_of(args)
-        return args, *suite.plan(args, folder / "harness", folder / "answers")
+        return args, *suite.plan(args, suite.folder_of(args))
 
     return plan
 
