@@ -52,6 +52,7 @@ TASKS = {
     "mmlu_5shot": SUBJECTS,
     "hellaswag": ("hellaswag",),
 }
+COLUMNS = [*TASKS, "pope_tiles", "mmstar_rambling"]
 RAMBLING = 128  # tokens that a model may answer which never ends by itself
 
 
@@ -191,7 +192,11 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     os.chdir(root)
     where = (checkpoint, args.device, dtype)
     results: dict[str, Any] = {}
-    for name in ("pope", "mmbench", "mmstar"):
+
+    def chosen(*names: str) -> list[str]:
+        return [name for name in names if name in args.columns]
+
+    for name in chosen("pope", "mmbench", "mmstar"):
         (task,) = TASKS[name]
         results[name] = compare(
             lambda task=task: run_lmms(stock_generation(*where), task, args.max_new_tokens),
@@ -200,7 +205,8 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         )
     others = {"pope_tiles": ("pope", write_tiled_checkpoint, args.max_new_tokens)}
     others["mmstar_rambling"] = ("mmstar", write_rambling_checkpoint, RAMBLING)
-    for name, (task, write_other, limit) in others.items():
+    for name in chosen(*others):
+        task, write_other, limit = others[name]
         write_other(folder / name, shape, getattr(torch, dtype))
         there = (folder / name, args.device, dtype)
         results[name] = compare(
@@ -208,8 +214,9 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
             lambda there=there, task=task, limit=limit: run_lmms(our_generation(*there, args.batch_size), task, limit),
             args.rounds,
         )
-    for name, shots in (("mmlu_5shot", 5), ("hellaswag", 0)):
-        tasks = TASKS[name]
+    shots_of = {"mmlu_5shot": 5, "hellaswag": 0}
+    for name in chosen(*shots_of):
+        tasks, shots = TASKS[name], shots_of[name]
         tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
         best = min(tried, key=lambda size: tried[size])
         results[name] = compare(
@@ -247,6 +254,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     out = args.out.resolve() if args.out else None

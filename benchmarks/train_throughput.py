@@ -30,6 +30,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
 from benchmarks.record import environment, write
+from benchmarks.step_profile import StepProfile
 from benchmarks.training_worlds import LENGTHS, SHAPES, Shape, make_model, make_processor, make_rows
 from train.cost import matmul_tflops
 from train.data.collator import ImageTextCollator
@@ -56,6 +57,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "with bf16": {"bf16": True},
     "with feature_cache, filling": {"cache": True},
     "with feature_cache, filled": {"cache": True},
+    "profiled": {"profile": True},
 }
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bfloat16, from the makers' data sheets
 
@@ -113,8 +115,9 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         report_to="none",
         disable_tqdm=True,
     )
-    clock = Clock()
-    shared: dict[str, Any] = {"model": model, "args": arguments, "processing_class": processor, "callbacks": [clock]}
+    clock, profiled = Clock(), StepProfile(shape.epochs)
+    callbacks = [clock, *([profiled] if flags.get("profile") else [])]
+    shared: dict[str, Any] = {"model": model, "args": arguments, "processing_class": processor, "callbacks": callbacks}
     start = time.perf_counter()
     if ours:
         tokenization = Tokenization(
@@ -166,6 +169,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         "model_flops": model_flops(model, stage, int(tokens), len(rows)),
         "peak_memory_bytes": peak,
         "loss": sum(line["loss"] for line in logged) / len(logged),
+        **({"profile": profiled.result} if profiled.result else {}),
     }
 
 
