@@ -7,9 +7,10 @@ import argparse
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import yaml
 from rich.console import Console
@@ -25,7 +26,6 @@ from eval.suite.training import STAGES, Training
 from modeling_aligned_llava.errors import UserError, run_main
 
 
-TOY = "tinyworld"
 SEED = 42
 
 
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m eval.run_all", description=__doc__.split("\n\n")[0], allow_abbrev=False
     )
     p.add_argument("--run", required=True, type=Path)
-    p.add_argument("--backbone", default=TOY, help="folder under configuration/train")
+    p.add_argument("--backbone", default="tinyworld", help="folder under configuration/train")
     p.add_argument("--training-data", type=Path, help="--data of train/run.sh")
     p.add_argument("--methods", nargs="+")
     p.add_argument("--seeds", nargs="+", type=int, default=[SEED])
@@ -57,28 +57,46 @@ def end_on_signals() -> None:
         signal.signal(each, end)
 
 
-def build_data(out: Path, log: Path, children: Children) -> None:
-    """Build tinyworld unless it exists.
+def build(out: Path, command: Sequence[str], log: Path, children: Children) -> None:
+    """Run `python -m COMMAND`, which writes the folder `out`, unless that exists.
 
     Raises:
-        UserError: the build failed; its output is in the log.
+        UserError: the command failed; its output is in the log.
     """
 
-    def build(place: Place) -> None:
+    def run(place: Place) -> None:
         with log.open("a", encoding="utf-8") as file:
-            command = [sys.executable, "-m", "tinyworld.build", str(out)]
-            code = children.wait(children.start(command, stdout=file, stderr=subprocess.STDOUT, close_fds=False))
+            started = children.start(
+                [sys.executable, "-m", *command], stdout=file, stderr=subprocess.STDOUT, close_fds=False
+            )
+            code = children.wait(started)
         if code:
-            raise UserError(f"building the data failed: see {log}")
+            raise UserError(f"building {out} failed: see {log}")
 
     if not out.exists():
-        run_steps([Step("data", build, 1)], [None], children)
+        run_steps([Step(out.name, run, 1)], [None], children)
+
+
+def forecast(trainings: Sequence[Training]) -> None:
+    """Print the preflight's table of every stage: memory, disk, hours.
+
+    Raises:
+        UserError: one of them cannot succeed.
+    """
+    for training in trainings:
+        if subprocess.run([*training.command, "--preflight"]).returncode:  # noqa: S603
+            raise UserError(f"training {training.step} cannot succeed")
+
+
+def read_recipe(backbone: str, name: str) -> dict[str, Any]:
+    """A file of the backbone's recipes, empty if there is none."""
+    path = Path(f"configuration/train/{backbone}/{name}.yaml")
+    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def bare_decoder(backbone: str) -> list[str]:
     """NAME=PATH of the backbone's language model, if it is a folder: what training does to the text benchmarks."""
-    recipe = yaml.safe_load(Path(f"configuration/train/{backbone}/stage1.yaml").read_text(encoding="utf-8"))
-    folder = Path(recipe["language_model"])
+    folder = Path(read_recipe(backbone, "stage1")["language_model"])
     return [f"language-model={folder}"] if (folder / "config.json").is_file() else []
 
 
@@ -117,15 +135,24 @@ def main() -> None:
         models, jobs = suite.plan(args, folder)
         say("3 benchmarks")
     else:
-        if own.backbone == TOY:
-            say(f"2 data: {run / 'data'}")
-            build_data(run / "data", logs / "data.log", Children())
+        made = read_recipe(own.backbone, "world")
+        if made:
+            data = run / "data"
+            say(f"2 data: {data}")
+            build(data, ["tinyworld.build", str(data), "--world", made["world"]], logs / "data.log", Children())
+        if "decoder" in made:
+            decoder_folder = Path(read_recipe(own.backbone, "stage1")["language_model"])
+            say(f"2 language model: {decoder_folder}")
+            build(decoder_folder, [made["decoder"], str(decoder_folder)], logs / "decoder.log", Children())
         models, trainings = models_to_train(own)
+        if "decoder" in made:
+            say("3 what training takes, for one method")
+            forecast(trainings[: len(STAGES)])
         decoder = bare_decoder(own.backbone)
         named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), *decoder]
         options = ["--run", str(run), "--data", str(own.data or run / "data" / "mirrors"), "--models", *named]
         options += ["--backbone", own.backbone, "--seed", str(SEED)]
-        options += ["--max-new-tokens", "16"] if own.backbone == TOY else []
+        options += ["--max-new-tokens", "16"] if made else []
         args = suite.parser().parse_args([*options, *theirs])
         folder = suite.folder_of(args)
         models |= suite.read_models(decoder, own.backbone, SEED)

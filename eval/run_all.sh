@@ -13,8 +13,9 @@ CPU cores after the installation (once, about 4 minutes, the only part that need
 evaluated while others are trained, one process per core (of two) or GPU. Library output goes to logs/. A failed step
 or Ctrl-C stops everything. After a kill, the same command continues; run again when finished, it changes nothing.
 
-  --backbone NAME             recipes under configuration/train to train (default: tinyworld); others need --data and
-                              take --training-data DIR, as --data of train/run.sh
+  --backbone NAME             recipes under configuration/train to train (default: tinyworld). smollm2-135m, a real
+                              decoder, makes its data too; others need --data and take --training-data DIR, as --data
+                              of train/run.sh
   --methods M [M ...]         methods to train, from configuration/methods.yaml (default: baseline norm norm-gwc)
   --seeds N [N ...]           seeds to train each method with (default: 42)
   --run NAME                  write everything to results/NAME (default: tinyworld)
@@ -100,8 +101,8 @@ if ((${#MODELS[@]})); then
 else
     BACKBONE=${BACKBONE:-tinyworld}
     [[ -d configuration/train/$BACKBONE ]] || fail "--backbone $BACKBONE: configuration/train has" $(ls configuration/train)
-    if [[ $BACKBONE == tinyworld ]]; then
-        [[ -z $DATA$TRAINING_DATA ]] || fail "--data needs --models NAME=PATH or --backbone; tinyworld makes its own data"
+    if [[ -f configuration/train/$BACKBONE/world.yaml ]]; then
+        [[ -z $DATA$TRAINING_DATA ]] || fail "--data needs --models NAME=PATH or another --backbone; $BACKBONE makes its own data"
     else
         [[ -d $DATA ]] || fail "--backbone $BACKBONE needs --data ROOT, the folder of the benchmarks"
         [[ -z $TRAINING_DATA || -d $TRAINING_DATA ]] || fail "--training-data $TRAINING_DATA: no such folder"

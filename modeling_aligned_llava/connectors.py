@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, P
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
-from .loading.checkpoint import load_part, load_strict
+from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict
 from .methods import method_fields
 from .modeling_aligned_llava import build_norm
 from .norm_alignment import mean_embedding_norm
@@ -125,6 +125,8 @@ def _connector(model: PreTrainedModel) -> nn.Module:
     model_type = model.config.model_type
     if model_type in REFUSED:
         raise UserError(f"align: {model_type} cannot be served: {REFUSED[model_type]}")
+    if model_type in CAUSAL - VISION_LANGUAGE:
+        raise UserError(f"align: {model_type} is a text-only model: it has no visual tokens")
     if model_type not in FAMILIES:
         raise UserError(f"align: {model_type} is none of the families it knows: {', '.join(FAMILIES)}")
     return model.base_model.get_submodule(FAMILIES[model_type].connector)

@@ -251,7 +251,7 @@ def test_features(rounds, tiny_checkpoint, tmp_path):
 
 @rounds
 def test_tinyworld(rounds, tmp_path, count, monkeypatch):
-    monkeypatch.setattr(tinyworld, "write_benchmarks", lambda root: root.mkdir())  # a minute
+    monkeypatch.setattr(tinyworld, "write_benchmarks", lambda root, world: root.mkdir())  # a minute
     calls = count(tinyworld, "write_conversations")
 
     def work(number):

@@ -3,7 +3,6 @@ they print. Then a comparison in which one method cannot be trained."""
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -11,6 +10,7 @@ import time
 import pytest
 
 from tests import REPOSITORY
+from tests.clone import clone_repository
 
 
 RUN = "results/odd"
@@ -51,15 +51,7 @@ def alive(words):
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory):
     folder = tmp_path_factory.mktemp("odd") / "Ein Ordner für Läufe"
-    subprocess.run(["git", "clone", "--quiet", str(REPOSITORY), str(folder)], check=True)  # noqa: S603, S607
-    # what is not committed yet belongs to what is tested
-    changed = ["git", "ls-files", "--modified", "--others", "--exclude-standard", "-z"]
-    names = subprocess.run(changed, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout  # noqa: S603
-    for name in filter(None, names.split("\0")):
-        if (REPOSITORY / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, folder / name)
-    (folder / ".venv").symlink_to((REPOSITORY / ".venv").resolve())
+    clone_repository(folder)
     return folder
 
 

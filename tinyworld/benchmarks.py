@@ -1,4 +1,4 @@
-"""The nine benchmarks of the paper's Table 4 with questions about this world, in the official schemas and names.
+"""The nine benchmarks of the paper's Table 4 with questions about a world, in the official schemas and names.
 
 `ROOT/org/name/` has the form that `hf download --repo-type dataset org/name --local-dir ROOT/org/name` gives, so the
 stock tasks of lmms-eval and lm-eval run on ROOT unchanged. ROOT/boxes.json has the boxes that show the answers.
@@ -14,12 +14,10 @@ from typing import Any
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from rich.progress import track
 
-from tinyworld import layouts
-from tinyworld.facts import ANIMALS, EXAM_FACTS, FACTS, MMLU_SUBJECTS, STORY_FACTS, Fact
 from tinyworld.language import Choice
-from tinyworld.layouts import Items
-from tinyworld.questions import Question, absent_descriptions, ask, descriptions
-from tinyworld.scenes import LETTERS, Scene, render
+from tinyworld.questions import Question
+from tinyworld.scenes import LETTERS, Scene
+from tinyworld.world import TINYWORLD, Story, World
 
 
 Rows = list[dict[str, Any]]
@@ -42,30 +40,20 @@ def _answer_boxes(scene: Scene, question: Question) -> list[list[int]]:
 
 
 def _asked(
-    name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any
+    world: World, name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any
 ) -> Iterator[tuple[Scene, Question, random.Random]]:
     """Endless (scene, question, rng) with at least `wrong` wrong answers each; test handwriting, seeded by `name`."""
     index = 0
     while True:
-        rng = random.Random(f"tinyworld test {name} {index}")
+        rng = random.Random(f"{world.name} test {name} {index}")
         index += 1
-        items: Items = layouts.LAYOUTS[layout](rng, **options)
-        questions = [q for q in ask(items, rng, families) if len(q.wrong) >= wrong]
+        items = world.layouts[layout](rng, **options)
+        questions = [q for q in world.ask(items, rng, families) if len(q.wrong) >= wrong]
         if questions:
-            yield render(items, rng, "test"), questions[0], rng
+            yield world.render(items, rng, "test"), questions[0], rng
 
 
-MMBENCH_CATEGORIES = {
-    "colour": ("attribute_recognition", "finegrained_perception (instance-level)"),
-    "shape": ("object_localization", "finegrained_perception (instance-level)"),
-    "at": ("image_scene", "coarse_perception"),
-    "where": ("spatial_relationship", "finegrained_perception (cross-instance)"),
-    "count": ("structuralized_imagetext_understanding", "logic_reasoning"),
-    "size": ("physical_property_reasoning", "attribute_reasoning"),
-}
-
-
-def mmbench(questions: int = 100) -> DatasetFolder:
+def mmbench(world: World = TINYWORLD, questions: int = 100) -> DatasetFolder:
     features = Features(
         {"index": Value("int64")}
         | dict.fromkeys(("question", "hint", "answer", "A", "B", "C", "D", "category"), TEXT)
@@ -74,13 +62,13 @@ def mmbench(questions: int = 100) -> DatasetFolder:
     )
     rows: Rows = []
     boxes = {}
-    families = list(MMBENCH_CATEGORIES)
-    streams = {name: _asked(f"mmbench {name}", (name,), "objects", 1) for name in families}
+    families = list(world.mmbench)
+    streams = {name: _asked(world, f"mmbench {name}", (name,), "objects", 1) for name in families}
     for number in range(questions):
         family = families[number % len(families)]
         scene, question, rng = next(streams[family])
         choice = Choice.of(question.text, question.answer, question.wrong, rng)
-        category, group = MMBENCH_CATEGORIES[family]
+        category, group = world.mmbench[family]
         for shift in range(len(choice.options)):
             options = [*choice.options[shift:], *choice.options[:shift]]
             index = number + shift * ROTATION
@@ -93,49 +81,14 @@ def mmbench(questions: int = 100) -> DatasetFolder:
                     "answer": LETTERS[options.index(question.answer)],
                 }
                 | lettered
-                | {"category": category, "image": scene.image, "source": "tinyworld", "L2-category": group}
+                | {"category": category, "image": scene.image, "source": world.name, "L2-category": group}
                 | {"comment": "nan", "split": "dev"}
             )
             boxes[str(index)] = _answer_boxes(scene, question)
     return DatasetFolder("lmms-lab-encoder/MMBench", features, {"en": {"dev": rows}}, boxes)
 
 
-MMSTAR_FAMILIES = {
-    # category: {group: (family of questions, layout)}
-    "coarse perception": {
-        "image scene and topic": ("count", "objects"),
-        "image style & quality": ("colour", "objects"),
-        "image emotion": ("shape", "objects"),
-    },
-    "fine-grained perception": {
-        "object counting": ("count", "objects"),
-        "recognition": ("at", "objects"),
-        "localization": ("where", "objects"),
-    },
-    "instance reasoning": {
-        "single-instance reasoning": ("shape", "objects"),
-        "cross-instance attribute reasoning": ("colour", "objects"),
-        "cross-instance relation reasoning": ("where", "objects"),
-    },
-    "logical reasoning": {
-        "code & sequence reasoning": ("at", "sign"),
-        "diagram reasoning": ("at", "form"),
-        "common reasoning": ("colour", "sign"),
-    },
-    "science & technology": {
-        "biology & chemistry & physics": ("where", "objects"),
-        "electronics & energy & mechanical eng.": ("at", "form"),
-        "geography & earth science & agriculture": ("where", "sign"),
-    },
-    "math": {
-        "geometry": ("shape", "objects"),
-        "numeric commonsense and calculation": ("at", "number"),
-        "statistical reasoning": ("count", "sign"),
-    },
-}
-
-
-def mmstar(each: int = 10) -> DatasetFolder:
+def mmstar(world: World = TINYWORLD, each: int = 10) -> DatasetFolder:
     meta = {"source": TEXT, "split": TEXT, "image_path": TEXT}
     features = Features(
         {
@@ -150,14 +103,14 @@ def mmstar(each: int = 10) -> DatasetFolder:
     )
     rows: Rows = []
     boxes = {}
-    for category, groups in MMSTAR_FAMILIES.items():
+    for category, groups in world.mmstar.items():
         for group, (family, layout) in groups.items():
-            stream = _asked(f"mmstar {group}", (family,), layout, 3)
+            stream = _asked(world, f"mmstar {group}", (family,), layout, 3)
             for _ in range(each):
                 scene, question, rng = next(stream)
                 choice = Choice.of(question.text, question.answer, question.wrong, rng)
                 index = len(rows)
-                origin = {"source": "tinyworld", "split": "val", "image_path": f"images/{index}.png"}
+                origin = {"source": world.name, "split": "val", "image_path": f"images/{index}.png"}
                 rows.append(
                     {"index": index, "question": choice.in_line(), "image": scene.image, "answer": choice.letter}
                     | {"category": category, "l2_category": group, "meta_info": origin}
@@ -166,18 +119,21 @@ def mmstar(each: int = 10) -> DatasetFolder:
     return DatasetFolder("Lin-Chen/MMStar", features, {"val": {"val": rows}}, boxes)
 
 
-def pope(images: int = 20) -> DatasetFolder:
+def pope(world: World = TINYWORLD, images: int = 20) -> DatasetFolder:
     names = ("id", "question_id", "question", "answer", "image_source")
     features = Features(dict.fromkeys(names, TEXT) | {"image": Image(), "category": TEXT})
     rows: Rows = []
     boxes = {}
+    pairs = world.pope_pairs
     for number in range(images):
-        rng = random.Random(f"tinyworld test pope {number}")
-        items = layouts.objects(rng, count=5)
-        scene = render(items, rng, "test")
-        shown = {text: cell for cell, item in enumerate(items) if item is not None for text in descriptions(item)}
-        present = rng.sample(sorted(shown), 9)
-        absent = absent_descriptions(items, rng, 9)
+        rng = random.Random(f"{world.name} test pope {number}")
+        items = world.layouts["objects"](rng, count=5)
+        scene = world.render(items, rng, "test")
+        shown = {
+            text: cell for cell, item in enumerate(items) if item is not None for text in world.descriptions(item)
+        }
+        present = rng.sample(sorted(shown), pairs)
+        absent = world.absent_descriptions(items, rng, pairs)
         for pair, (yes, no) in enumerate(zip(present, absent, strict=True)):
             for text, answer in ((yes, "yes"), (no, "no")):
                 index = str(len(rows))
@@ -185,25 +141,18 @@ def pope(images: int = 20) -> DatasetFolder:
                     {
                         "id": index,
                         "question_id": index,
-                        "question": f"Is there a {text} in the image?",
+                        "question": world.exists(text),
                         "answer": answer,
                     }
-                    | {"image_source": f"tinyworld_{number:06d}", "image": scene.image}
-                    | {"category": ("random", "popular", "adversarial")[pair // 3]}
+                    | {"image_source": f"{world.name}_{number:06d}", "image": scene.image}
+                    | {"category": ("random", "popular", "adversarial")[pair * 3 // pairs]}
                 )
                 box = scene.boxes[shown[text]] if answer == "yes" else None
                 boxes[index] = [list(box)] if box else []
     return DatasetFolder("lmms-lab-encoder/POPE", features, {"default": {"test": rows}}, boxes)
 
 
-SEED_KINDS = {
-    "chart": (("at",), "form"),
-    "map": (("where", "at"), "objects"),
-    "web": (("at", "where"), "sign"),
-}
-
-
-def seedbench_2_plus(questions: int = 180) -> DatasetFolder:
+def seedbench_2_plus(world: World = TINYWORLD, questions: int = 180) -> DatasetFolder:
     names = (
         "question_id",
         "question",
@@ -215,11 +164,14 @@ def seedbench_2_plus(questions: int = 180) -> DatasetFolder:
         "question_image_type",
     )
     features = Features(dict.fromkeys(names, TEXT) | {"image": Image()})
-    streams = {kind: _asked(f"seed {kind}", families, layout, 3) for kind, (families, layout) in SEED_KINDS.items()}
+    streams = {
+        kind: _asked(world, f"seed {kind}", families, layout, 3)
+        for kind, (families, layout) in world.seedbench_2_plus.items()
+    }
     rows: Rows = []
     boxes = {}
     for number in range(questions):
-        kind = list(SEED_KINDS)[number % 3]
+        kind = list(world.seedbench_2_plus)[number % 3]
         scene, question, rng = next(streams[kind])
         choice = Choice.of(question.text, question.answer, question.wrong, rng)
         lettered = {f"choice_{LETTERS[i]}": option for i, option in enumerate(choice.options)}
@@ -231,29 +183,14 @@ def seedbench_2_plus(questions: int = 180) -> DatasetFolder:
     return DatasetFolder("doolayer/SEED-Bench-2-Plus", features, {"default": {"test": rows}}, boxes)
 
 
-OCR_TYPES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    # question_type: (source dataset, layout, its options)
-    "Regular Text Recognition": ("IIIT5K", "letters", {"style": "regular", "known": True}),
-    "Irregular Text Recognition": ("CT80", "letters", {"style": "irregular", "known": True}),
-    "Artistic Text Recognition": ("WordArt", "letters", {"style": "artistic", "known": True}),
-    "Handwriting Recognition": ("IAM", "letters", {"style": "handwritten", "known": True}),
-    "Digit String Recognition": ("ORAND-CAR-A", "number", {}),
-    "Non-Semantic Text Recognition": ("NonSemanticText", "letters", {"style": "regular", "known": False}),
-    "Scene Text-centric VQA": ("STVQA", "sign", {}),
-    "Doc-oriented VQA": ("docVQA", "form", {"icons": False}),
-    "Key Information Extraction": ("SROIE", "form", {"icons": True}),
-    "Handwritten Mathematical Expression Recognition": ("HME100k", "expression", {}),
-}
-
-
-def ocrbench(each: int = 100) -> DatasetFolder:
+def ocrbench(world: World = TINYWORLD, each: int = 100) -> DatasetFolder:
     features = Features(
         {"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": List(TEXT), "image": Image()}
     )
     rows: Rows = []
     boxes = {}
-    for kind, (source, layout, options) in OCR_TYPES.items():
-        stream = _asked(f"ocrbench {kind}", ("read", "field"), layout, 0, **options)
+    for kind, (source, layout, options) in world.ocrbench.items():
+        stream = _asked(world, f"ocrbench {kind}", ("read", "field"), layout, 0, **options)
         for _ in range(each):
             scene, question, _ = next(stream)
             boxes[str(len(rows))] = _answer_boxes(scene, question)
@@ -264,16 +201,13 @@ def ocrbench(each: int = 100) -> DatasetFolder:
     return DatasetFolder("echo840/OCRBench", features, {"default": {"test": rows}}, boxes)
 
 
-SCIENCE_FAMILIES = ("colour", "shape", "at", "where", "count")
-
-
-def scienceqa(questions: int = 240) -> DatasetFolder:
+def scienceqa(world: World = TINYWORLD, questions: int = 240) -> DatasetFolder:
     names = ("hint", "task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
     features = Features(
         {"image": Image(), "question": TEXT, "choices": List(TEXT), "answer": Value("int8")}
         | dict.fromkeys(names, TEXT)
     )
-    stream = _asked("scienceqa", SCIENCE_FAMILIES, "objects", 3)
+    stream = _asked(world, "scienceqa", world.scienceqa, "objects", 3)
     rows: Rows = []
     boxes = {}
     constant = dict.fromkeys(names, "") | {
@@ -288,9 +222,7 @@ def scienceqa(questions: int = 240) -> DatasetFolder:
             image = scene.image
             boxes[str(number)] = _answer_boxes(scene, question)
         else:
-            rng = random.Random(f"tinyworld test scienceqa facts {number}")
-            fact = rng.choice(FACTS)
-            choice = Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng)
+            choice = world.text_question(random.Random(f"{world.name} test scienceqa facts {number}"))
             image = None
         rows.append(
             {"image": image, "question": choice.question, "choices": list(choice.options)}
@@ -299,9 +231,9 @@ def scienceqa(questions: int = 240) -> DatasetFolder:
     return DatasetFolder("lmms-lab-encoder/ScienceQA", features, {"ScienceQA-FULL": {"test": rows}}, boxes)
 
 
-def ai2d(questions: int = 200) -> DatasetFolder:
+def ai2d(world: World = TINYWORLD, questions: int = 200) -> DatasetFolder:
     features = Features({"question": TEXT, "options": List(TEXT), "answer": TEXT, "image": Image()})
-    stream = _asked("ai2d", ("at", "colour", "shape"), "objects", 3)
+    stream = _asked(world, "ai2d", world.ai2d, "objects", 3)
     rows: Rows = []
     boxes = {}
     for number in range(questions):
@@ -315,49 +247,51 @@ def ai2d(questions: int = 200) -> DatasetFolder:
     return DatasetFolder("lmms-lab-encoder/ai2d", features, {"default": {"test": rows}}, boxes)
 
 
-def _story(fact: Fact, number: int) -> dict[str, Any]:
-    rng = random.Random(f"tinyworld test hellaswag {number}")
-    values = [fact.value, *fact.wrong]
-    rng.shuffle(values)
-    beginning = fact.fill(fact.kind.beginning)
+def _story(world: World, story: Story, number: int, split: str) -> dict[str, Any]:
+    rng = random.Random(f"{world.name} test hellaswag {number}")
+    endings = [story.ending, *story.wrong]
+    rng.shuffle(endings)
     return {
         "ind": number,
-        "activity_label": fact.kind.heading,
-        "ctx_a": beginning,
-        "ctx_b": "it",
-        "ctx": f"{beginning} it",
-        "endings": [fact.kind.ending.format(value=value) for value in values],
-        "source_id": f"tinyworld~{number}",
-        "split": "val",
+        "activity_label": story.heading,
+        "ctx_a": story.beginning,
+        "ctx_b": story.subject,
+        "ctx": f"{story.beginning} {story.subject}",
+        "endings": endings,
+        "source_id": f"{world.name}~{number}",
+        "split": split,
         "split_type": "indomain",
-        "label": str(values.index(fact.value)),
+        "label": str(endings.index(story.ending)),
     }
 
 
-def hellaswag() -> DatasetFolder:
+def hellaswag(world: World = TINYWORLD) -> DatasetFolder:
     names = ("activity_label", "ctx_a", "ctx_b", "ctx", "source_id", "split", "split_type", "label")
     features = Features({"ind": Value("int32"), **dict.fromkeys(names, TEXT), "endings": List(TEXT)})
-    validation = [_story(fact, number) for number, fact in enumerate(fact for fact in FACTS if fact in STORY_FACTS)]
-    train = [
-        _story(fact, number) | {"split": "train"}
-        for number, fact in enumerate(f for f in FACTS if f not in STORY_FACTS)
-    ]
-    return DatasetFolder("Rowan/hellaswag", features, {"default": {"train": train[:50], "validation": validation}})
+    splits = {
+        split: [_story(world, story, number, short) for number, story in enumerate(stories)]
+        for split, short, stories in (
+            ("train", "train", world.training_stories),
+            ("validation", "val", world.stories),
+        )
+    }
+    return DatasetFolder("Rowan/hellaswag", features, {"default": splits})
 
 
-def mmlu() -> DatasetFolder:
+def mmlu(world: World = TINYWORLD) -> DatasetFolder:
     features = Features(
         {"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list("ABCD"))}
     )
     configs: dict[str, dict[str, Rows]] = {}
-    for animal, subject in zip(ANIMALS, MMLU_SUBJECTS, strict=True):
-        splits: dict[str, Rows] = {"test": [], "dev": []}
-        for fact in (fact for fact in FACTS if fact.animal == animal):
-            rng = random.Random(f"tinyworld test mmlu {animal} {fact.attribute}")
-            choice = Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng)
-            row = {"question": choice.question, "subject": subject, "choices": list(choice.options)}
-            splits["test" if fact in EXAM_FACTS else "dev"].append(row | {"answer": LETTERS.index(choice.letter)})
-        configs[subject] = splits
+    for subject, exam in world.exams().items():
+        configs[subject] = {
+            split: [
+                {"question": choice.question, "subject": subject, "choices": list(choice.options)}
+                | {"answer": LETTERS.index(choice.letter)}
+                for choice in choices
+            ]
+            for split, choices in exam.items()
+        }
     return DatasetFolder("cais/mmlu", features, configs)
 
 
@@ -378,11 +312,11 @@ def write_benchmark(root: Path, benchmark: DatasetFolder) -> None:
     (folder / "README.md").write_text("\n".join([*lines, "---", ""]), encoding="utf-8")
 
 
-def write_benchmarks(root: Path) -> None:
+def write_benchmarks(root: Path, world: World) -> None:
     """Write the nine folders and boxes.json: {repository: {row id: [[left, top, right, bottom], ...]}} in pixels."""
     boxes = {}
     for make in track(BENCHMARKS, description="benchmark folders"):
-        benchmark = make()
+        benchmark = make(world)
         write_benchmark(root, benchmark)
         if benchmark.boxes:
             boxes[benchmark.repository] = benchmark.boxes

@@ -1,5 +1,7 @@
 """`python -m tinyworld.build OUT`: training conversations and benchmark mirrors from fixed seeds, in about a minute.
 
+`--world pictures` builds the world of pictures instead, for real decoders.
+
 OUT gets stage1.json, stage2.json, images/ and mirrors/. It appears whole or not at all; a finished one is left alone.
 """
 
@@ -11,13 +13,18 @@ import datasets
 from modeling_aligned_llava.loading.build_once import build_once
 from tinyworld.benchmarks import write_benchmarks
 from tinyworld.conversations import write_conversations
+from tinyworld.pictures.world import PICTURES
+from tinyworld.world import TINYWORLD, World
 
 
-def build(out: Path, images: int) -> None:
+WORLDS = {world.name: world for world in (TINYWORLD, PICTURES)}
+
+
+def build(out: Path, images: int, world: World = TINYWORLD) -> None:
     def write(folder: Path) -> None:
         datasets.disable_progress_bars()
-        write_conversations(folder, images)
-        write_benchmarks(folder / "mirrors")
+        write_conversations(folder, world, images)
+        write_benchmarks(folder / "mirrors", world)
 
     if not build_once(out, write):
         print(f"{out} is there already")  # noqa: T201
@@ -27,8 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--images", type=int, default=8000, help="training images")
+    parser.add_argument("--world", choices=list(WORLDS), default="tinyworld")
     arguments = parser.parse_args()
-    build(arguments.out, arguments.images)
+    build(arguments.out, arguments.images, WORLDS[arguments.world])
 
 
 if __name__ == "__main__":

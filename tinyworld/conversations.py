@@ -7,9 +7,7 @@ from typing import Any
 
 from rich.progress import track
 
-from tinyworld import layouts
-from tinyworld.language import caption, fact_turns, scene_turns
-from tinyworld.scenes import render
+from tinyworld.world import World
 
 
 TEXT_ONLY_SHARE = 0.15
@@ -25,22 +23,24 @@ def _conversation(turns: list[tuple[str, str]], with_image: bool) -> list[dict[s
     return messages
 
 
-def write_conversations(out: Path, images: int, seed: int = 0) -> None:
+def write_conversations(out: Path, world: World, images: int, seed: int = 0) -> None:
     """Write OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json; both stages use the same images."""
     (out / IMAGE_FOLDER).mkdir(parents=True)
     stage1: list[dict[str, Any]] = []
     stage2: list[dict[str, Any]] = []
     for index in track(range(images), description="training images and conversations"):
-        rng = random.Random(f"tinyworld train {seed} {index}")
-        items = layouts.draw(rng)
+        rng = random.Random(f"{world.name} train {seed} {index}")
+        items = world.draw(rng)
         name = f"{index:06d}.jpg"
-        render(items, rng, "train").image.save(out / IMAGE_FOLDER / name, quality=90)
-        described = _conversation([("Describe the image.", caption(items))], with_image=True)
+        world.render(items, rng, "train").image.save(out / IMAGE_FOLDER / name, quality=90)
+        described = _conversation([("Describe the image.", world.caption(items))], with_image=True)
         stage1.append({"id": f"caption-{index}", "image": name, "conversations": described})
-        turns = scene_turns(items, rng, TURNS)
-        stage2.append({"id": f"scene-{index}", "image": name, "conversations": _conversation(turns, with_image=True)})
+        turns = world.scene_turns(items, rng, TURNS)
+        if turns:  # none, if everything in the scene is held out of training
+            scene = _conversation(turns, with_image=True)
+            stage2.append({"id": f"scene-{index}", "image": name, "conversations": scene})
         if rng.random() < TEXT_ONLY_SHARE:
-            facts = _conversation(fact_turns(rng, TURNS), with_image=False)
+            facts = _conversation(world.text_turns(rng, TURNS), with_image=False)
             stage2.append({"id": f"facts-{index}", "conversations": facts})
     for name, rows in (("stage1.json", stage1), ("stage2.json", stage2)):
         (out / name).write_text(json.dumps(rows, indent=1), encoding="utf-8")

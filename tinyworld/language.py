@@ -76,6 +76,11 @@ class Choice:
         return cls(text, options, LETTERS[options.index(answer)])
 
     @property
+    def answer(self) -> str:
+        """The option that the letter stands for."""
+        return self.options[LETTERS.index(self.letter)]
+
+    @property
     def lines(self) -> str:
         return "\n".join(f"{LETTERS[i]}. {option}" for i, option in enumerate(self.options))
 
@@ -111,9 +116,14 @@ def turn(question: Question, rng: random.Random) -> tuple[str, str]:
 
 
 def scene_questions(items: Items, rng: random.Random, count: int) -> list[Question]:
-    """Up to `count` questions about one scene, spread over the families of questions that it allows."""
+    """Up to `count` questions about one scene."""
+    return spread(ask(items, rng), rng, count)
+
+
+def spread(asked: list[Question], rng: random.Random, count: int) -> list[Question]:
+    """Up to `count` of the questions, from as many of their families as possible."""
     by_family: dict[str, list[Question]] = {}
-    for question in ask(items, rng):
+    for question in asked:
         by_family.setdefault(question.family, []).append(question)
     chosen: list[Question] = []
     while len(chosen) < count and by_family:

@@ -1,12 +1,15 @@
 """Pretrains the vision tower: a small SigLIP that matches images with captions, and cells with the names of items.
 
-`python -m tinyworld.pretrain_vision OUT` takes about half an hour on two cores. The loss is SigLIP's sigmoid loss
-(arXiv 2303.15343), of images against captions and of their parts against all names; only the vision tower is kept.
+`python -m tinyworld.pretrain_vision OUT` takes half an hour on two cores, `--world pictures` an hour. The loss is
+SigLIP's sigmoid loss (arXiv 2303.15343), of images against captions and of their parts against all names; only the
+vision tower is kept.
 """
 
 import argparse
 import math
 import random
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,25 +25,15 @@ from transformers import (
     set_seed,
 )
 
-from tinyworld import layouts
-from tinyworld.language import caption
-from tinyworld.scenes import CANVAS, COLOURS, LETTERS, POSITIONS, SHAPES, SIZES, Item, render
+from tinyworld.pictures.world import PICTURES
+from tinyworld.scenes import POSITIONS
 from tinyworld.tokenizer import train_tokenizer
+from tinyworld.world import TINYWORLD, World
 
 
-PATCH = 16
+Batch = tuple[torch.Tensor, torch.Tensor, list[str]]
+GRID = 6  # patches per side, two per cell
 CAPTION_TOKENS = 96
-NOTHING = "nothing"
-NAMES = (
-    NOTHING,
-    *(f"a {size} {colour} {shape}" for size in SIZES for colour in COLOURS for shape in SHAPES),
-    *(f"the letter {letter}" for letter in LETTERS),
-    *(f"the digit {digit}" for digit in range(10)),
-    "the sign +",
-    "the sign -",
-)
-TEXTS = (*NAMES, *POSITIONS)
-NUMBER = {name: i for i, name in enumerate(NAMES)}
 
 
 @dataclass(frozen=True)
@@ -51,27 +44,50 @@ class Phase:
     each_patch: bool
 
 
-PHASES = (Phase(4500, each_patch=False), Phase(2000, each_patch=True))
+@dataclass(frozen=True)
+class Tower:
+    """A world, the size of the vision tower for it, and how that is trained."""
+
+    world: World
+    size: dict[str, int]
+    phases: tuple[Phase, ...]
+    dtype: torch.dtype  # of the saved weights
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What can be true of a part of an image: its name, its position."""
+        return (*self.world.part_names, *POSITIONS)
 
 
-def name_of(item: Item | None) -> str:
-    if item is None:
-        return NOTHING
-    if item.kind == "shape":
-        return f"a {item.size} {item.colour} {item.name}"
-    return f"the {'sign' if item.kind == 'operator' else item.kind} {item.name}"
+TOWERS = {
+    "tinyworld": Tower(
+        TINYWORLD,
+        {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_hidden_layers": 5},
+        (Phase(4500, each_patch=False), Phase(2000, each_patch=True)),
+        torch.float32,
+    ),
+    "pictures": Tower(
+        PICTURES,
+        {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_hidden_layers": 6},
+        (Phase(2500, each_patch=False), Phase(800, each_patch=True)),
+        torch.bfloat16,
+    ),
+}
 
 
-def build(vocabulary: int) -> SiglipModel:
-    tower = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
+def build(tower: Tower, vocabulary: int) -> SiglipModel:
+    width = tower.size["hidden_size"]
+    canvas = tower.world.canvas
     config = SiglipConfig(
-        vision_config={**tower, "num_hidden_layers": 5, "image_size": CANVAS, "patch_size": PATCH},
+        vision_config={**tower.size, "image_size": canvas, "patch_size": canvas // GRID},
         text_config={
-            **tower,
+            "hidden_size": 128,
+            "intermediate_size": 384,
+            "num_attention_heads": 4,
             "num_hidden_layers": 2,
             "vocab_size": vocabulary,
             "max_position_embeddings": CAPTION_TOKENS,
-            "projection_size": 128,
+            "projection_size": width,
         },
         attn_implementation="eager",  # compiled on a CPU, its backward takes half the time of the fused kernel's
     )
@@ -83,16 +99,27 @@ def tokens_of(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> torch.Ten
     return tokenizer(texts, padding=True, truncation=True, max_length=CAPTION_TOKENS, return_tensors="pt").input_ids
 
 
-def draw_batch(rng: random.Random, size: int) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Pixels [B, 3, 96, 96] in [-1, 1], the index of each cell's name [B, 9], captions."""
+def draw_batch(world: World, rng: random.Random, size: int) -> Batch:
+    """Pixels [B, 3, canvas, canvas] in [-1, 1], the index of each cell's name [B, 9], captions."""
+    numbers = {name: i for i, name in enumerate(world.part_names)}
     pixels, cells, captions = [], [], []
     for _ in range(size):
-        items = layouts.draw(rng)
-        pixels.append(np.asarray(render(items, rng, "train").image))
-        cells.append([NUMBER[name_of(item)] for item in items])
-        captions.append(caption(items))
+        items = world.draw(rng)
+        pixels.append(np.asarray(world.render(items, rng, "train").image))
+        cells.append([numbers[world.part_name(item)] for item in items])
+        captions.append(world.caption(items))
     batch = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 127.5 - 1
     return batch, torch.tensor(cells), captions
+
+
+def draw_ahead(world: World, rng: random.Random, size: int, steps: int) -> Iterator[Batch]:
+    """The batches of all steps; each is drawn in a thread while the one before is learned."""
+    with ThreadPoolExecutor(1) as thread:
+        upcoming = thread.submit(draw_batch, world, rng, size)
+        for _ in track(range(steps), description="vision tower"):
+            batch = upcoming.result()
+            upcoming = thread.submit(draw_batch, world, rng, size)
+            yield batch
 
 
 def sigmoid_loss(
@@ -110,8 +137,10 @@ def cells_of(patches_BPD: torch.Tensor) -> torch.Tensor:
     return patches_BPD.view(batch, 3, 2, 3, 2, width).transpose(2, 3).reshape(batch * 9, 4, width)
 
 
-def matches_of(cells: torch.Tensor, each_patch: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Which TEXTS are true of each part, [N, T], and which parts are not empty, [N]; `cells` [B, 9] are name indices.
+def matches_of(cells: torch.Tensor, names: int, each_patch: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which texts are true of each part, [N, T], and which parts are not empty, [N].
+
+    `cells` [B, 9] are indices of `names` names, 0 for an empty cell; the texts are the names and the nine positions.
 
     Parts are the cells with their names or, with `each_patch`, all 36 patches with their cell's name and position.
     """
@@ -121,34 +150,34 @@ def matches_of(cells: torch.Tensor, each_patch: bool) -> tuple[torch.Tensor, tor
         cells, positions = (
             x.reshape(batch, 3, 3).repeat_interleave(2, 1).repeat_interleave(2, 2) for x in (cells, positions)
         )
-    matches = torch.nn.functional.one_hot(cells.reshape(-1), len(TEXTS)).float()
+    matches = torch.nn.functional.one_hot(cells.reshape(-1), names + len(POSITIONS)).float()
     if each_patch:
-        matches += torch.nn.functional.one_hot(len(NAMES) + positions.reshape(-1), len(TEXTS))
-    return matches, cells.reshape(-1) != NUMBER[NOTHING]
+        matches += torch.nn.functional.one_hot(names + positions.reshape(-1), names + len(POSITIONS))
+    return matches, cells.reshape(-1) != 0
 
 
 def train(
-    tower: SiglipVisionModel | None, phase: Phase, batch_size: int, learning_rate: float, seed: str
+    tower: Tower, start: SiglipVisionModel | None, phase: Phase, batch_size: int, learning_rate: float, seed: str
 ) -> SiglipModel:
-    """Train one phase: the vision tower continues from `tower`, the text side starts again."""
+    """Train one phase: the vision tower continues from `start`, the text side starts again."""
     rng = random.Random(seed)
     tokenizer = train_tokenizer("")
-    model = build(len(tokenizer))
-    if tower is not None:
-        model.vision_model.load_state_dict(tower.state_dict())
+    model = build(tower, len(tokenizer))
+    names = len(tower.world.part_names)
+    if start is not None:
+        model.vision_model.load_state_dict(start.state_dict())
     compiled = torch.compile(model.vision_model, dynamic=False)
     # temperature and bias start as in SigLIP's paper
     torch.nn.init.constant_(model.logit_scale, math.log(10.0))
     torch.nn.init.constant_(model.logit_bias, -10.0)
-    texts = tokens_of(tokenizer, list(TEXTS))
+    texts = tokens_of(tokenizer, list(tower.texts))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min((s + 1) / 100, 0.5 + 0.5 * math.cos(math.pi * min(1.0, s / phase.steps)) + 0.01)
     )
     seen = []
-    for step in track(range(phase.steps), description="vision tower"):
-        pixels, cells, captions = draw_batch(rng, batch_size)
-        matches, filled = matches_of(cells, phase.each_patch)
+    for step, (pixels, cells, captions) in enumerate(draw_ahead(tower.world, rng, batch_size, phase.steps)):
+        matches, filled = matches_of(cells, names, phase.each_patch)
         # empty parts teach little after the first steps and would dominate the others
         kept = filled | (torch.rand(len(filled)) < 0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -166,9 +195,9 @@ def train(
         optimizer.zero_grad()
         schedule.step()
         with torch.no_grad():
-            names_MD = torch.nn.functional.normalize(texts_MD[: len(NAMES)].float(), dim=-1)
+            names_MD = torch.nn.functional.normalize(texts_MD[:names].float(), dim=-1)
             named = (parts[filled[kept]].float() @ names_MD.T).argmax(-1)
-            right = (named == matches[filled, : len(NAMES)].argmax(-1)).float().mean()
+            right = (named == matches[filled, :names].argmax(-1)).float().mean()
         seen.append((loss_parts.item(), loss_whole.item(), right.item()))
         if (step + 1) % 100 == 0:
             parts_loss, whole_loss, share = (sum(column) / len(column) for column in zip(*seen, strict=True))
@@ -178,31 +207,34 @@ def train(
     return model
 
 
-def pretrain(out: Path, batch_size: int, learning_rate: float, seed: int) -> None:
+def pretrain(tower: Tower, out: Path, batch_size: int, learning_rate: float, seed: int) -> None:
     """Train all phases; each saves its tower in `OUT.phases/`, so that a killed run continues after the last one."""
     set_seed(seed)
-    tower: SiglipVisionModel | None = None
-    for number, phase in enumerate(PHASES, 1):
+    trained: SiglipVisionModel | None = None
+    for number, phase in enumerate(tower.phases, 1):
         done = out.with_name(f"{out.name}.phases") / str(number)
         if not done.exists():
-            model = train(tower, phase, batch_size, learning_rate, f"tinyworld vision {seed} {number}")
+            name = f"{tower.world.name} vision {seed} {number}"
+            model = train(tower, trained, phase, batch_size, learning_rate, name)
             unfinished = done.with_suffix(".unfinished")
             model.vision_model.save_pretrained(unfinished)
             unfinished.rename(done)
-        tower = SiglipVisionModel.from_pretrained(done, attn_implementation="eager")
-    assert tower is not None
-    tower.save_pretrained(out)
-    SiglipImageProcessor(size={"height": CANVAS, "width": CANVAS}).save_pretrained(out)
+        trained = SiglipVisionModel.from_pretrained(done, attn_implementation="eager")
+    assert trained is not None
+    trained.to(tower.dtype).save_pretrained(out)
+    side = tower.world.canvas
+    SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--world", choices=list(TOWERS), default="tinyworld")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    pretrain(arguments.out, arguments.batch_size, arguments.learning_rate, arguments.seed)
+    pretrain(TOWERS[arguments.world], arguments.out, arguments.batch_size, arguments.learning_rate, arguments.seed)
 
 
 if __name__ == "__main__":

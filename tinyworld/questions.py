@@ -12,15 +12,20 @@ from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES,
 
 @dataclass(frozen=True)
 class Question:
-    """`wrong` are the distractors of `answer`; `cells` show the answer (none if it is about something absent)."""
+    """`wrong` are the distractors of `answer`; `cells` show the answer (none if it is about something absent).
+
+    `sentence` is the answer in a whole sentence, where the world has one.
+    """
 
     family: str
     text: str
     answer: str
     wrong: tuple[str, ...]
     cells: tuple[int, ...]
+    sentence: str = ""
 
 
+CHARACTERS = ("letter", "digit", "operator")
 Family = Callable[[Items, random.Random], list[Question]]
 
 
@@ -148,11 +153,11 @@ def _misreadings(text: str, rng: random.Random) -> tuple[str, ...]:
 
 def read(items: Items, rng: random.Random) -> list[Question]:
     """Read a line of text (a word, a number or an expression) if the scene has exactly one."""
-    filled = {cell // 3 for cell, item in enumerate(items) if item is not None and item.kind != "shape"}
+    filled = {cell // 3 for cell, item in enumerate(items) if item is not None and item.kind in CHARACTERS}
     if len(filled) != 1:
         return []
-    kinds = {item.kind for item in items if item is not None} - {"shape"}
-    text, cells = _characters(items, ("letter", "digit", "operator"))
+    kinds = {item.kind for item in items if item is not None} & set(CHARACTERS)
+    text, cells = _characters(items, CHARACTERS)
     if len(text) < 2:
         return []
     if kinds == {"letter"}:

@@ -1,4 +1,4 @@
-"""Scenes: nine cells on a 96 x 96 canvas, empty or with a coloured shape, a letter, a handwritten digit, an operator.
+"""Scenes: nine cells on a square canvas, empty or with a coloured shape, a letter, a handwritten digit, an operator.
 
 Every item has its box in pixels, which shows where an answer can be seen. The digits are real handwriting, 8 x 8
 images from scikit-learn's `load_digits`; the last 360 (by other writers) are reserved for testing.
@@ -7,6 +7,7 @@ images from scikit-learn's `load_digits`; the last 360 (by other writers) are re
 import functools
 import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +36,8 @@ FIRST_TEST_DIGIT = 1437
 
 @dataclass(frozen=True)
 class Item:
-    """The content of one cell. `kind` is shape, letter, digit or operator; `name` is "circle", "C", "7" or "+"."""
+    """The content of one cell. `kind` is shape, letter, digit, operator or picture; `name` is "circle", "C", "7", "+"
+    or "owl"."""
 
     kind: str
     name: str
@@ -111,7 +113,7 @@ def _shape(name: str, pixels: int) -> Image.Image:
     return image.resize((pixels, pixels), Image.Resampling.BOX)
 
 
-def _mask(item: Item, rng: random.Random, split: str) -> Image.Image:
+def mask_of(item: Item, rng: random.Random, split: str) -> Image.Image:
     """The item's ink as a mask no larger than a cell."""
     if item.kind == "shape":
         return _shape(item.name, rng.randint(25, 29) if item.size == "big" else rng.randint(13, 16))
@@ -141,21 +143,36 @@ def _mask(item: Item, rng: random.Random, split: str) -> Image.Image:
     return mask
 
 
-def render(items: tuple[Item | None, ...], rng: random.Random, split: str) -> Scene:
-    """Draw nine cells; place, shade and handwriting vary with `rng`. `split` ("train" or "test") picks the digits."""
+def render(
+    items: tuple[Item | None, ...],
+    rng: random.Random,
+    split: str,
+    side: int = CELL,
+    drawn: Callable[[Item, random.Random, str], Image.Image] = mask_of,
+) -> Scene:
+    """Draw nine cells; place, shade and handwriting vary with `rng`.
+
+    Args:
+        split: "train" or "test", picks the digits.
+        side: of a cell, in pixels.
+        drawn: what an item looks like: a mask (mode L), inked in the item's colour, or a picture (RGBA).
+    """
     background = tuple(rng.randint(205, 250) for _ in range(3))
-    image = Image.new("RGB", (CANVAS, CANVAS), background)
+    image = Image.new("RGB", (3 * side, 3 * side), background)
     boxes: list[tuple[int, int, int, int] | None] = []
     for cell, item in enumerate(items):
         if item is None:
             boxes.append(None)
             continue
-        mask = _mask(item, rng, split)
-        left = cell % 3 * CELL + rng.randint(0, CELL - mask.width)
-        top = cell // 3 * CELL + rng.randint(0, CELL - mask.height)
-        ink = tuple(min(255, max(0, channel + rng.randint(-20, 20))) for channel in COLOURS[item.colour])
-        image.paste(Image.new("RGB", mask.size, ink), (left, top), mask)
-        boxes.append((left, top, left + mask.width, top + mask.height))
-    noise = np.random.default_rng(rng.getrandbits(32)).normal(0, 4, (CANVAS, CANVAS, 3))
+        ink = drawn(item, rng, split)
+        left = cell % 3 * side + rng.randint(0, side - ink.width)
+        top = cell // 3 * side + rng.randint(0, side - ink.height)
+        if ink.mode == "RGBA":
+            image.paste(ink, (left, top), ink)
+        else:
+            shade = tuple(min(255, max(0, channel + rng.randint(-20, 20))) for channel in COLOURS[item.colour])
+            image.paste(Image.new("RGB", ink.size, shade), (left, top), ink)
+        boxes.append((left, top, left + ink.width, top + ink.height))
+    noise = np.random.default_rng(rng.getrandbits(32)).normal(0, 4, (3 * side, 3 * side, 3))
     pixels = np.clip(np.asarray(image, dtype=np.float32) + noise, 0, 255).astype(np.uint8)
     return Scene(items, tuple(boxes), Image.fromarray(pixels))

@@ -1,6 +1,6 @@
 """Ask up to three models about an image, side by side, in the browser: `python -m eval.demo --models NAME=PATH ...`.
 
-Without `--models` it shows the models of results/tinyworld. Nothing leaves the machine.
+Without `--models` it shows the models of a run, results/tinyworld or `--run`. Nothing leaves the machine.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 from eval.data.image_sample import ImageQuestion, in_benchmarks, in_folder
 from eval.demo.models import MAX_MODELS, load_models
 from eval.run.device import resolve_device
-from eval.run.finished_models import finished_models
+from eval.run.finished_models import find_data_root, finished_models, read_record
 from eval.run.named_models import named_models
 from modeling_aligned_llava.errors import UserError, run_main
 
@@ -26,9 +26,10 @@ def parser() -> argparse.ArgumentParser:
         "--models",
         nargs="+",
         metavar="NAME=PATH",
-        help=f"one to {MAX_MODELS} checkpoint folders or Hub ids (default: the models of {RUN})",
+        help=f"one to {MAX_MODELS} checkpoint folders or Hub ids (default: the models of --run)",
     )
-    p.add_argument("--examples", type=Path, help=f"folder of images to choose from (default: from {RUN})")
+    p.add_argument("--run", type=Path, default=RUN, help=f"folder of a run, whose models are shown (default: {RUN})")
+    p.add_argument("--examples", type=Path, help="folder of images to choose from (default: of --run)")
     p.add_argument("--max-new-tokens", type=int, default=64, help="maximum length of an answer (default 64)")
     p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu or cuda")
     p.add_argument("--trust-remote-code", action="store_true", help="run model code from a checkpoint")
@@ -37,29 +38,29 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def read_models(arguments: list[str] | None) -> dict[str, str]:
+def read_models(arguments: list[str] | None, run: Path) -> dict[str, str]:
     """NAME -> folder or Hub id.
 
     Raises:
         UserError: not NAME=PATH, too many, or none given and none trained.
     """
     if arguments is None:
-        models = {name: str(checkpoint) for name, checkpoint in list(finished_models(RUN).items())[:MAX_MODELS]}
+        models = {name: str(checkpoint) for name, checkpoint in list(finished_models(run).items())[:MAX_MODELS]}
     else:
         models = named_models(arguments)
     if not models:
-        raise UserError(f"no checkpoints in {RUN}: train them with `bash eval/run_all.sh`, or give --models NAME=PATH")
+        raise UserError(f"no checkpoints in {run}: train them with `bash eval/run_all.sh`, or give --models NAME=PATH")
     if len(models) > MAX_MODELS:
         raise UserError(f"--models: {len(models)} given, at most {MAX_MODELS} fit side by side")
     return models
 
 
-def read_examples(folder: Path | None, own_models: bool) -> list[ImageQuestion]:
-    """Images to choose from: of a folder or, for tinyworld's models, tinyworld's benchmarks with their questions."""
+def read_examples(folder: Path | None, run: Path, own_models: bool) -> list[ImageQuestion]:
+    """Images to choose from: of a folder or, for the models of a run, of its benchmarks with their questions."""
     if folder is not None:
         return in_folder(folder, EXAMPLES)
-    mirrors = RUN / "data" / "mirrors"
-    return [] if own_models or not mirrors.is_dir() else in_benchmarks(mirrors, EXAMPLES)
+    mirrors = find_data_root(run, read_record(run))
+    return [] if own_models or mirrors is None else in_benchmarks(mirrors, EXAMPLES)
 
 
 def main() -> None:
@@ -67,8 +68,8 @@ def main() -> None:
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
     if arguments.write_space is not None:
         raise UserError("--write-space is gone: the demo no longer writes a Hugging Face Space")
-    models = read_models(arguments.models)
-    examples = read_examples(arguments.examples, own_models=arguments.models is not None)
+    models = read_models(arguments.models, arguments.run)
+    examples = read_examples(arguments.examples, arguments.run, own_models=arguments.models is not None)
     if arguments.max_new_tokens < 1:
         raise UserError(f"--max-new-tokens {arguments.max_new_tokens}: an answer needs at least 1")
     if find_spec("gradio") is None:

@@ -279,7 +279,7 @@ def one_line(message, call, *args, **kwargs):
 
 def test_a_wrong_model_or_field_gives_one_line_and_changes_nothing():
     text_only = LlamaForCausalLM(LlamaConfig(**TEXT))
-    one_line("align: llama is none of the families it knows: llava, llava_next,", align, text_only)
+    one_line("align: llama is a text-only model: it has no visual tokens", align, text_only)
     one_line("takes a transformers model, not a Sequential", align, torch.nn.Sequential())
     model, _ = tiny("llava")
     before = model.state_dict().keys()

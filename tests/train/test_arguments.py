@@ -24,8 +24,8 @@ def test_every_recipe_parses(recipe):
     assert (run.data.prompt_format == "plain") == ("stage1" in recipe.name)
 
 
-def test_there_are_eight_recipes():
-    assert len(RECIPES) == 8
+def test_there_are_ten_recipes():
+    assert len(RECIPES) == 10
 
 
 @pytest.mark.parametrize(

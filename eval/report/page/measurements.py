@@ -1,7 +1,8 @@
-"""Measures the checkpoints for the report: the norm profile, and attention to example images.
+"""Measures the checkpoints for the report: the norm profile, attention to example images, answers to free questions.
 
-Both come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in RUN/diagnostics/report with all
-they depend on, so a rerun measures nothing. A failed model is reported; the others are still measured.
+Profile and attention come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in
+RUN/diagnostics/report with all they depend on, so a rerun measures nothing. A failed model is reported; the others are
+still measured.
 """
 
 import sys
@@ -17,6 +18,7 @@ from eval.diagnostics.measure.attention import AttentionReader, attention_by_ima
 from eval.diagnostics.measure.profile import profile_loaded
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from eval.report.finished_run import FinishedRun, without_paths
+from eval.report.page.free_answers import answer_freely
 from eval.run.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -25,12 +27,12 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 PROFILED = 48  # images for the profile
 ATTENDED = 24  # of these, images for attention, those with a box first
 SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
-SCHEMA = 1
+SCHEMA = 2
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
-    """Model name -> {"profile": ..., "attention": ...}, or {"error": reason}."""
+    """Model name -> {"profile": ..., "attention": ..., "answers": ...}, or {"error": reason}."""
     found: dict[str, dict[str, Any]] = {}
     for model in run.models:
         try:
@@ -80,6 +82,7 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
         "inputs": inputs,
         "profile": profile_loaded(name, model, processor, sample),
         "attention": attention(model, processor, sample),
+        "answers": answer_freely(model, processor, sample),
     }
     write_json(path, measured, indent=None)
     return read_json(path)

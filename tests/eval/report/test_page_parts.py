@@ -12,6 +12,7 @@ from eval.data.image_sample import in_benchmarks
 from eval.report.finished_run import FinishedRun, probability, without_paths
 from eval.report.page import measurements
 from eval.report.page.examples import A_BENCHMARK, DISAGREED, Example, choose, examples
+from eval.report.page.free_answers import ASKED, free_answers
 from eval.report.page.inline_svg import INK, SERIES, inline_svg, series
 from eval.report.page.report import report
 from eval.report.page.score_table import measured, published
@@ -261,6 +262,17 @@ def test_measurements_are_those_of_the_diagnostics(tmp_path, tiny_llava):
         for layer, inside in zip(kept["maps"], kept["inside"], strict=True):
             assert sum(map(sum, layer)) == pytest.approx(1, abs=1e-4)
             assert layer[0][0] * 0.5 < inside < 1  # the box covers most of the first of four cells
+
+
+def test_free_questions_hold_no_instructions_and_every_model_answers_them(tmp_path, tiny_llava):
+    run = FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
+    found = measurements.measure(run)
+    shown = free_answers(measurements.image_sample(run), found)
+    assert 0 < len(shown) <= ASKED
+    for each in shown:
+        assert "single word" not in each.question and each.image.startswith("data:image/")
+        assert each.answers.keys() == {"baseline"}
+    assert free_answers(measurements.image_sample(run), {"baseline": {"error": "gone"}}) == []
 
 
 def test_a_failed_measurement_leaves_the_other_models(tmp_path, tiny_llava, capsys):

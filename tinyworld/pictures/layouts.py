@@ -1,0 +1,67 @@
+"""Layouts with pictures: scenes of two to six things, and tinyworld's texts, signs and forms among them."""
+
+import random
+from collections.abc import Callable
+
+from tinyworld import layouts as plain
+from tinyworld.layouts import Items
+from tinyworld.pictures.nouns import KINDS, NOUNS
+from tinyworld.scenes import Item
+
+
+def _picture(noun: str) -> Item:
+    return Item("picture", noun)
+
+
+def _some_nouns(rng: random.Random, count: int) -> list[str]:
+    """Different nouns; half the time several of one kind, so that they can be counted and told apart."""
+    if rng.random() < 0.5:
+        return rng.sample(NOUNS, count)
+    kind = rng.choice(list(KINDS))
+    alike = rng.sample(KINDS[kind], min(rng.randint(1, count), len(KINDS[kind])))
+    others = rng.sample([noun for noun in NOUNS if noun not in KINDS[kind]], count - len(alike))
+    return [*alike, *others]
+
+
+def things(rng: random.Random, count: int | None = None) -> Items:
+    """Two to six things in any cells: pictures, sometimes a shape, a letter or a digit among them."""
+    total = count or rng.randint(2, 6)
+    found = [_picture(noun) for noun in _some_nouns(rng, total)]
+    if count is None and rng.random() < 0.3:
+        others = [item for item in plain.objects(rng) if item is not None]
+        found[-1] = rng.choice(others)
+    cells = dict(zip(rng.sample(range(9), total), found, strict=True))
+    return tuple(cells.get(cell) for cell in range(9))
+
+
+def _with_pictures(items: Items, rng: random.Random) -> Items:
+    """Replace the shapes by pictures."""
+    nouns = iter(rng.sample(NOUNS, len(items)))
+    return tuple(_picture(next(nouns)) if item and item.kind == "shape" else item for item in items)
+
+
+def sign(rng: random.Random) -> Items:
+    """A word in one row, pictures in the others."""
+    return _with_pictures(plain.sign(rng), rng)
+
+
+def form(rng: random.Random, icons: bool | None = None) -> Items:
+    """Three lines of a key and a two-digit value; keys are pictures (a price list) or letters (a document)."""
+    return _with_pictures(plain.form(rng, icons), rng)
+
+
+LAYOUTS: dict[str, Callable[..., Items]] = {
+    "objects": things,
+    "letters": plain.letters,
+    "number": plain.number,
+    "expression": plain.expression,
+    "sign": sign,
+    "form": form,
+}
+MIXTURE = {"objects": 12, "letters": 1, "number": 1, "expression": 1, "sign": 2, "form": 2}
+
+
+def draw(rng: random.Random) -> Items:
+    """A layout from the mixture of all training data."""
+    name = rng.choices(list(MIXTURE), weights=list(MIXTURE.values()))[0]
+    return LAYOUTS[name](rng)
