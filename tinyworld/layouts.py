@@ -1,7 +1,7 @@
 """Layouts: what the nine cells of a scene contain, by purpose: objects, a word, a number, a sum, a form."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tinyworld.scenes import COLOURS, LETTERS, SHAPES, SIZES, Item
 
@@ -107,7 +107,11 @@ LAYOUTS: dict[str, Callable[[random.Random], Items]] = {
 MIXTURE = {"objects": 8, "letters": 2, "number": 2, "expression": 1, "sign": 2, "form": 2}
 
 
-def draw(rng: random.Random) -> Items:
+def draw(
+    rng: random.Random,
+    layouts: Mapping[str, Callable[[random.Random], Items]] = LAYOUTS,
+    mixture: Mapping[str, int] = MIXTURE,
+) -> Items:
     """A layout from the mixture of all training data."""
-    name = rng.choices(list(MIXTURE), weights=list(MIXTURE.values()))[0]
-    return LAYOUTS[name](rng)
+    name = rng.choices(list(mixture), weights=list(mixture.values()))[0]
+    return layouts[name](rng)

@@ -63,5 +63,4 @@ MIXTURE = {"objects": 12, "letters": 1, "number": 1, "expression": 1, "sign": 2,
 
 def draw(rng: random.Random) -> Items:
     """A layout from the mixture of all training data."""
-    name = rng.choices(list(MIXTURE), weights=list(MIXTURE.values()))[0]
-    return LAYOUTS[name](rng)
+    return plain.draw(rng, LAYOUTS, MIXTURE)
