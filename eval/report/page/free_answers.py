@@ -35,12 +35,13 @@ def free_questions(sample: list[ImageQuestion]) -> list[tuple[ImageQuestion, str
 
 
 def answer_freely(model: Any, processor: Any, sample: list[ImageQuestion]) -> list[dict[str, str]]:
-    """The model's answers to `free_questions`, each with the image's id."""
+    """The model's answers to `free_questions`, each with the image's id; one at a time, so that nothing is padded."""
     generator = Generator(model, processor)
-    chosen = free_questions(sample)
-    prompts = [generator.render(question, images=1) for _, question in chosen]
-    answers = generator.answer(prompts, [[asked.open()] for asked, _ in chosen], LONGEST) if chosen else []
-    return [{"id": asked.id, "answer": answer} for (asked, _), answer in zip(chosen, answers, strict=True)]
+    found = []
+    for asked, question in free_questions(sample):
+        (answer,) = generator.answer([generator.render(question, images=1)], [[asked.open()]], LONGEST)
+        found.append({"id": asked.id, "answer": answer})
+    return found
 
 
 def free_answers(sample: list[ImageQuestion], measured: dict[str, dict[str, Any]]) -> list[FreeAnswers]:
