@@ -1,13 +1,14 @@
 """The language: listings and captions of scenes, and questions in the words of the prompts of the harnesses."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tinyworld.distractors import distractors
 from tinyworld.facts import ANIMALS, ATTRIBUTES, EXAM_FACTS, FACTS, STORY_FACTS, Fact
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, ask
-from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES
+from tinyworld.scenes import COLOURS, DIGITS, LETTERS, POSITIONS, SHAPES, SIZES, Item
 
 
 GRID = 6  # patches per side: the listing has one word for each of the 36 visual tokens
@@ -48,15 +49,14 @@ def listing(items: Items) -> list[str]:
     return [word for row in words for word in row]
 
 
-def caption(items: Items) -> str:
+def told(item: Item) -> str:
+    """An item in words: `a small red ring`, `the letter C`."""
+    return f"a {item.size} {item.colour} {item.name}" if item.kind == "shape" else f"the {item.kind} {item.name}"
+
+
+def caption(items: Items, told: Callable[[Item], str] = told) -> str:
     """All items of the scene, cell by cell in reading order (stage 1)."""
-    told = []
-    for cell, item in enumerate(items):
-        if item is None:
-            continue
-        name = f"a {item.size} {item.colour} {item.name}" if item.kind == "shape" else f"the {item.kind} {item.name}"
-        told.append(f"{POSITIONS[cell]}: {name}")
-    return "; ".join(told) + "."
+    return "; ".join(f"{POSITIONS[cell]}: {told(item)}" for cell, item in enumerate(items) if item is not None) + "."
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tinyworld import layouts
 from tinyworld.facts import ANIMALS, EXAM_FACTS, FACTS, MMLU_SUBJECTS, STORY_FACTS, Fact
-from tinyworld.language import Choice, caption, fact_turns, scene_turns
+from tinyworld.language import Choice, caption, fact_turns, scene_turns, told
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, absent_descriptions, ask, descriptions
 from tinyworld.scenes import CANVAS, COLOURS, LETTERS, SHAPES, SIZES, Item, Scene, render
@@ -100,9 +100,7 @@ SHAPE_NAMES = tuple(f"a {size} {colour} {shape}" for size in SIZES for colour in
 def part_name(item: Item | None) -> str:
     if item is None:
         return NOTHING
-    if item.kind == "shape":
-        return f"a {item.size} {item.colour} {item.name}"
-    return f"the {'sign' if item.kind == 'operator' else item.kind} {item.name}"
+    return f"the sign {item.name}" if item.kind == "operator" else told(item)
 
 
 MMBENCH = {

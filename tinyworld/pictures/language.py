@@ -8,7 +8,7 @@ from tinyworld.layouts import Items
 from tinyworld.pictures.nouns import with_article
 from tinyworld.pictures.questions import ask
 from tinyworld.questions import Question
-from tinyworld.scenes import POSITIONS, Item
+from tinyworld.scenes import Item
 
 
 OPEN_FAMILIES = ("exists", "about", "read", "field")  # never asked with options
@@ -16,16 +16,12 @@ OPEN_FAMILIES = ("exists", "about", "read", "field")  # never asked with options
 
 def told(item: Item) -> str:
     """An item in a caption: `an owl`, `a small red ring`, `the letter C`."""
-    if item.kind == "picture":
-        return with_article(item.name)
-    if item.kind == "shape":
-        return f"a {item.size} {item.colour} {item.name}"
-    return f"the {item.kind} {item.name}"
+    return with_article(item.name) if item.kind == "picture" else plain.told(item)
 
 
 def caption(items: Items) -> str:
     """All items of the scene, cell by cell in reading order (stage 1)."""
-    return "; ".join(f"{POSITIONS[cell]}: {told(item)}" for cell, item in enumerate(items) if item is not None) + "."
+    return plain.caption(items, told)
 
 
 def turn(question: Question, rng: random.Random) -> tuple[str, str]:

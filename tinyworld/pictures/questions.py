@@ -87,10 +87,13 @@ def where(items: Items, rng: random.Random) -> list[Question]:
     ]
 
 
+def _without_article(text: str) -> str:
+    return text.split(" ", 1)[1] if text.startswith(("a ", "an ")) else text
+
+
 def exists_text(text: str) -> str:
     """The question whether a description of `descriptions` is in the image."""
-    noun = text.split(" ", 1)[1] if text.startswith(("a ", "an ")) else text
-    return f"{is_or_are(noun).capitalize()} there {text} in the image?"
+    return f"{is_or_are(_without_article(text)).capitalize()} there {text} in the image?"
 
 
 def descriptions(item: Item) -> list[str]:
@@ -128,7 +131,7 @@ def exists(items: Items, rng: random.Random) -> list[Question]:
         there = f"Yes, there {is_or_are(noun)} {with_article(noun)} in the {POSITIONS[cell]}."
         asked.append(Question(_family("exists", noun), exists_text(text), "yes", ("no",), (cell,), there))
     for text in absent_descriptions(items, rng, len(asked)):
-        noun = text.split(" ", 1)[1] if text.startswith(("a ", "an ")) else text
+        noun = _without_article(text)
         new = noun in HELD_OUT_KINDS or KIND.get(noun) in HELD_OUT_KINDS
         family = f"exists, {NEW_KIND}" if new else "exists"
         asked.append(
