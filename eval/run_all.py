@@ -77,6 +77,11 @@ def build(out: Path, command: Sequence[str], log: Path, children: Children) -> N
         run_steps([Step(out.name, run, 1)], [None], children)
 
 
+def is_trained(folder: Path) -> bool:
+    """Whether a training stage has finished in `folder`."""
+    return (folder / "training_complete.json").is_file()
+
+
 def forecast(trainings: Sequence[Training]) -> None:
     """Print the preflight's table of every stage: memory, disk, hours.
 
@@ -145,7 +150,7 @@ def main() -> None:
             say(f"2 language model: {decoder_folder}")
             build(decoder_folder, [made["decoder"], str(decoder_folder)], logs / "decoder.log", Children())
         models, trainings = models_to_train(own)
-        if "decoder" in made:
+        if "decoder" in made and not all(is_trained(folder) for _, folder, _ in models.values()):
             say("3 what training takes, for one method")
             forecast(trainings[: len(STAGES)])
         decoder = bare_decoder(own.backbone)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
@@ -255,7 +256,14 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, folder.path / file.name)
-    folder.mark_complete({"method": run.model.method, "seed": trainer.args.seed, "steps": trainer.state.global_step})
+    done = {"method": run.model.method, "seed": trainer.args.seed, "steps": trainer.state.global_step}
+    folder.mark_complete(done | _source_of(run.model.language_model))
+
+
+def _source_of(language_model: str | None) -> dict[str, Any]:
+    """What a folder of weights says of itself in `source.json` (name, licence, precision), for the model card."""
+    source = Path(language_model or "") / "source.json"
+    return {"language_model_source": json.loads(source.read_text(encoding="utf-8"))} if source.is_file() else {}
 
 
 def _say(trainer: AlignedSFTTrainer, text: str) -> None:
