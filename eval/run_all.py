@@ -4,13 +4,11 @@ Build the data, train, evaluate each checkpoint as soon as it is trained, write 
 """
 
 import argparse
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -43,18 +41,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--models", nargs="+", metavar="NAME=PATH", help="checkpoints that exist; nothing is trained")
     p.add_argument("--data", type=Path)
     return p
-
-
-def end_on_signals() -> None:
-    """Turn Ctrl-C and SIGTERM into an error, so that whoever started processes stops them."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise UserError("stopped; the same command continues from here")
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
 
 
 def build(out: Path, command: Sequence[str], log: Path, children: Children) -> None:
@@ -125,7 +111,6 @@ def models_to_train(own: argparse.Namespace) -> tuple[suite.Models, list[Trainin
 
 def main() -> None:
     own, theirs = parser().parse_known_args()
-    end_on_signals()
     console = Console()
 
     def say(text: str) -> None:

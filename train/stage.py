@@ -31,6 +31,7 @@ from train.data.tokenization import Tokenization
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar, StopOnBrokenLoss
 from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
+from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.lora import add_adapters, merge_adapters
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -72,14 +73,21 @@ def run_stage(argv: list[str]) -> None:
     if checkpoint is not None:
         _check_processes(trainer, checkpoint)
         _say(trainer, f"resuming from {checkpoint}")
+    stop = StopOnSignal()
+    trainer.add_callback(stop)
     try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        with stop:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"step {trainer.state.global_step + 1} ran out of memory: start again with a smaller "
             "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true, "
             "and the run continues from its last checkpoint"
         ) from error
+    if stop.stopped:
+        if trainer.is_world_process_zero():
+            raise UserError(f"stopped; the same command continues from {folder.last_checkpoint()}")
+        return
     if adapters is not None:
         merge_adapters(adapters, _final_dtype(run))
     _save_final(trainer, folder, run)
