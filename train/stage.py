@@ -3,12 +3,13 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
@@ -19,6 +20,7 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
+from modeling_aligned_llava.loading.build_once import waiting_lock
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from train.arguments import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
@@ -46,8 +48,28 @@ def run_stage(argv: list[str]) -> None:
     """
     run, training = parse_arguments(argv)
     folder, settings = StageFolder(str(training.output_dir)), peek_settings(argv) or {}
-    _check_settings(folder, settings)
+    with _only_run_in(folder, training):
+        _check_settings(folder, settings)
+        if folder.is_complete():
+            if training.process_index == 0:
+                say(f"{folder.path}: already done")
+        else:
+            _run_stage(run, training, folder, settings)
 
+
+@contextmanager
+def _only_run_in(folder: StageFolder, training: SFTConfig) -> Iterator[None]:
+    """Wait for another run that trains in the folder; the first of our processes waits for all."""
+
+    def wait() -> None:
+        say(f"another run trains in {folder.path}; waiting for it")
+
+    with waiting_lock(folder.path, wait) if training.process_index == 0 else nullcontext():
+        PartialState().wait_for_everyone()
+        yield
+
+
+def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, settings: dict[str, Any]) -> None:
     sources = read_sources(run.data.data_path, run.data.image_folder)
     with training.main_process_first(local=False), _whole_models(training):  # transformers saves on the first only
         source = _starting_checkpoint(run, folder, training.seed, sources)

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from filelock import FileLock, Timeout
 
@@ -75,11 +76,23 @@ def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
     Raises:
         UserError: another process holds it; `refusal` is the message.
     """
+
+    def refuse() -> NoReturn:
+        raise UserError(refusal) from None
+
+    with waiting_lock(path, refuse):
+        yield
+
+
+@contextmanager
+def waiting_lock(path: Path, wait: Callable[[], object]) -> Iterator[None]:
+    """Hold the lock of `path`; call `wait` before waiting for another process that holds it."""
     lock = lock_for(path)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        raise UserError(refusal) from None
+        wait()
+        lock.acquire()
     try:
         yield
     finally:

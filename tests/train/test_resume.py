@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.build_once import lock_for
 from tests.together import kill_all
 from train import sft
 from train.data.quarantine import read_entries
@@ -79,6 +81,24 @@ def test_a_finished_stage_is_skipped_and_other_settings_are_refused(straight, st
     assert before == {path: path.stat().st_mtime_ns for path in (straight / "stage2").iterdir()}
     with pytest.raises(UserError, match=r"was started with other settings .max_steps was 6, is 7.: remove it"):
         run_stage([*arguments, "--max_steps", "7"])
+
+
+def test_a_second_run_waits_for_the_first_and_finds_the_stage_finished(straight, stage_arguments, capsys):
+    folder = straight / "stage2"
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    held = threading.Event()
+
+    def other_run():
+        with lock_for(folder):
+            held.set()
+            time.sleep(0.5)
+
+    threading.Thread(target=other_run).start()
+    held.wait()
+    run_stage(stage_arguments(2, "norm-gwc", straight.parent))
+    said = capsys.readouterr().out.splitlines()
+    assert said == [f"another run trains in {folder}; waiting for it", f"{folder}: already done"]
+    assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
 
 
 def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(straight, stage_arguments, tmp_path, monkeypatch):
