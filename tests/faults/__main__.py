@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava.errors import run_main
-from tests.faults.campaign import Campaign, run_campaign
+from tests.faults import determinism, kills, soak, two_at_once
+from tests.faults.campaign import run_campaign
 
 
-CAMPAIGNS: list[Campaign] = []
-BY_NAME = {campaign.name: campaign for campaign in CAMPAIGNS}
+BY_NAME = {module.CAMPAIGN.name: module.CAMPAIGN for module in (kills, two_at_once, determinism, soak)}
 
 
 def main() -> None:

@@ -1,0 +1,112 @@
+"""SIGKILL at random moments of every phase of a small comparison, and signals that must end it in time."""
+
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.faults.campaign import Campaign, Case
+from tests.faults.small_run import (
+    PHASES,
+    Phase,
+    before,
+    differences,
+    finish,
+    kill_group,
+    last_lines,
+    no_orphans,
+    start,
+    straight_run,
+)
+from tests.together import kill_all
+
+
+KILLS = 5  # a phase
+MOST_SECONDS = 10.0  # from a signal to the end of everything
+
+
+def killed_again_and_again(phase: Phase, seed: int, folder: Path) -> dict[str, Any]:
+    """Kill the phase at random moments, each time of what is left of it; the end must be that of a straight run.
+
+    Every other kill takes the process alone, and leaves what it started to end by itself. After the last one, the run
+    continues from a copy under another path with another home, as on a new machine.
+    """
+    straight = straight_run(folder.parent / "straight")
+    clone, home, rng = folder / "clone", folder / "home", random.Random(f"{phase.name} {seed}")
+    before(phase, straight, clone)
+    began = time.monotonic()
+    duration = time_of(phase, straight, folder / "timed")
+    kills = whole_runs = 0
+    moments = []
+    while kills < KILLS:
+        moment = rng.uniform(0, duration)
+        process = start(phase, clone, home)
+        try:
+            code = process.wait(timeout=moment)
+        except subprocess.TimeoutExpired:
+            kill_group(process) if kills % 2 else kill_all(process)
+            kills += 1
+            moments.append(round(moment, 2))
+            continue
+        assert code == 0, f"after kills at {moments} of {duration:.0f} s: {last_lines(clone)}"
+        assert not (found := differences(phase, clone, straight)), f"after kills at {moments}: {found}"
+        whole_runs += 1
+        shutil.rmtree(clone)
+        before(phase, straight, clone)
+    moved = folder / "another machine" / "clone"
+    shutil.copytree(clone, moved, symlinks=True)
+    shutil.rmtree(clone)
+    finish(phase, moved, folder / "another home")
+    assert not (found := differences(phase, moved, straight)), f"after kills at {moments}: {found}"
+    return {"kills": kills, "finished_runs": whole_runs + 1, "seconds": time.monotonic() - began, "moments": moments}
+
+
+def time_of(phase: Phase, straight: Path, folder: Path) -> float:
+    """Seconds that the phase takes here and now, from a bare home."""
+    before(phase, straight, folder / "clone")
+    began = time.monotonic()
+    finish(phase, folder / "clone", folder / "home")
+    duration = time.monotonic() - began
+    shutil.rmtree(folder)
+    return duration
+
+
+def ended_by(number: signal.Signals, phase: Phase, seed: int, folder: Path) -> dict[str, Any]:
+    """Send the signal at a random moment: everything ends in time with one line, and the run continues from there."""
+    straight = straight_run(folder.parent / "straight")
+    clone, home, rng = folder / "clone", folder / "home", random.Random(f"{number} {phase.name} {seed}")
+    before(phase, straight, clone)
+    moment = rng.uniform(0, time_of(phase, straight, folder / "timed"))
+    process = start(phase, clone, home)
+    try:
+        assert process.wait(timeout=moment) == 0, last_lines(clone)
+    except subprocess.TimeoutExpired:
+        began = time.monotonic()
+        process.send_signal(number)
+        with no_orphans(clone):
+            code = process.wait(timeout=60)
+        seconds = time.monotonic() - began
+        said = last_lines(clone).splitlines()
+        assert code != 0 and not any("Traceback" in line for line in said), f"{moment:.1f} s: {code}, {said}"
+        assert seconds < MOST_SECONDS, f"{number.name} at {moment:.1f} s took {seconds:.1f} s: {said}"
+    else:
+        seconds, said = 0.0, ["it had ended before"]
+    finish(phase, clone, home)
+    assert not (found := differences(phase, clone, straight)), f"{number.name} at {moment:.1f} s: {found}"
+    return {"signals": 1, "seconds": seconds, "said": said[-1:]}
+
+
+def cases(seed: int) -> Iterator[Case]:
+    for phase in PHASES:
+        yield Case(phase.name, partial(killed_again_and_again, phase, seed))
+    for phase in PHASES[:-1]:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            yield Case(f"{phase.name}-{number.name}", partial(ended_by, number, phase, seed))
+
+
+CAMPAIGN = Campaign("kills", cases)
