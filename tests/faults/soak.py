@@ -1,11 +1,11 @@
 """Long work on toy models: memory, open files and threads of the process stay flat."""
 
-import gc
 import json
 import random
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from modeling_aligned_llava.inference.generator import load_generator
 from tests import REPOSITORY
 from tests.benchmark_stand_in import image_of, write_llava
 from tests.faults.campaign import Campaign, Case
-from train.stage import run_stage
 
 
 REQUESTS, STEPS, QUESTIONS = 10_000, 2_000, 500
@@ -31,15 +30,15 @@ EVERY = 0.1  # seconds between measurements
 
 
 class Watch:
-    """Measurements of this process, one each tenth of a second: time, resident MB, open files, threads."""
+    """Measurements of a process, one each tenth of a second: time, resident MB, open files, threads."""
 
-    def __init__(self) -> None:
-        self.process, self.rows = psutil.Process(), list[tuple[float, float, int, int]]()
+    def __init__(self, process: psutil.Process) -> None:
+        self.process, self.rows = process, list[tuple[float, float, int, int]]()
         self.ended = threading.Event()
 
     def measure(self) -> None:
         while not self.ended.wait(EVERY):
-            with self.process.oneshot():
+            with suppress(psutil.Error), self.process.oneshot():  # it may have ended
                 memory, files, threads = (
                     self.process.memory_info().rss,
                     self.process.num_fds(),
@@ -58,7 +57,7 @@ class Watch:
         for column, name in ((1, "memory_mb"), (2, "open_files"), (3, "threads")):
             line = linregress(table[:, 0], table[:, column])
             length = table[-1, 0] - table[0, 0]
-            half = line.stderr * t.ppf(0.975, len(table) - 2)
+            half = line.stderr * t.ppf(0.975, len(table) - 2) if np.ptp(table[:, column]) else 0.0
             low, middle, high = (length * slope for slope in (line.slope - half, line.slope, line.slope + half))
             allowed = MOST_GROWTH * table[:, column].mean() if name == "memory_mb" else 0.5
             assert low <= allowed, f"{name} grows by {middle:.2f} [{low:.2f}, {high:.2f}] in {length:.0f} s"
@@ -67,9 +66,8 @@ class Watch:
 
 
 @contextmanager
-def watching() -> Iterator[Watch]:
-    gc.collect()
-    watch = Watch()
+def watching(process: psutil.Process) -> Iterator[Watch]:
+    watch = Watch(process)
     thread = threading.Thread(target=watch.measure, daemon=True)
     thread.start()
     try:
@@ -82,7 +80,7 @@ def watching() -> Iterator[Watch]:
 def evaluation(folder: Path) -> dict[str, Any]:
     """Requests of an evaluation: an image and a question of random length each."""
     generator, rng = load_generator(str(write_llava(folder / "llava"))), random.Random(0)
-    with watching() as watch:
+    with watching(psutil.Process()) as watch:
         for _ in range(REQUESTS // BATCH):
             words = [" ".join(rng.choices(("red", "box", "left"), k=rng.randint(1, 12))) for _ in range(BATCH)]
             prompts = [generator.render(text, images=1) for text in words]
@@ -114,15 +112,18 @@ def training(folder: Path) -> dict[str, Any]:
         "per_device_train_batch_size": 4,
         "save_steps": STEPS // 10,
     }
-    with watching() as watch:
-        run_stage([word for name, value in settings.items() for word in (f"--{name}", str(value))])
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    with (folder / "output.txt").open("w") as output:
+        process = psutil.Popen([sys.executable, "-m", "train.sft", *words], stdout=output, stderr=output)
+        with watching(process) as watch:
+            assert process.wait() == 0, (folder / "output.txt").read_text("utf-8")[-1000:]
     return {"steps": STEPS, **watch.growth()}
 
 
 def demo(folder: Path) -> dict[str, Any]:
     """Questions to the demo, each with its own image, their answers streamed."""
     (model,) = load_models({"toy": str(write_llava(folder / "llava"))}, "cpu")
-    with watching() as watch:
+    with watching(psutil.Process()) as watch:
         for number in range(QUESTIONS):
             asked = ImageQuestion(str(number), lambda n=number: image_of(n % 50), "red box left")
             assert list(model.stream(asked, 8))[-1].ids
