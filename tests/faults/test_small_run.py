@@ -1,0 +1,44 @@
+"""Comparing a killed run with a straight one finds what is missing, stray and different, and nothing else."""
+
+import pytest
+
+from tests.faults.small_run import PHASES, RUN, before, differences
+
+
+STAGE1 = PHASES[1]
+
+
+@pytest.fixture
+def straight(tmp_path):
+    clone = tmp_path / "straight"
+    for phase in PHASES:
+        for name in phase.made:
+            path = clone / RUN / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(name) if path.suffix else path.mkdir()
+    stage = clone / RUN / STAGE1.made[0]
+    for name in ("model.safetensors", "log.jsonl", "settings.json"):
+        (stage / name).write_text(name)
+    return clone
+
+
+def test_a_copy_before_a_phase_lacks_what_it_and_later_ones_make(straight, tmp_path):
+    before(STAGE1, straight, tmp_path / "copy")
+    assert {path.name for path in (tmp_path / "copy" / RUN).iterdir()} == {"data", "checkpoints"}
+    assert not list((tmp_path / "copy" / RUN / "checkpoints").rglob("stage*"))
+
+
+def test_every_difference_is_found(straight, tmp_path):
+    before(PHASES[2], straight, tmp_path / "copy")
+    stage = tmp_path / "copy" / RUN / STAGE1.made[0]
+    assert differences(STAGE1, stage.parents[4], straight) == []
+    (stage / "settings.json").write_text("other paths")
+    assert differences(STAGE1, stage.parents[4], straight) == []
+    (stage / "model.safetensors").write_text("another last bit")
+    (stage / "log.jsonl").unlink()
+    (stage / "torn.bin").touch()
+    (stage / ".data.x.unfinished").mkdir()
+    root = STAGE1.made[0]
+    assert differences(STAGE1, stage.parents[4], straight)[1:] == [
+        f"{root}/{name}" for name in ("log.jsonl", "model.safetensors", "torn.bin")
+    ]
