@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import replacing
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 
 
 class Entry(NamedTuple):
@@ -78,7 +79,7 @@ class Quarantine:
         if _key(entry) in self._known:
             return
         self._known.add(_key(entry))
-        with self.path.open("ab", buffering=0) as file:
+        with disk_errors_named(self.path), self.path.open("ab", buffering=0) as file:
             file.write(entry.line().encode())
         if entry.damaged:
             self.check()

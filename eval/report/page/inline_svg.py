@@ -67,7 +67,7 @@ def _in_page(svg: str, name: str, title: str) -> str:
     box = re.search(r'viewBox="([^"]*)"', svg)
     assert box is not None
     head = f'<svg viewBox="{box[1]}" role="img" aria-label="{title}">'
-    return re.sub(r"<svg\b[^>]*>", head, svg, count=1)
+    return re.sub(r"<svg\b[^>]*>", lambda _: head, svg, count=1)  # a title may hold backslashes
 
 
 def _colours() -> Iterator[tuple[str, str]]:
