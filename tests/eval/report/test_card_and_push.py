@@ -19,6 +19,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
 from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
+from tests.local_server import Fault
 
 
 RECIPE = {"method": "norm-gwc", "global_batch_size": "64", "learning_rates": "{'a|b': 0.001}", "max_grad_norm": "1.0"}
@@ -206,7 +207,7 @@ def test_one_commit_with_card_and_weights(results):
         assert dry.returncode == 0 and "model-index" in dry.stdout and "model.safetensors" in dry.stdout
         assert not [request for request in hub.requests if request.startswith(("POST", "PUT"))]
 
-        hub.failures["PUT /lfs"] = 1  # the client tries again by itself
+        hub.faults.append(Fault("PUT /lfs", "503"))  # the client tries again by itself
         done = publish(hub.env, *arguments, "--private", "--revision", "v1")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"published: {hub.endpoint}/someone/aligned/commit/")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import shutil
 import zipfile
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import archive, hub_dataset, hub_retries
 from modeling_aligned_llava.loading.archive import extract_zip
 from tests.dataset_hub import DatasetHub
+from tests.local_server import Fault
 from train.data.fetch import SETS, fetch
 from train.data.sources import parsed_rows, raw_table, read_sources
 
@@ -116,13 +118,13 @@ def test_an_interrupted_download_goes_on(hub, get, monkeypatch):
     monkeypatch.setattr(hub_dataset, "LARGE", 1000)
     monkeypatch.setattr(hub_retries.time, "sleep", lambda _: None)
     whole = hub.root / SETS["llava-pretrain"].name / "images.zip"
-    hub.cut["images.zip"] = 0
+    hub.faults.append(Fault("GET .*images.zip", "drop", times=math.inf))
     with pytest.raises(UserError, match=r"cannot fetch liuhaotian/LLaVA-Pretrain: "):
         get("llava-pretrain")
     hub.asked.clear()
     partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
     partial.write_bytes(whole.read_bytes()[:700])  # of a fetch that was killed
-    del hub.cut["images.zip"]
+    hub.faults.clear()
     folder = get("llava-pretrain")
     (span,) = hub.sent("images.zip")
     assert span.startswith("bytes=700-") and hub.sent("blip_laion_cc_sbu_558k.json") == []
