@@ -166,7 +166,7 @@ def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
 
 
 def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """Backbones and data with their licences. A path on a machine is not a name."""
+    """Backbones and data with their licences. A path on a machine is not a name; its `source.json` may tell one."""
     licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
     parts = []
     for role, part, setting in (
@@ -176,10 +176,16 @@ def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[di
         recorded = [config[part].get("_name_or_path", ""), *(stage.get(setting, "") for stage in stages.values())]
         known = (name for name in recorded if name in licences["models"] or is_hub_id(name))
         name = next(known, "not recorded")
-        parts.append({"role": role, "name": name, "licence": licences["models"].get(name, UNKNOWN)})
+        source = next((stage[f"{setting}_source"] for stage in stages.values() if f"{setting}_source" in stage), None)
+        if source:
+            parts.append(
+                {"role": role, "licence": source["license"], "note": source["precision"], "name": source["name"]}
+            )
+        else:
+            parts.append({"role": role, "name": name, "licence": licences["models"].get(name, UNKNOWN), "note": ""})
     data = dict.fromkeys(stage["dataset"] for stage in stages.values() if "dataset" in stage)
     for name in data or ("not recorded",):
-        parts.append({"role": "data", "name": name, "licence": licences["datasets"].get(name, UNKNOWN)})
+        parts.append({"role": "data", "name": name, "licence": licences["datasets"].get(name, UNKNOWN), "note": ""})
     return parts
 
 

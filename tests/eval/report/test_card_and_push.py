@@ -162,6 +162,15 @@ def test_the_licence_is_the_strictest_known_one(results):
         assert (card.data.license, card.data.base_model) == (licence, ["google/siglip-so400m-patch14-384", language])
 
 
+def test_a_decoder_that_tells_its_source_is_named_by_it(results):
+    run, checkpoint = results
+    source = {"name": "HuggingFaceTB/SmolLM2-135M-Instruct", "license": "apache-2.0", "precision": "rounded to 4 bits"}
+    write(checkpoint.parent / "stage1" / "training_complete.json", {"language_model_source": source})
+    card = model_card(checkpoint, run, "a/b")
+    assert "| language model | HuggingFaceTB/SmolLM2-135M-Instruct (rounded to 4 bits) | apache-2.0 |" in card.text
+    assert card.data.base_model == ["HuggingFaceTB/SmolLM2-135M-Instruct"]
+
+
 def test_only_official_sizes_are_official(tmp_path):
     cells = [{"benchmark": b.key, "status": "ok", "n": b.num_questions} for b in BENCHMARKS]
     assert is_official(cells, tmp_path)
