@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 RETRY_AFTER = 7  # seconds that a busy server asks for
-_STALLED = 1.0  # seconds that a server is silent before it gives up
+_STALLED = 20.0  # seconds that a server is silent before it hangs up; its clients should do so first
 
 
 @dataclass

@@ -14,11 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava.errors import run_main
-from tests.faults import hub_trouble
+from tests.faults import disk, hub_trouble, security
 from tests.faults.campaign import Campaign, run_campaign
 
 
-CAMPAIGNS: list[Campaign] = [hub_trouble.CAMPAIGN]
+CAMPAIGNS: list[Campaign] = [disk.CAMPAIGN, hub_trouble.CAMPAIGN, security.CAMPAIGN]
 BY_NAME = {campaign.name: campaign for campaign in CAMPAIGNS}
 
 

@@ -6,7 +6,9 @@ Rows found during preparation come first; workers append those whose image fails
 write, so that workers and ranks can share the file, and rows counted before an interruption count after it.
 """
 
+import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -72,7 +74,7 @@ class Quarantine:
         """Append a row unless it is listed already; safe to call from any worker.
 
         Raises:
-            UserError: more rows are damaged than the limit allows.
+            UserError: more rows are damaged than the limit allows, or the disk is full.
         """
         if self._known is None:
             self._known = {_key(known) for known in read_entries(self.path)}
@@ -80,7 +82,9 @@ class Quarantine:
             return
         self._known.add(_key(entry))
         with disk_errors_named(self.path), self.path.open("ab", buffering=0) as file:
-            file.write(entry.line().encode())
+            line = entry.line().encode()
+            if file.write(line) < len(line):  # the rest did not fit; the next start drops this part of a line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if entry.damaged:
             self.check()
 
