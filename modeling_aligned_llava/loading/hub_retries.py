@@ -1,12 +1,13 @@
 """Talk to the Hub through short trouble: bounded retries with backoff, then one clear line."""
 
+import errno
 import re
 import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import get_session
 from tqdm import tqdm
 
@@ -17,6 +18,7 @@ WAITS = (1, 2, 4, 8)  # seconds before each further attempt; the Hub's client ma
 LONGEST_WAIT = 60  # seconds; a Hub that asks for more is given up
 SILENCE = 60.0  # seconds without a byte after which a connection is given up; the Hub's client would wait forever
 _BUSY = {408, 425, 429, 500, 502, 503, 504}
+_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO}
 
 Result = TypeVar("Result")
 
@@ -63,15 +65,12 @@ def _answers(error: BaseException | None) -> list[HfHubHTTPError]:
 def _may_pass(error: Exception) -> bool:
     if answers := _answers(error):
         return answers[0].response.status_code in _BUSY
-    if isinstance(error, OfflineModeIsEnabled | HFValidationError) or _is_of_the_disk(error):
+    if isinstance(error, OfflineModeIsEnabled) or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
         return False
-    return isinstance(error, Damaged | OSError | TimeoutError) or type(error).__module__.startswith(
-        ("httpx", "httpcore")
-    )
-
-
-def _is_of_the_disk(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError)
+    if isinstance(error, RuntimeError) and "client has been closed" in str(error):
+        return True  # by another thread of the download, whose connection failed
+    # The Hub's client has changed its HTTP library before, so that one is known by its base class.
+    return isinstance(error, (Damaged, OSError, HfHubHTTPError.__bases__[0]))
 
 
 def _retry_after(error: Exception) -> int:
