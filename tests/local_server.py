@@ -22,6 +22,7 @@ class Fault:
     pattern: str  # of `METHOD /path`
     kind: str
     times: float = 1
+    met: int = 0
 
 
 class LocalServer:
@@ -53,6 +54,7 @@ class QuietHandler(BaseHTTPRequestHandler):
         if fault is None:
             return None
         fault.times -= 1
+        fault.met += 1
         if fault.kind == "stall":
             threading.Event().wait(_STALLED)
         if fault.kind in ("stall", "drop"):

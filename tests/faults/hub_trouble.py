@@ -46,6 +46,7 @@ def online(hub: LocalServer, patience: float = _PATIENCE) -> Iterator[list[float
     waits: list[float] = []
     settings = {
         "ENDPOINT": hub.endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub.endpoint),
         "HF_HUB_OFFLINE": False,
         "HF_HUB_DISABLE_XET": True,
         "HF_HUB_DOWNLOAD_TIMEOUT": patience,
@@ -182,7 +183,7 @@ def run(folder: Path, name: str, address: int, kind: str, times: float, seed: st
                 failed = True
                 assert "\n" not in str(error) and str(error).startswith(("cannot fetch ", "cannot publish ")), error
                 assert TOKEN not in str(error)
-            requests, met = work.requests, hub.faults[0].times != times
+            requests, met = work.requests, hub.faults[0].met > 0
             assert requests < MOST_REQUESTS, f"{requests} requests"
             if kind == "429" and met:
                 assert max(waits) >= RETRY_AFTER, f"waited {max(waits)} s, asked for {RETRY_AFTER} s"

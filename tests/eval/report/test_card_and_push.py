@@ -132,6 +132,17 @@ def test_tables_of_the_card_are_tables(results):
             assert len(set(columns)) == 1, (before, rule, after)
 
 
+def test_names_and_reasons_are_text(results):
+    run, checkpoint = results
+    evil = "<img src=x onerror=alert(1)>[a](javascript:alert(1))"
+    for name in ("run.json", "scores.json"):
+        text = (run / name).read_text()
+        (run / name).write_text(text.replace('"toy"', json.dumps(evil)).replace("ValueError", f"ValueError {evil}"))
+    card = model_card(checkpoint, run, "a/b")
+    assert "<img" not in card.text and "](javascript" not in card.text and "&lt;img src=x" in card.text
+    assert "| toy norm-gwc" not in card.text and "p < 0.05" in card.text.replace("\\", "")
+
+
 def test_a_bare_checkpoint_has_a_card_too(results, tmp_path):
     run, checkpoint = results
     bare = tmp_path / "bare"
