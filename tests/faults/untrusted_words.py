@@ -161,7 +161,7 @@ def demo(rng: random.Random, folder: Path) -> dict[str, int]:
         assert served.server_name == "127.0.0.1" and served.share_url is None
         for path in (secret, REPOSITORY / "pyproject.toml", Path("/etc/passwd"), Path("../../../etc/passwd")):
             assert _status(urllib.request.Request(f"{address}/gradio_api/file={path}")) in (403, 404)  # noqa: S310
-        assert _status(_upload(address, 51_000_000)) == 413
+        assert _status(_upload(address, 53_000_000)) == 413
         assert _status(_upload(address, 1_000)) == 200
         elsewhere = urllib.request.Request(f"{address}/config", headers={"Origin": "https://evil.example"})  # noqa: S310
         with urllib.request.urlopen(elsewhere, timeout=30) as answer:  # noqa: S310
