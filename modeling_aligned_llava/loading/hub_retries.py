@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from huggingface_hub.utils import get_session
@@ -38,7 +38,7 @@ def with_retries(work: Callable[[], Result], what: str) -> Result:
         UserError: the Hub refuses, or the last attempt failed too.
     """
     for attempt, wait in enumerate([*WAITS, None], start=1):
-        get_session().timeout = SILENCE
+        _end_silence()
         try:
             return work()
         except UserError:
@@ -50,6 +50,18 @@ def with_retries(work: Callable[[], Result], what: str) -> Result:
             tqdm.write(f"{what}: {_in_a_line(error)}; again in {max(wait, asked)} s", file=sys.stderr)
             time.sleep(max(wait, asked))
     raise AssertionError("unreachable")
+
+
+def _end_silence() -> None:
+    """Give the requests of the Hub's client a timeout; most of its calls ask for none."""
+    hooks = get_session().event_hooks
+    if _with_timeout not in hooks["request"]:
+        hooks["request"].append(_with_timeout)
+
+
+def _with_timeout(request: Any) -> None:
+    waits = {"connect": None, "read": None, "write": None, "pool": None} | request.extensions.get("timeout", {})
+    request.extensions["timeout"] = {what: SILENCE if wait is None else wait for what, wait in waits.items()}
 
 
 def _answers(error: BaseException | None) -> list[HfHubHTTPError]:

@@ -202,6 +202,8 @@ def cases(seed: int) -> Iterator[Case]:
         for address in range(len(work.addresses)):
             for kind in (*KINDS, *(["damage"] if address in work.contents else [])):
                 for times in (2, FOR_GOOD):
+                    if (kind, times) == ("stall", FOR_GOOD) and "HEAD" in work.addresses[address]:
+                        continue  # the client waits ten seconds each time, whatever we ask for
                     label = f"{name} {address} {kind} {times}"
 
                     def run_it(folder: Path, name=name, address=address, kind=kind, times=times, label=label) -> dict:
