@@ -108,25 +108,21 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(straight, stage_
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=2e-4)
 
 
-@pytest.mark.parametrize("moment", ["marker", "weights"])
+@pytest.mark.parametrize("moment", ["weights", "marker"])
 def test_a_full_disk_costs_no_complete_checkpoint(straight, stage_arguments, tmp_path, monkeypatch, moment):
     start = {"model_name_or_path": straight / "stage1", "save_total_limit": 1}
     arguments, folder = stage_arguments(2, "norm-gwc", tmp_path, **start), tmp_path / "norm-gwc" / "stage2"
-    write = trainer.write_json
+    name, owner = {"weights": ("_save", AlignedSFTTrainer), "marker": ("write_json", trainer)}[moment]
+    write = getattr(owner, name)
 
-    def full(path, *content):
-        if "checkpoint-4" in str(path):
+    def full(*given, **named):
+        if "checkpoint-4" in str(given):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        write(path, *content)
+        return write(*given, **named)
 
-    with monkeypatch.context() as patch:
-        if moment == "marker":
-            patch.setattr(trainer, "write_json", full)
-        else:
-            patch.setattr(AlignedSFTTrainer, "_save", lambda self, folder, state_dict=None: full(folder, {}))
-            patch.setattr(trainer, "write_json", write)
-        with pytest.raises(UserError, match=r"cannot write .*checkpoint-4: no space left on its disk"):
-            run_stage(arguments)
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"checkpoint-4: no space left on its disk"):
+        patch.setattr(owner, name, full)
+        run_stage(arguments)
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-2"]
     run_stage(arguments)
     straight_weights = weights(straight / "stage2")
