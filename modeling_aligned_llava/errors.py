@@ -1,5 +1,6 @@
 """Errors that a user can cause, and signals: one clear line on stderr and an exit status, no traceback."""
 
+import errno
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from modeling_aligned_llava.quiet import quiet
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class UserError(Exception):
@@ -29,7 +31,8 @@ class Stopped(KeyboardInterrupt):
 def run_main(main: Callable[[], None]) -> None:
     """Run the `main` of a command-line program.
 
-    On a `UserError`, print `error: ...` and exit with status 1. On Ctrl-C and SIGTERM, let every `finally` run, print
+    On a `UserError`, print `error: ...` and exit with status 1; likewise if a file cannot be opened or written because
+    the disk is full or read-only, or belongs to somebody else. On Ctrl-C and SIGTERM, let every `finally` run, print
     a line, and exit with 128 + the number of the signal.
     """
     quiet()
@@ -39,11 +42,18 @@ def run_main(main: Callable[[], None]) -> None:
     except UserError as error:
         # From a data-loading worker the message comes at the end of that worker's traceback.
         line = str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.UserError: ")
-        print(f"error: {line}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        _end(line, 1)
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        _end(f"{error.filename or 'a file cannot be written'}: {str(error.strerror).lower()}", 1)
     except Stopped as stopped:
-        print(f"error: {stopped}", file=sys.stderr)  # noqa: T201
-        sys.exit(128 + stopped.number)
+        _end(str(stopped), 128 + stopped.number)
+
+
+def _end(line: str, status: int) -> NoReturn:
+    print(f"error: {line}", file=sys.stderr)  # noqa: T201
+    sys.exit(status)
 
 
 @contextmanager

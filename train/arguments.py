@@ -333,6 +333,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows cannot be held out of a stream: drop eval_rows or streaming")
     if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
+    if training.hub_token:
+        raise UserError("hub_token would be written to settings.json: set HF_TOKEN, or log in with `hf auth login`")
     if training.packing or training.padding_free:
         raise UserError("packing and padding_free are for text only: use packed_rows, which supports images")
     if run.optimization.clip_by_part and not training.max_grad_norm:

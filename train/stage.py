@@ -21,7 +21,7 @@ from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
 from modeling_aligned_llava.loading.build_once import waiting_lock
-from modeling_aligned_llava.loading.checkpoint import load_strict
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
@@ -74,7 +74,7 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
     with training.main_process_first(local=False), _whole_models(training):  # transformers saves on the first only
         source = _starting_checkpoint(run, folder, training.seed, sources)
     model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
-    processor = AutoProcessor.from_pretrained(source)
+    processor = load_part(AutoProcessor, source)
     adapters = None
     if run.model.lora:
         assert isinstance(run.model.lora, dict)

@@ -33,6 +33,8 @@ def problem(root: Path, benchmark: Benchmark, hub_rows: bool) -> str | None:
         rows = mirror.count_rows(root, benchmark)
     except UserError as error:
         return str(error).removeprefix(f"benchmark {benchmark.key}: ")
+    if (linked := mirror.linked_image(root, benchmark)) is not None:
+        return linked
     missing = set(benchmark.columns) - columns(root, benchmark)
     if missing:
         return f"no column {', '.join(sorted(missing))}"

@@ -80,6 +80,26 @@ def count_rows(root: Path, benchmark: Benchmark, limit: int | None = None) -> in
     return sum(parts) if limit is None else sum(min(limit, part) for part in parts)
 
 
+def linked_image(root: Path, benchmark: Benchmark) -> str | None:
+    """The first image of the scored split that its row names instead of holding it; None if there is none.
+
+    `datasets` would open that file, which may be any on this machine.
+    """
+    for file in split_files(root, benchmark):
+        reader = pyarrow.parquet.ParquetFile(file)
+        for group in range(reader.num_row_groups):
+            chunks = reader.metadata.row_group(group)
+            for chunk in map(chunks.column, range(chunks.num_columns)):
+                name, _, part = chunk.path_in_schema.partition(".")
+                held = chunk.statistics is not None and chunk.statistics.null_count == 0
+                if part != "bytes" or held:
+                    continue
+                for image in reader.read_row_group(group, [name])[name]:
+                    if image.is_valid and not image["bytes"].is_valid and image["path"].is_valid:
+                        return f"{file.name} names the image file {image['path'].as_py()!r} instead of holding it"
+    return None
+
+
 def subtask_names(root: Path, benchmark: Benchmark) -> list[str]:
     """The part of the benchmark that each row of the split belongs to, in the harness's order.
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.tables import table4 as tables
+from eval.report.tables.writers import plain
 from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
@@ -54,6 +55,10 @@ SETTINGS = (
 UNKNOWN = "not known here"
 
 
+class _Markdown(str):
+    """Markdown that is put into the card as it is."""
+
+
 def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     """The card of `checkpoint`, to be published as `repository`, with its scores from `run`.
 
@@ -83,19 +88,24 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         eval_results=_eval_results(cells, official, run.name, record["versions"]) or None,
         **_licence([part["licence"] for part in parts if part["role"] != "data"], repository),
     )
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)  # noqa: S701  Markdown
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701  # nosec B701  it is Markdown: `finalize` escapes
+        finalize=lambda value: plain(value) if type(value) is str else value,
+    )
     text = environment.get_template("model_card.md.jinja").render(
-        metadata=str(metadata),
+        metadata=_Markdown(metadata),
         title=f"{model['backbone']} {model['method']}",
         official=official,
         method=model["method"],
         seed=model["seed"],
         config=config,
         fields={name: _shown(config.get(name)) for name in FIELDS},
-        loading=LOADING.format(name=repository),
+        loading=_Markdown(LOADING.format(name=repository)),
         scored=any(cell["status"] == "ok" for cell in cells),
-        table=tables.markdown(rows),
-        own_table=tables.markdown(cells) if combined else "",
+        table=_Markdown(tables.markdown(rows)),
+        own_table=_Markdown(tables.markdown(cells) if combined else ""),
         parts=parts,
         recipe=list(stages),
         settings={

@@ -14,11 +14,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava.errors import run_main
-from tests.faults import determinism, kills, soak, two_at_once
+from tests.faults import determinism, disk, hub_trouble, kills, security, soak, two_at_once
 from tests.faults.campaign import run_campaign
 
 
-BY_NAME = {module.CAMPAIGN.name: module.CAMPAIGN for module in (kills, two_at_once, determinism, soak)}
+MODULES = (kills, disk, two_at_once, security, hub_trouble, determinism, soak)
+BY_NAME = {module.CAMPAIGN.name: module.CAMPAIGN for module in MODULES}
 
 
 def main() -> None:

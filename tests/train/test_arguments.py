@@ -77,6 +77,7 @@ def test_help_shows_our_settings_in_groups(capsys):
         ({"sample_rows": 2}, r"sample_rows \(2\) must not exceed eval_rows \(0\)"),
         ({"packing": "true"}, "use packed_rows, which supports images"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
+        ({"hub_token": "hf_x"}, "hub_token would be written to settings.json: set HF_TOKEN"),
         ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
         ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
     ],

@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from eval.data import __main__ as command
@@ -79,3 +81,19 @@ def test_check_command_fails_by_name(tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match=r"benchmarks cannot be scored: mmbench \(no folder"):
         command.main()
     assert "MMBench" in capsys.readouterr().out
+
+
+def test_an_image_that_is_only_named_is_refused(tmp_path):
+    """It could be any file of this machine."""
+    folder = tmp_path / BY_KEY["pope"].folder
+    write_dataset(folder, {"default": {"test": pope(6)}})
+    assert problem(tmp_path, BY_KEY["pope"], hub_rows=False) is None
+    (file,) = folder.glob("data/*.parquet")
+    rows = pyarrow.parquet.read_table(file)
+    images = rows["image"].to_pylist()
+    images[0], images[3] = None, {"bytes": None, "path": "/etc/hostname"}
+    column = rows.schema.get_field_index("image")
+    named = rows.set_column(column, rows.schema.field(column), pa.array(images, rows.schema.field(column).type))
+    pyarrow.parquet.write_table(named, file)
+    message = f"{file.name} names the image file '/etc/hostname' instead of holding it"
+    assert problem(tmp_path, BY_KEY["pope"], hub_rows=False) == message

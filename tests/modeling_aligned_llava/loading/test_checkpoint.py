@@ -15,7 +15,10 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.loading.checkpoint import check_source, load_strict
+from modeling_aligned_llava.loading.checkpoint import check_source, load_strict, pinned
+
+
+COMMIT = "0123456789abcdef" * 2 + "01234567"
 
 
 def rewrite(source: Path, target: Path, change) -> Path:
@@ -119,8 +122,27 @@ def test_a_source_is_a_folder_or_owner_and_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "a-file").write_text("")
-    for source in ("results", tmp_path, "Qwen/Qwen2.5-7B-Instruct"):
+    for source in ("results", tmp_path, "Qwen/Qwen2.5-7B-Instruct", f"Qwen/Qwen2.5-7B-Instruct@{COMMIT}"):
         check_source(source, "part")
     for source in ("typo", "a-file", "a/b/c", "./results/no", str(tmp_path / "no"), Path("owner/name")):
         with pytest.raises(UserError, match=f"part: there is no folder {source}"):
             check_source(source, "part")
+
+
+def test_code_from_the_hub_needs_a_commit(tmp_path):
+    assert pinned(tmp_path, trust_remote_code=True) == (str(tmp_path), None)
+    assert pinned("owner/name") == ("owner/name", None) and pinned("owner/name@main") == ("owner/name", "main")
+    assert pinned(f"owner/name@{COMMIT}", trust_remote_code=True) == ("owner/name", COMMIT)
+    for source in ("owner/name", "owner/name@main", f"owner/name@{COMMIT[1:]}"):
+        with pytest.raises(UserError, match=rf"{source}: code from the Hub runs only at a pinned commit"):
+            pinned(source, trust_remote_code=True)
+
+
+def test_weights_in_a_pickle_are_refused(tiny_backbones, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(tiny_backbones.qwen2, folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    load_strict(AutoModelForCausalLM, folder)  # the safetensors beside it are read
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has its weights in pytorch_model\.bin, a pickle, .* convert them"):
+        load_strict(AutoModelForCausalLM, folder)
