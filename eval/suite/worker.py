@@ -103,7 +103,9 @@ class Worker:
 
     def load(self) -> Any:
         from eval.suite.harnesses import LmEval, LmmsEval
+        from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 
+        repair_dataset_locks()
         return {"lmms-eval": LmmsEval, "lm-eval": LmEval}[self.job.harness](self.job)
 
     def evaluate(self, task: Task) -> dict[str, Any]:

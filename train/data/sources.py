@@ -17,10 +17,12 @@ from datasets import Dataset, Features, Image, IterableDataset, Sequence, Value,
 from datasets.exceptions import DatasetGenerationError
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.conversations import EmbeddedImage
 
 
+repair_dataset_locks()
 _CHUNK = 1 << 22
 _JSON = Features({"json": Value("binary")})
 

@@ -1,0 +1,26 @@
+"""Locks of `datasets` in folders with long paths."""
+
+import hashlib
+import os
+
+from datasets.utils._filelock import FileLock
+
+
+_LONGEST = 255  # bytes of a file name
+
+
+def repair_dataset_locks() -> None:
+    """Let `datasets` lock in folders with long paths.
+
+    It names a lock after the path of a folder, and shortens a long one. But it counts characters where file systems
+    count bytes, so that umlauts make a name too long, and it shortens with `hash()`, which differs from process to
+    process, so that none of them waits for another. Names that are short enough stay as they are.
+    """
+    FileLock.hash_filename_if_too_long = classmethod(_lock_path)  # type: ignore[assignment]
+
+
+def _lock_path(_: type, path: str) -> str:
+    folder, name = os.path.split(os.path.abspath(os.path.expanduser(path)))
+    if len(os.fsencode(name)) > _LONGEST:
+        name = f"{hashlib.sha256(os.fsencode(name)).hexdigest()}.lock"
+    return os.path.join(folder, name)
