@@ -39,7 +39,7 @@ quality: .venv/installed  ## what pre-commit checks
 	$(AUDIT)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 cyclonedx-bom==7.5.0
 	@touch $@
 
-audit: .venv-audit/installed  ## known vulnerabilities of all pinned versions; asks pypi.org, and fails where it has no answer
+audit: .venv-audit/installed  ## known vulnerabilities of all pinned versions; asks the advisory database of PyPI, and fails without an answer
 	$(AUDIT)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 sbom: .venv/installed .venv-audit/installed  ## what .venv holds, as CycloneDX JSON: sbom.cdx.json
