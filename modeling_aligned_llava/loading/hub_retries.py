@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import get_session
 from tqdm import tqdm
 
@@ -77,7 +78,7 @@ def _answers(error: BaseException | None) -> list[HfHubHTTPError]:
 def _may_pass(error: Exception) -> bool:
     if answers := _answers(error):
         return answers[0].response.status_code in _BUSY
-    if isinstance(error, OfflineModeIsEnabled) or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
+    if constants.HF_HUB_OFFLINE or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
         return False
     if isinstance(error, RuntimeError) and "client has been closed" in str(error):
         return True  # by another thread of the download, whose connection failed

@@ -39,7 +39,9 @@ def test_the_report(page, tmp_path):
     assert_harmless(page)
 
 
-def test_the_demo(page, tmp_path):
+@pytest.fixture
+def address(tmp_path):
+    """Where a demo answers whose model, image and question have tags in their names."""
     pytest.importorskip("gradio", reason="gradio is not installed (extra `demo`)")
     write_llava(tmp_path / "model")
     (tmp_path / NAME).mkdir()
@@ -47,21 +49,23 @@ def test_the_demo(page, tmp_path):
     command = [sys.executable, "-m", "tests.browser.hostile_demo", str(tmp_path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(command, cwd=REPOSITORY, env=environment, stdout=subprocess.PIPE, text=True)  # noqa: S603
-    try:
-        line = process.stdout.readline()
-        assert "http" in line, "the demo did not start"
-        page.goto(line.split()[4])
-        page.locator("#examples .thumbnail-item").first.click(timeout=60_000)
-        playwright.expect(page.locator("#question textarea")).to_have_value(ANSWER)
-        page.locator("#ask").click()
-        playwright.expect(page.locator("#answer-0 textarea")).to_have_value(ANSWER, timeout=60_000)
-        playwright.expect(page.locator("#overlay-0 figcaption")).to_contain_text(NAME, timeout=60_000)
-        playwright.expect(page.locator("#norms table")).to_contain_text(NAME, timeout=60_000)
-        playwright.expect(page.get_by_role("heading", name=NAME)).to_be_visible()
-        words = page.locator("#words-0 input[type=radio]")
-        words.nth(words.count() - 1).check()
-        playwright.expect(page.locator("#overlay-0 img")).to_be_visible()
-        assert_harmless(page)
-    finally:
-        process.terminate()
-        process.wait(30)
+    line = process.stdout.readline()
+    assert "http" in line, "the demo did not start"
+    yield line.split()[4]
+    process.terminate()
+    process.wait(30)
+
+
+def test_the_demo(address, page):
+    page.goto(address)
+    page.locator("#examples .thumbnail-item").first.click(timeout=60_000)
+    playwright.expect(page.locator("#question textarea")).to_have_value(ANSWER)
+    page.locator("#ask").click()
+    playwright.expect(page.locator("#answer-0 textarea")).to_have_value(ANSWER, timeout=60_000)
+    playwright.expect(page.locator("#overlay-0 figcaption")).to_contain_text(NAME, timeout=60_000)
+    playwright.expect(page.locator("#norms table")).to_contain_text(NAME, timeout=60_000)
+    playwright.expect(page.get_by_role("heading", name=NAME)).to_be_visible()
+    words = page.locator("#words-0 input[type=radio]")
+    words.nth(words.count() - 1).check()
+    playwright.expect(page.locator("#overlay-0 img")).to_be_visible()
+    assert_harmless(page)

@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub import constants
+from huggingface_hub.errors import HfHubHTTPError
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import hub_retries
@@ -22,6 +23,7 @@ def attempt(monkeypatch):
     """`attempt(*errors)` -> the seconds waited until the work succeeds after these errors."""
     waited = []
     monkeypatch.setattr(hub_retries.time, "sleep", waited.append)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     def attempt(*errors):
         left = list(errors)
@@ -61,11 +63,18 @@ def test_a_busy_hub_is_left_alone_as_long_as_it_asks(attempt):
 @pytest.mark.parametrize(
     "error",
     [
-        *(answered(401), answered(404), OfflineModeIsEnabled("offline"), ValueError("a bug"), UserError("mine")),
+        *(answered(401), answered(404), ValueError("a bug"), UserError("mine")),
         OSError(28, "No space left on device"),
     ],
 )
 def test_what_does_not_pass_is_not_tried_again(attempt, error):
     with pytest.raises(UserError):
         attempt(error)
+    assert attempt.waited == []
+
+
+def test_offline_there_is_one_attempt(attempt, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError):
+        attempt(TimeoutError())
     assert attempt.waited == []
