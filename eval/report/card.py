@@ -91,7 +91,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701  # nosec B701  it is Markdown: `finalize` escapes
+        autoescape=False,  # it is Markdown, and `finalize` escapes  # noqa: S701  # nosec B701
         finalize=lambda value: plain(value) if type(value) is str else value,
     )
     text = environment.get_template("model_card.md.jinja").render(

@@ -4,7 +4,7 @@ transformers reads `optimizer.pt`, `scheduler.pt` and `rng_state*.pth` with `wei
 checkpoint have an index, `.metadata`, which torch reads with `pickle.load`: it is checked first.
 """
 
-import pickle  # nosec B403  to refuse what may not be in one
+import pickle  # to refuse what may not be in one  # nosec B403
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

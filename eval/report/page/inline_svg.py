@@ -54,7 +54,8 @@ def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[
     """
     with svg_axes(name, size, style=RC) as (axes, svg):
         draw(axes[0, 0])
-    return Markup(_in_page(svg.getvalue(), name, str(escape(title))))  # noqa: S704  # nosec B704  matplotlib escapes its texts
+    # matplotlib escapes its texts
+    return Markup(_in_page(svg.getvalue(), name, str(escape(title))))  # noqa: S704  # nosec B704
 
 
 def _in_page(svg: str, name: str, title: str) -> str:
