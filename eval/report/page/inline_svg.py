@@ -55,7 +55,7 @@ def inline_svg(name: str, title: str, draw: Callable[[Axes], None], size: tuple[
     with svg_axes(name, size, style=RC) as (axes, svg):
         draw(axes[0, 0])
     # matplotlib escapes its texts
-    return Markup(_in_page(svg.getvalue(), name, str(escape(title))))  # noqa: S704  # nosec B704
+    return Markup(_in_page(svg.getvalue(), name, str(escape(title))))  # noqa: S704
 
 
 def _in_page(svg: str, name: str, title: str) -> str:
