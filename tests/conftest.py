@@ -61,9 +61,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-@pytest.fixture(scope="session")
-def tiny_backbones(tmp_path_factory) -> TinyBackbones:
-    root = tmp_path_factory.mktemp("backbones")
+def write_backbones(root: Path) -> TinyBackbones:
     folders = TinyBackbones(root / "vision", root / "qwen2", root / "llama")
     torch.manual_seed(0)
     vision = SiglipVisionConfig(
@@ -91,6 +89,11 @@ def tiny_backbones(tmp_path_factory) -> TinyBackbones:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return folders
+
+
+@pytest.fixture(scope="session")
+def tiny_backbones(tmp_path_factory) -> TinyBackbones:
+    return write_backbones(tmp_path_factory.mktemp("backbones"))
 
 
 @pytest.fixture(scope="session")

@@ -168,12 +168,21 @@ class OptimizationArguments:
             "`max_grad_norm` on its own, instead of the whole gradient. Not with DeepSpeed."
         },
     )
+    max_skipped_steps: int = field(
+        default=0,
+        metadata={
+            "help": "Number of steps whose loss or gradient may be NaN or infinite before the run stops; their rows "
+            "are not trained on, and `skipped_steps.jsonl` lists them. 0 stops at the first one. Not with DeepSpeed."
+        },
+    )
     rates: dict[str, float] = field(init=False)  # `learning_rates` as numbers
 
     def __post_init__(self) -> None:
         rates = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
         if not isinstance(rates, dict) or not rates:
             raise UserError(f"learning_rates must be {{regex: rate}}, not {rates!r}")
+        if self.max_skipped_steps < 0:
+            raise UserError(f"max_skipped_steps must not be negative, not {self.max_skipped_steps}")
         self.rates = {pattern: float(rate) for pattern, rate in rates.items()}
 
 
@@ -339,6 +348,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if run.optimization.clip_by_part and training.deepspeed_plugin is not None:
         raise UserError("clip_by_part: DeepSpeed clips the whole gradient by itself; use DDP or FSDP2, or drop it")
+    if run.optimization.max_skipped_steps and training.deepspeed_plugin is not None:
+        raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")

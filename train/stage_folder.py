@@ -20,7 +20,7 @@ _FREE = {
     *("gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "sample_rows", "probe_rows", "feature_cache", "feature_cache_gb"),
-    *("data_cache", "bad_rows_limit"),
+    *("data_cache", "bad_rows_limit", "max_skipped_steps"),
 }
 
 

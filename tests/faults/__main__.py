@@ -14,10 +14,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava.errors import run_main
+from tests.faults import numbers
 from tests.faults.campaign import Campaign, run_campaign
 
 
-CAMPAIGNS: list[Campaign] = []
+CAMPAIGNS: list[Campaign] = [numbers.CAMPAIGN]
 BY_NAME = {campaign.name: campaign for campaign in CAMPAIGNS}
 
 

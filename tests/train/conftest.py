@@ -8,16 +8,15 @@ import pytest
 from PIL import Image
 
 from tests import REPOSITORY
+from tests.conftest import TinyBackbones
 from train.stage import run_stage
 
 
 CONFIGURATION = REPOSITORY / "configuration" / "train" / "tinyworld"
 
 
-@pytest.fixture(scope="session")
-def tiny_data(tmp_path_factory) -> Path:
-    """Folder with `stage1.json`, `stage2.json` (multi-turn, every third row without image) and `images/`."""
-    root = tmp_path_factory.mktemp("data")
+def write_data(root: Path) -> Path:
+    """Fill a folder with `stage1.json`, `stage2.json` (multi-turn, every third row without image) and `images/`."""
     (root / "images").mkdir()
     captions, chats = [], []
     for i in range(24):
@@ -37,8 +36,12 @@ def tiny_data(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
-    """`stage_arguments(stage, method, root, **settings)` -> command line of a six-step stage under `root`."""
+def tiny_data(tmp_path_factory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data"))
+
+
+def stage_commands(tiny_backbones: TinyBackbones, tiny_data: Path) -> Callable[..., list[str]]:
+    """`stage_commands(...)(stage, method, root, **settings)` -> command line of a six-step stage under `root`."""
 
     def make(stage: int, method: str, root: Path, **settings) -> list[str]:
         given = {
@@ -62,6 +65,11 @@ def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
         return [text for name, value in given.items() for text in (f"--{name}", str(value))]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
+    return stage_commands(tiny_backbones, tiny_data)
 
 
 @pytest.fixture(scope="session")
