@@ -70,7 +70,7 @@ class Documents:
         """Return the images of a document.
 
         Raises:
-            UserError: an image cannot be read.
+            UserError: an image cannot be read, or the document has none.
             ValueError: the document shows something else than images.
         """
         try:
@@ -91,7 +91,13 @@ class Documents:
         return UserError(f"{self._name} document {index}: its image cannot be read: {' '.join(str(error).split())}")
 
     def _images(self, visual: Visual, document: Any, index: int) -> list[Image.Image]:
-        images = list(visual(document) or [])
+        try:
+            images = list(visual(document) or [])
+        except Exception as error:  # a task's own code, on a document that is not as it should be
+            raise UserError(
+                f"{self._name} document {index} has no usable image: {type(error).__name__}: "
+                f"{' '.join(str(error).split())}"
+            ) from error
         if not all(isinstance(image, Image.Image) for image in images):
             raise ValueError(f"{self._name} document {index}: aligned_llava reads images only")
         return images
