@@ -1,11 +1,12 @@
 # Every target installs what it needs, once: `.venv` is made with plain pip from constraints.txt and reused.
 PYTHON ?= python3
 BIN := .venv/bin
-RUN ?= tinyworld
+AUDIT := .venv-audit/bin
+export RUN ?= tinyworld
 # They use both cores themselves.
 WHOLE_RUN := tests/test_readme.py tests/test_whole_run.py
 
-.PHONY: install test test-slow test-all quality tables docs clean
+.PHONY: install test test-slow test-all quality audit sbom tables docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -29,14 +30,27 @@ test-all: .venv/installed  ## every test, campaigns of minutes each included
 quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive modeling_aligned_llava train eval tinyworld benchmarks
 	$(BIN)/mypy
 
+# Their own environment: what they need disagrees with some of our versions.
+.venv-audit/installed:
+	$(PYTHON) -m venv .venv-audit
+	$(AUDIT)/python -m pip install --quiet --disable-pip-version-check pip-audit==2.10.1 cyclonedx-bom==7.5.0
+	@touch $@
+
+audit: .venv-audit/installed  ## known vulnerabilities of all pinned versions; asks pypi.org, and fails where it has no answer
+	$(AUDIT)/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
+sbom: .venv/installed .venv-audit/installed  ## what .venv holds, as CycloneDX JSON: sbom.cdx.json
+	$(AUDIT)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json $(BIN)/python
+
 tables: .venv/installed  ## rebuild tables, figures and report of results/$(RUN)
-	$(BIN)/python -m eval.report.tables results/$(RUN)
-	$(BIN)/python -m eval.report.page results/$(RUN)
+	$(BIN)/python -m eval.report.tables "results/$$RUN"
+	$(BIN)/python -m eval.report.page "results/$$RUN"
 
 docs: .venv/installed  ## the docs site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 clean:
-	rm -rf .venv results site
+	rm -rf .venv .venv-audit results site sbom.cdx.json

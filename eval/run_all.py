@@ -4,13 +4,11 @@ Build the data, train, evaluate each checkpoint as soon as it is trained, write 
 """
 
 import argparse
-import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from rich.console import Console
@@ -45,18 +43,6 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def end_on_signals() -> None:
-    """Turn Ctrl-C and SIGTERM into an error, so that whoever started processes stops them."""
-
-    def end(number: int, frame: FrameType | None) -> NoReturn:
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, signal.SIG_IGN)
-        raise UserError("stopped; the same command continues from here")
-
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, end)
-
-
 def build(out: Path, command: Sequence[str], log: Path, children: Children) -> None:
     """Run `python -m COMMAND`, which writes the folder `out`, unless that exists.
 
@@ -75,6 +61,11 @@ def build(out: Path, command: Sequence[str], log: Path, children: Children) -> N
 
     if not out.exists():
         run_steps([Step(out.name, run, 1)], [None], children)
+
+
+def is_trained(folder: Path) -> bool:
+    """Whether a training stage has finished in `folder`."""
+    return (folder / "training_complete.json").is_file()
 
 
 def forecast(trainings: Sequence[Training]) -> None:
@@ -120,7 +111,6 @@ def models_to_train(own: argparse.Namespace) -> tuple[suite.Models, list[Trainin
 
 def main() -> None:
     own, theirs = parser().parse_known_args()
-    end_on_signals()
     console = Console()
 
     def say(text: str) -> None:
@@ -145,7 +135,7 @@ def main() -> None:
             say(f"2 language model: {decoder_folder}")
             build(decoder_folder, [made["decoder"], str(decoder_folder)], logs / "decoder.log", Children())
         models, trainings = models_to_train(own)
-        if "decoder" in made:
+        if "decoder" in made and not all(is_trained(folder) for _, folder, _ in models.values()):
             say("3 what training takes, for one method")
             forecast(trainings[: len(STAGES)])
         decoder = bare_decoder(own.backbone)

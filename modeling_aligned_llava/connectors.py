@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, P
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
-from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict
+from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
 from .modeling_aligned_llava import build_norm
 from .norm_alignment import mean_embedding_norm
@@ -75,8 +75,9 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         UserError: the folder cannot be loaded, was not saved from an aligned model, or lacks weights.
     """
     try:
-        folder = Path(path) if Path(path).is_dir() else _downloaded(str(path), revision)
-        config = AutoConfig.from_pretrained(folder)
+        name, commit = pinned(path)
+        folder = Path(name) if Path(name).is_dir() else _downloaded(name, revision or commit)
+        config = load_part(AutoConfig, folder)
         settings = getattr(config, NORM, None)
         if settings is None:
             raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")

@@ -1,22 +1,76 @@
-"""Errors that a user can cause: one clear line on stderr and exit status 1, no traceback."""
+"""Errors that a user can cause, and signals: one clear line on stderr and an exit status, no traceback."""
 
+import errno
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
 
 from modeling_aligned_llava.quiet import quiet
+
+
+STOPPING = (signal.SIGINT, signal.SIGTERM)
+_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class UserError(Exception):
     """An error that the user can fix; its message is one line: what, where and what to do."""
 
 
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM. Not an `Exception`, so that no library takes it for the failure of one item."""
+
+    def __init__(self, number: int):
+        super().__init__(f"stopped by {signal.Signals(number).name}; the same command starts again or continues")
+        self.number = number
+
+
 def run_main(main: Callable[[], None]) -> None:
-    """Run the `main` of a command-line program; on a `UserError` print `error: ...` and exit with status 1."""
+    """Run the `main` of a command-line program.
+
+    On a `UserError`, print `error: ...` and exit with status 1; likewise if a file cannot be opened or written because
+    the disk is full or read-only, or belongs to somebody else. On Ctrl-C and SIGTERM, let every `finally` run, print
+    a line, and exit with 128 + the number of the signal.
+    """
     quiet()
     try:
-        main()
+        with _raising_on_signals():
+            main()
     except UserError as error:
         # From a data-loading worker the message comes at the end of that worker's traceback.
         line = str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.UserError: ")
-        print(f"error: {line}", file=sys.stderr)  # noqa: T201
-        sys.exit(1)
+        _end(line, 1)
+    except OSError as error:
+        if error.errno not in _OF_THE_DISK:
+            raise
+        _end(f"{error.filename or 'a file cannot be written'}: {str(error.strerror).lower()}", 1)
+    except Stopped as stopped:
+        _end(str(stopped), 128 + stopped.number)
+
+
+def _end(line: str, status: int) -> NoReturn:
+    print(f"error: {line}", file=sys.stderr)  # noqa: T201
+    sys.exit(status)
+
+
+@contextmanager
+def _raising_on_signals() -> Iterator[None]:
+    """Raise `Stopped` on the first signal and ignore later ones, so that cleaning up is not interrupted."""
+    process = os.getpid()
+
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        if os.getpid() != process:
+            os._exit(128 + number)  # a forked worker has nothing to clean up
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {each: signal.signal(each, stop) for each in STOPPING}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)

@@ -12,10 +12,7 @@ from tests.local_server import LocalServer, QuietHandler
 
 
 class DatasetHub(LocalServer):
-    """`with DatasetHub(root) as hub:` serves at `hub.endpoint`; `hub.asked` lists requests as (method, path, range).
-
-    `hub.cut[name]` is the number of bytes after which each connection that sends a file of this name breaks.
-    """
+    """`with DatasetHub(root) as hub:` serves at `hub.endpoint`; `hub.asked` lists (method, path, range)."""
 
     commit = "a" * 40
 
@@ -23,7 +20,6 @@ class DatasetHub(LocalServer):
         super().__init__(_Handler)
         self.root = root
         self.asked: list[tuple[str, str, str | None]] = []
-        self.cut: dict[str, int] = {}
 
     def sent(self, name: str) -> list[str | None]:
         """The ranges in which the content of a file was asked for."""
@@ -36,6 +32,7 @@ class _Handler(QuietHandler):
     def do_GET(self) -> None:
         path, span = unquote(urlsplit(self.path).path), self.headers.get("Range")
         self.hub.asked.append((self.command, path, span))
+        kind = self.in_trouble(f"{self.command} {path}")
         if path.startswith("/api/datasets/"):
             organisation, name = path.split("/")[3:5]
             folder = self.hub.root / organisation / name
@@ -46,7 +43,7 @@ class _Handler(QuietHandler):
                 if tree
                 else {"id": f"{organisation}/{name}", "sha": self.hub.commit, "siblings": []}
             )
-            self.reply(json.dumps(body).encode(), 200, {"Content-Type": "application/json"})
+            self.send(json.dumps(body).encode(), 200, {"Content-Type": "application/json"}, kind)
         else:  # /datasets/org/name/resolve/commit/path
             _, _, organisation, name, _, _, *rest = path.split("/")
             content = (self.hub.root / organisation / name / "/".join(rest)).read_bytes()
@@ -54,19 +51,9 @@ class _Handler(QuietHandler):
             start = int(span.removeprefix("bytes=").split("-")[0]) if span else 0
             if span:
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-            self.reply(content[start:], 206 if span else 200, headers, self.hub.cut.get(rest[-1]))
+            self.send(content[start:], 206 if span else 200, headers, kind)
 
     do_HEAD = do_GET
-
-    def reply(self, body: bytes, status: int, headers: dict[str, str], cut: int | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(body[:cut])
-            if cut is not None and cut < len(body):
-                self.close_connection = True
 
 
 def _entry(file: Path, folder: Path) -> dict[str, object]:

@@ -136,5 +136,5 @@ def test_a_signal_ends_everything(comparison, clone, number):
     assert alive(f"results/{name}")
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
-    assert process.returncode == 1 and said.splitlines()[-1].startswith("error: stopped")
+    assert process.returncode == 128 + number and said.splitlines()[-1].startswith("error: stopped by")
     assert not alive(f"results/{name}")

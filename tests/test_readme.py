@@ -1,6 +1,7 @@
 """Every command of the README is executed, in order, as a newcomer would type it.
 
 Training commands take ten steps here, and the study ten images; `bash eval/run_all.sh`, the first, runs in full.
+HF_HUB_OFFLINE is set: no command may connect to anything but this machine, nor to the Hub, which is at a port of it.
 """
 
 import os
@@ -11,7 +12,7 @@ import urllib.request
 
 import pytest
 
-from tests import REPOSITORY
+from tests import REPOSITORY, sockets
 
 
 TESTS = "make test"  # what runs this file; running it here would never end
@@ -30,13 +31,22 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
+@pytest.fixture
+def offline(tmp_path):
+    """Environment of commands that may not connect; fails the test if one tried."""
+    sockets.guard(tmp_path, loopback=True)
+    hub = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": f"http://127.0.0.1:{sockets.DISCARD}"}
+    yield {**os.environ, **hub, "PYTHONPATH": str(tmp_path)}
+    assert sockets.attempts(tmp_path) == []
+
+
 @pytest.mark.parametrize("block", blocks("bash"), ids=lambda block: block.splitlines()[0][:50])
-def test_command(block):
+def test_command(block, offline):
     assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0  # noqa: S607
     if NOT_HERE in block or block.strip() == TESTS:
         return
     if SERVES in block:
-        assert_serves(block)
+        assert_serves(block, offline)
         return
     assembled = re.search(r"--out (\S+)", block)
     if assembled and (REPOSITORY / assembled[1]).exists():
@@ -44,16 +54,16 @@ def test_command(block):
     for command, ending in SHORT.items():
         if command in block:
             block = block.rstrip() + ending
-    ended = subprocess.run(["bash", "-e"], input=block, text=True, cwd=REPOSITORY, capture_output=True)  # noqa: S607
+    ended = subprocess.run(["bash", "-e"], input=block, text=True, cwd=REPOSITORY, env=offline, capture_output=True)  # noqa: S607
     assert ended.returncode == 0, f"{ended.stdout[-3000:]}\n{ended.stderr[-3000:]}"
 
 
-def assert_serves(block: str) -> None:
+def assert_serves(block: str, environment: dict[str, str]) -> None:
     """Start the block, ask for the page at the address it prints, and end it.
 
     Not with Ctrl-C's signal: what a shell started in the background ignores that one, and so do its children.
     """
-    own = {"stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY, "start_new_session": True}
+    own = {"stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY, "start_new_session": True, "env": environment}
     process = subprocess.Popen(["bash", "-ec", block], **own)  # noqa: S603, S607
     try:
         words = (word for line in process.stdout for word in line.split())

@@ -116,9 +116,10 @@ def draw_ahead(world: World, rng: random.Random, size: int, steps: int) -> Itera
     """The batches of all steps; each is drawn in a thread while the one before is learned."""
     with ThreadPoolExecutor(1) as thread:
         upcoming = thread.submit(draw_batch, world, rng, size)
-        for _ in track(range(steps), description="vision tower"):
+        for step in track(range(1, steps + 1), description="vision tower"):
             batch = upcoming.result()
-            upcoming = thread.submit(draw_batch, world, rng, size)
+            if step < steps:
+                upcoming = thread.submit(draw_batch, world, rng, size)
             yield batch
 
 

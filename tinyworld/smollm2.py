@@ -93,7 +93,8 @@ def write(out: Path) -> None:
     check(model, tokenizer)
     model.to(torch.bfloat16).save_pretrained(out)
     tokenizer.save_pretrained(out)
-    (out / "source.json").write_text(json.dumps({"license": "Apache-2.0", **source}, indent=1), encoding="utf-8")
+    source |= {"name": REPOSITORY, "license": "apache-2.0"}
+    (out / "source.json").write_text(json.dumps(source, indent=1), encoding="utf-8")
 
 
 def main() -> None:

@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import math
 import os
+import re
 import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -183,7 +185,22 @@ class OptimizationArguments:
             raise UserError(f"learning_rates must be {{regex: rate}}, not {rates!r}")
         if self.max_skipped_steps < 0:
             raise UserError(f"max_skipped_steps must not be negative, not {self.max_skipped_steps}")
-        self.rates = {pattern: float(rate) for pattern, rate in rates.items()}
+        self.rates = {str(pattern): _rate(pattern, rate) for pattern, rate in rates.items()}
+        for pattern in (*self.rates, *self.frozen):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(f"learning_rates, frozen: {pattern!r} is no regular expression ({error})") from error
+
+
+def _rate(pattern: str, rate: Any) -> float:
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UserError(f"learning_rates: the rate of {pattern!r} must be a number from 0, not {rate!r}")
+    return number
 
 
 @dataclass
@@ -295,8 +312,11 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         *groups, training = parser.parse_args_and_config(argv)
     except FileNotFoundError as error:
         raise UserError(f"--config: there is no file {error.filename}") from error
-    except (ValueError, TypeError) as error:
-        raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    except UserError:
+        raise
+    except Exception as error:  # a setting of the wrong kind makes the parser and SFTConfig raise anything
+        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
+        raise UserError(f"settings: {kind}{' '.join(str(error).split())}") from error
     run = RunArguments(*groups)
     run.fill_in_method()
     _check(run, training)
@@ -342,6 +362,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows cannot be held out of a stream: drop eval_rows or streaming")
     if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
+    if training.hub_token:
+        raise UserError("hub_token would be written to settings.json: set HF_TOKEN, or log in with `hf auth login`")
     if training.packing or training.padding_free:
         raise UserError("packing and padding_free are for text only: use packed_rows, which supports images")
     if run.optimization.clip_by_part and not training.max_grad_norm:
@@ -386,8 +408,10 @@ def accumulation_steps(global_batch_size: int, per_device: int, world_size: int)
     Raises:
         UserError: the global batch size is not divisible.
     """
+    if per_device < 1:
+        raise UserError(f"per_device_train_batch_size must be above 0, not {per_device}")
     steps, rest = divmod(global_batch_size, per_device * world_size)
-    if rest or steps == 0:
+    if rest or steps < 1:
         raise UserError(
             f"global_batch_size {global_batch_size} is not a multiple of "
             f"per_device_train_batch_size {per_device} x {world_size} processes"

@@ -75,6 +75,15 @@ python=(.venv/bin/python)
 launch=("${python[@]}")
 [ -z "${LAUNCH:-}" ] || read -ra launch <<<"$LAUNCH"
 
+# Pass Ctrl-C and SIGTERM on to the running command, and wait until it has saved what it can.
+child=
+trap 'trap "" INT TERM; [ -z "$child" ] || { kill -TERM "$child"; wait "$child"; }; exit 130' INT TERM
+attend() {
+  "$@" &
+  child=$!
+  wait "$child"
+}
+
 find_data() {
   for ending in .json .jsonl .parquet .yaml ""; do
     if [ -e "$data/$1$ending" ]; then
@@ -104,10 +113,10 @@ for stage in "${stages[@]}"; do
     [ "$stage" = stage1 ] || from+=(--stage1 "$recipes/stage1.yaml")
     [ "$stage" = stage1 ] || [ ! -e "$root/checkpoints/$name/stage1/config.json" ] || from=()
     # shellcheck disable=SC2086  # a module and its command
-    "${python[@]}" -m $only "${settings[@]}" "${from[@]}" "$@" || failed=yes # the next stage is looked at too
+    attend "${python[@]}" -m $only "${settings[@]}" "${from[@]}" "$@" || failed=yes # the next stage is looked at too
   else
     [ "$stage" != stage1 ] || settings+=("${towers[@]}")
-    "${launch[@]}" -m train.sft "${settings[@]}" "$@"
+    attend "${launch[@]}" -m train.sft "${settings[@]}" "$@"
   fi
 done
 [ -z "$failed" ]

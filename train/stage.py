@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
@@ -18,7 +19,7 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
-from modeling_aligned_llava.loading.checkpoint import load_strict
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
@@ -31,6 +32,7 @@ from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
+from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, merge_adapters
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
@@ -52,7 +54,7 @@ def run_stage(argv: list[str]) -> None:
     with training.main_process_first(local=False), _whole_models(training):  # transformers saves on the first only
         source = _starting_checkpoint(run, folder, training.seed, sources)
     model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
-    processor = AutoProcessor.from_pretrained(source)
+    processor = load_part(AutoProcessor, source)
     adapters = None
     if run.model.lora:
         assert isinstance(run.model.lora, dict)
@@ -73,14 +75,21 @@ def run_stage(argv: list[str]) -> None:
     if checkpoint is not None:
         _check_processes(trainer, checkpoint)
         _say(trainer, f"resuming from {checkpoint}")
+    stop = StopOnSignal()
+    trainer.add_callback(stop)
     try:
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        with stop:
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"step {trainer.state.global_step + 1} ran out of memory: start again with a smaller "
             "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true, "
             "and the run continues from its last checkpoint"
         ) from error
+    if stop.stopped:
+        if trainer.is_world_process_zero():
+            raise UserError(f"stopped; the same command continues from {folder.last_checkpoint()}")
+        return
     if adapters is not None:
         merge_adapters(adapters, _final_dtype(run))
     _save_final(trainer, folder, run)
@@ -258,7 +267,14 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
         os.replace(file, folder.path / file.name)
-    folder.mark_complete({"method": run.model.method, "seed": trainer.args.seed, "steps": trainer.state.global_step})
+    done = {"method": run.model.method, "seed": trainer.args.seed, "steps": trainer.state.global_step}
+    folder.mark_complete(done | _source_of(run.model.language_model))
+
+
+def _source_of(language_model: str | None) -> dict[str, Any]:
+    """What a folder of weights says of itself in `source.json` (name, licence, precision), for the model card."""
+    source = Path(language_model or "") / "source.json"
+    return {"language_model_source": json.loads(source.read_text(encoding="utf-8"))} if source.is_file() else {}
 
 
 def _say(trainer: AlignedSFTTrainer, text: str) -> None:

@@ -85,7 +85,8 @@ def build(models: list[DemoModel], examples: list[ImageQuestion], max_new_tokens
 
 
 def serve(page: gr.Blocks, port: int | None = None) -> None:
-    """Serve the page on this machine until Ctrl-C, and print its address.
+    """Serve the page until Ctrl-C, and print its address. Only this machine can reach it, unless GRADIO_SERVER_NAME
+    names another interface; it is never shared through a tunnel.
 
     Raises:
         UserError: the port is taken.
@@ -93,6 +94,8 @@ def serve(page: gr.Blocks, port: int | None = None) -> None:
     try:
         _, address, _ = page.launch(
             server_port=port,
+            share=False,
+            mcp_server=False,
             max_file_size=LARGEST_UPLOAD,
             footer_links=[],
             theme=THEME,
@@ -109,7 +112,7 @@ def serve(page: gr.Blocks, port: int | None = None) -> None:
 
 def _model_column(model: DemoModel, number: int, started: Any, asked: gr.State, max_new_tokens: int) -> None:
     """One model: its answer, the words to choose from, and the image under the attention of the chosen word."""
-    gr.Markdown(f"## {model.name}")
+    gr.HTML(markup.heading(model.name))
     text = gr.Textbox(label="Answer", lines=2, interactive=False, elem_id=f"answer-{number}")
     answer = gr.State()
     words = gr.Radio([], label="Attention when it says", visible=False, elem_id=f"words-{number}")

@@ -14,6 +14,7 @@ _FIGURE = _TEMPLATES.from_string("""<figure style="margin: 0">
 <img src="{{ address }}" alt="{{ alt }}" style="max-width: 100%; max-height: {{ height }}">
 {% if caption %}<figcaption style="margin-top: 0.5rem">{{ caption }}</figcaption>{% endif %}
 </figure>""")
+_HEADING = _TEMPLATES.from_string("<h2>{{ text }}</h2>")
 _NORMS = _TEMPLATES.from_string("""
 <div role="region" aria-label="Norms by layer" tabindex="0" style="overflow-x: auto">
 <img src="{{ figure }}" style="min-width: {{ 18 * rows|length }}rem; max-width: 100%; background: white"
@@ -24,6 +25,11 @@ _NORMS = _TEMPLATES.from_string("""
 <tr><th scope="row">{{ name }}</th>{% for number in numbers %}<td>{{ "%.2f"|format(number) }}</td>{% endfor %}</tr>
 {% endfor %}
 </table></div>""")
+
+
+def heading(text: str) -> str:
+    """A heading of a column."""
+    return _HEADING.render(text=text)
 
 
 def figure(image: Image.Image, alt: str, caption: str = "", height: str = "none") -> str:

@@ -121,7 +121,9 @@ def load_models(models: dict[str, str], device: str, trust_remote_code: bool = F
     for name, source in models.items():
         check_source(source, f"--models {name}")
         try:
-            generator = load_generator(local_folder(source), device=device, trust_remote_code=trust_remote_code)
+            generator = load_generator(
+                local_folder(source, trust_remote_code), device=device, trust_remote_code=trust_remote_code
+            )
         except UserError as error:
             raise UserError(f"--models {name}: {error}") from error
         except (OSError, ValueError, RuntimeError) as error:

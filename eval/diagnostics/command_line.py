@@ -14,7 +14,7 @@ FOLDER_LIMIT, SAMPLE_LIMIT = 64, 1000
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the model."""
-    parser.add_argument("model", help="checkpoint folder or Hub id")
+    parser.add_argument("model", help="checkpoint folder or Hub id, owner/name[@REVISION]")
     parser.add_argument("--connector", help="module between vision and language, if it is not found by its name")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoint's repository")
 

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.tables import table4 as tables
+from eval.report.tables.writers import plain
 from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
@@ -54,6 +55,10 @@ SETTINGS = (
 UNKNOWN = "not known here"
 
 
+class _Markdown(str):
+    """Markdown that is put into the card as it is."""
+
+
 def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     """The card of `checkpoint`, to be published as `repository`, with its scores from `run`.
 
@@ -83,19 +88,24 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         eval_results=_eval_results(cells, official, run.name, record["versions"]) or None,
         **_licence([part["licence"] for part in parts if part["role"] != "data"], repository),
     )
-    environment = Environment(loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, autoescape=False)  # noqa: S701  Markdown
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701  # nosec B701  it is Markdown: `finalize` escapes
+        finalize=lambda value: plain(value) if type(value) is str else value,
+    )
     text = environment.get_template("model_card.md.jinja").render(
-        metadata=str(metadata),
+        metadata=_Markdown(metadata),
         title=f"{model['backbone']} {model['method']}",
         official=official,
         method=model["method"],
         seed=model["seed"],
         config=config,
         fields={name: _shown(config.get(name)) for name in FIELDS},
-        loading=LOADING.format(name=repository),
+        loading=_Markdown(LOADING.format(name=repository)),
         scored=any(cell["status"] == "ok" for cell in cells),
-        table=tables.markdown(rows),
-        own_table=tables.markdown(cells) if combined else "",
+        table=_Markdown(tables.markdown(rows)),
+        own_table=_Markdown(tables.markdown(cells) if combined else ""),
         parts=parts,
         recipe=list(stages),
         settings={
@@ -157,7 +167,7 @@ def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
 
 
 def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
-    """Backbones and data with their licences. A path on a machine is not a name."""
+    """Backbones and data with their licences. A path on a machine is not a name; its `source.json` may tell one."""
     licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
     parts = []
     for role, part, setting in (
@@ -167,10 +177,16 @@ def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[di
         recorded = [config[part].get("_name_or_path", ""), *(stage.get(setting, "") for stage in stages.values())]
         known = (name for name in recorded if name in licences["models"] or is_hub_id(name))
         name = next(known, "not recorded")
-        parts.append({"role": role, "name": name, "licence": licences["models"].get(name, UNKNOWN)})
+        source = next((stage[f"{setting}_source"] for stage in stages.values() if f"{setting}_source" in stage), None)
+        if source:
+            parts.append(
+                {"role": role, "licence": source["license"], "note": source["precision"], "name": source["name"]}
+            )
+        else:
+            parts.append({"role": role, "name": name, "licence": licences["models"].get(name, UNKNOWN), "note": ""})
     data = dict.fromkeys(stage["dataset"] for stage in stages.values() if "dataset" in stage)
     for name in data or ("not recorded",):
-        parts.append({"role": "data", "name": name, "licence": licences["datasets"].get(name, UNKNOWN)})
+        parts.append({"role": "data", "name": name, "licence": licences["datasets"].get(name, UNKNOWN), "note": ""})
     return parts
 
 

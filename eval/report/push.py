@@ -14,6 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from eval.report.card import model_card
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
+from modeling_aligned_llava.loading.hub_retries import with_retries
 
 
 RECORDED_FILES = ("norm_parameters.json", "norm_profile.json")
@@ -64,10 +65,10 @@ def main() -> None:
             size = len(content) if isinstance(content, bytes) else content.stat().st_size
             print(f"{size:>14,}  {name}")  # noqa: T201
         return
-    try:
-        url = upload(files, args.repository, private=args.private or None, revision=args.revision)
-    except Exception as error:  # anything the Hub's client raises, including errors of its HTTP library
-        raise UserError(f"{args.repository}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+    url = with_retries(
+        lambda: upload(files, args.repository, private=args.private or None, revision=args.revision),
+        f"cannot publish {args.repository}",
+    )
     print(f"published: {url}")  # noqa: T201
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 
 Place = str | None  # a GPU by its index, or None for the CPU
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+GRACE = 8.0  # seconds between SIGTERM and SIGKILL: training finishes its step and saves a checkpoint
 
 
 @dataclass(frozen=True)

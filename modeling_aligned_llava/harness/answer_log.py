@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+
 
 @dataclass(frozen=True)
 class AnswerKey:
@@ -63,15 +65,27 @@ class AnswerLog:
         return None if None in found else [answer for answer in found if answer is not None]
 
     def append(self, keys: list[AnswerKey], answers: list[str]) -> None:
-        """Write one batch and wait until it is on the disk."""
-        self._answers.update(zip(keys, answers, strict=True))
+        """Write one batch and wait until it is on the disk.
+
+        Raises:
+            UserError: the disk is full; the file is what it was.
+        """
         if self._file is not None:
             lines = (json.dumps(asdict(key) | {"answer": answer}) for key, answer in zip(keys, answers, strict=True))
-            block = "".join(line + "\n" for line in lines).encode()
-            written = 0
-            while written < len(block):
-                written += self._file.write(block[written:])
+            with disk_errors_named(self._file.name):
+                self._write("".join(line + "\n" for line in lines).encode())
+        self._answers.update(zip(keys, answers, strict=True))
+
+    def _write(self, block: bytes) -> None:
+        assert self._file is not None
+        end = self._file.seek(0, os.SEEK_END)
+        try:
+            while block:
+                block = block[self._file.write(block) :]
             os.fsync(self._file.fileno())
+        except OSError:
+            self._file.truncate(end)  # a part of a line in the middle of the file would make it unreadable
+            raise
 
     def close(self) -> None:
         if self._file is not None:

@@ -66,7 +66,7 @@ class AlignedLlavaLM(HFLM):
         progress: Callable[[int], None] | None = None,
         **kwargs: Any,
     ) -> None:
-        folder = local_folder(pretrained)
+        folder = local_folder(pretrained, trust_remote_code)
         accelerator = launched()
         if accelerator is not None:
             device = str(accelerator.device)
@@ -78,7 +78,7 @@ class AlignedLlavaLM(HFLM):
         model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
         model.to(device or "cpu")
         _check_causal(model)
-        tokenizer = SavedTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator

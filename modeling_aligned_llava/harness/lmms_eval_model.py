@@ -103,7 +103,7 @@ class AlignedLlava(lmms):
             raise ValueError("aligned_llava takes batch_size=N; it does not search for one (max_batch_size)")
         from modeling_aligned_llava.loading.checkpoint import local_folder
 
-        folder = local_folder(pretrained)
+        folder = local_folder(pretrained, trust_remote_code)
         if (accelerator := launched()) is not None:  # lmms-eval reads these to distribute the documents
             self.accelerator, device = accelerator, device or str(accelerator.device)
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes

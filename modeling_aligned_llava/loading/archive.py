@@ -9,6 +9,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 from tqdm import tqdm
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.hub_dataset import require_space
 
 
@@ -36,7 +37,8 @@ def extract_zip(archive: Path, folder: Path) -> None:
             total = sum(member.file_size for member in left)
             with tqdm(total=total, unit="B", unit_scale=True, desc=f"extracting {archive.name}", disable=None) as bar:
                 for member in left:
-                    _extract(zipped, member, folder / member.filename)
+                    with disk_errors_named(folder / member.filename):
+                        _extract(zipped, member, folder / member.filename)
                     bar.update(member.file_size)
     except (BadZipFile, zlib.error, EOFError, RuntimeError) as error:  # the last one: encrypted
         raise UserError(f"{archive} cannot be extracted: {' '.join(str(error).split())}") from error

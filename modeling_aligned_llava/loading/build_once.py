@@ -16,6 +16,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 
 
 def lock_for(path: Path) -> FileLock:
@@ -33,10 +34,13 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> bool:
 
     Returns:
         Whether this call built it.
+
+    Raises:
+        UserError: the disk is full or read-only.
     """
     if folder.exists():
         return False
-    with lock_for(folder):
+    with disk_errors_named(folder), lock_for(folder):
         if folder.exists():
             return False
         for dead in folder.parent.glob(f".{glob.escape(folder.name)}.{socket.gethostname()}-*.unfinished"):
@@ -58,14 +62,19 @@ def build_once(folder: Path, build: Callable[[Path], object]) -> bool:
 
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """Yield a path to write to; at the end it replaces `file`, which is complete at every moment."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    """Yield a path to write to; at the end it replaces `file`, which is complete at every moment.
+
+    Raises:
+        UserError: the disk is full or read-only; `file` is what it was.
+    """
     unfinished = _unfinished(file)
-    try:
-        yield unfinished
-        os.replace(unfinished, file)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with disk_errors_named(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield unfinished
+            os.replace(unfinished, file)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -75,9 +84,10 @@ def exclusive_lock(path: Path, refusal: str) -> Iterator[None]:
     Raises:
         UserError: another process holds it; `refusal` is the message.
     """
-    lock = lock_for(path)
     try:
-        lock.acquire(blocking=False)
+        with disk_errors_named(path):
+            lock = lock_for(path)
+            lock.acquire(blocking=False)
     except Timeout:
         raise UserError(refusal) from None
     try:

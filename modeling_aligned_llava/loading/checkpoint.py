@@ -7,11 +7,12 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -20,9 +21,15 @@ from transformers.utils import logging
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import is_hub_id
+from modeling_aligned_llava.loading.hub_retries import with_retries
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
+_WIDTHS = (
+    *("hidden_size", "intermediate_size", "vocab_size", "head_dim", "num_attention_heads", "num_key_value_heads"),
+    *("image_size", "patch_size", "num_channels"),
+)
+_WIDER = 8  # quantized tensors are packed
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 VISION_LANGUAGE = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | {"aligned_llava"}
 CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -30,19 +37,48 @@ CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 NORM_TENSORS = r".*\b(multi_modal_projector\.norm|alignment_norm)\..*"
 
 
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+
 def check_source(source: str | Path, what: str) -> None:
-    """Check that `source` is a folder or a Hub id (`owner/name`).
+    """Check that `source` is a folder or a Hub id (`owner/name` or `owner/name@REVISION`).
 
     Raises:
         UserError: it is neither.
     """
-    if not Path(source).is_dir() and not (isinstance(source, str) and is_hub_id(source)):
+    if not Path(source).is_dir() and not (isinstance(source, str) and is_hub_id(source.partition("@")[0])):
         raise UserError(f"{what}: there is no folder {source}")
 
 
-def local_folder(source: str) -> str:
-    """Return the folder of a checkpoint, downloaded if `source` is a Hub id."""
-    return source if Path(source).is_dir() else snapshot_download(source)
+def local_folder(source: str, trust_remote_code: bool = False) -> str:
+    """Return the folder of a checkpoint, downloaded without pickles if `source` is a Hub id.
+
+    Raises:
+        UserError: it cannot be downloaded, or code from the Hub is to run, and no commit is named.
+    """
+    name, revision = pinned(source, trust_remote_code)
+    if Path(name).is_dir():
+        return name
+    download = partial(snapshot_download, name, revision=revision, ignore_patterns=[*_PICKLES])
+    return with_retries(download, f"cannot download {name}")
+
+
+def pinned(source: str | Path, trust_remote_code: bool = False) -> tuple[str, str | None]:
+    """Split `owner/name@REVISION` into Hub id and revision; a folder has none.
+
+    Raises:
+        UserError: code from the Hub is to run, and the revision is not a commit: a branch or tag can change later.
+    """
+    if Path(source).is_dir():
+        return str(source), None
+    name, _, revision = str(source).partition("@")
+    if trust_remote_code and not _COMMIT.fullmatch(revision):
+        raise UserError(
+            f"{source}: code from the Hub runs only at a pinned commit; read it there, then write {name}@COMMIT "
+            "(40 hexadecimal digits)"
+        )
+    return name, revision or None
 
 
 def read_config(folder: str | Path) -> dict[str, Any]:
@@ -52,9 +88,12 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         UserError: it cannot be read.
     """
     try:
-        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"cannot load {folder}: its config.json is no JSON object")
+    return config
 
 
 def sees_images(folder: str | Path) -> bool:
@@ -81,19 +120,31 @@ def sees_images(folder: str | Path) -> bool:
 def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any) -> Any:
     """Call `auto_class.from_pretrained(source)` for a config, tokenizer or processor; weights need `load_strict`.
 
+    Code of the checkpoint runs only with `trust_remote_code=True`: transformers would ask on the terminal.
+
     Args:
+        source: folder or Hub id, perhaps with `@REVISION`.
         what: names the part in the error message.
 
     Raises:
-        UserError: the part cannot be loaded.
+        UserError: the part cannot be loaded, or code from the Hub is not pinned.
     """
+    trusted = kwargs.setdefault("trust_remote_code", False)
+    name, revision = pinned(source, trusted)
+    if revision is not None:
+        kwargs["revision"] = revision
     try:
-        if kwargs.get("trust_remote_code"):
-            copy_remote_code(str(source))
-        return auto_class.from_pretrained(source, **kwargs)
-    except (ImportError, OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
+        if trusted:
+            copy_remote_code(name, revision)
+        return auto_class.from_pretrained(name, **kwargs)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file makes transformers raise anything
+        raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of tokenizers, in Rust; no Exception
+            raise
+        raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
 
 
 def load_strict(
@@ -105,7 +156,7 @@ def load_strict(
     optional: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Load a model, in evaluation mode, whose tensors all come from the checkpoint.
+    """Load a model, in evaluation mode, whose tensors all come from the checkpoint's safetensors; pickles are refused.
 
     Args:
         auto_class: a model class or an Auto class.
@@ -120,9 +171,17 @@ def load_strict(
     Raises:
         UserError: the model cannot be loaded, or a tensor is missing, has another shape or would be left unread.
     """
+    _refuse_pickles(source, what)
+    _check_sizes(source, what)
     with _without_report() if unused is not None else nullcontext():
         model, info = load_part(
-            auto_class, source, what, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs
+            auto_class,
+            source,
+            what,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            **kwargs,
         )
     missing = sorted(name for name in info["missing_keys"] if optional is None or not re.fullmatch(optional, name))
     if missing:
@@ -139,6 +198,47 @@ def load_strict(
     if unread:
         raise UserError(f"{_prefix(what)}{source} holds {_tensors(unread)}, which its configuration does not describe")
     return model
+
+
+def _refuse_pickles(source: str | Path, what: str) -> None:
+    folder = Path(source)
+    pickles = [file.name for pattern in _PICKLES for file in sorted(folder.glob(pattern))]
+    if pickles and not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"{_prefix(what)}{source} has its weights in {pickles[0]}, a pickle, which can run code when it is read: "
+            "convert them to safetensors"
+        )
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    plain = isinstance(error, OSError | ValueError | RuntimeError | ImportError)
+    return text if plain and text else f"{type(error).__name__}: {text}"
+
+
+def _check_sizes(source: str | Path, what: str) -> None:
+    """Compare sizes in the configuration of a folder with the tensors in its files, before memory is taken for them.
+
+    Raises:
+        UserError: there are more layers than tensors, or a width is far beyond every dimension of any tensor.
+    """
+    files = sorted(Path(source).glob("*.safetensors"))
+    if not files or not (Path(source) / "config.json").is_file():
+        return
+    shapes = []
+    try:
+        for file in files:
+            with safe_open(file, framework="pt") as weights:
+                shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]
+    except SafetensorError as error:
+        raise UserError(f"{_prefix(what)}cannot load {source}: {file.name} is damaged ({error})") from error
+    limits = dict.fromkeys(_WIDTHS, _WIDER * max((size for shape in shapes for size in shape), default=0))
+    limits["num_hidden_layers"] = len(shapes)
+    config = read_config(source)
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for name, limit in limits.items():
+            if isinstance(size := part.get(name), int) and size > limit:
+                raise UserError(f"{_prefix(what)}{source}: its configuration says {name} {size}, its weights do not")
 
 
 def end_tokens(*sources: Any) -> list[int]:

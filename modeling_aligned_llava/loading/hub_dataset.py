@@ -4,8 +4,6 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -17,6 +15,7 @@ from huggingface_hub.utils import build_hf_headers, enable_progress_bars
 from tqdm import tqdm
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.hub_retries import Damaged, with_retries
 
 
 LARGE = 1 << 30  # bytes; `snapshot_download` starts a file again after an interruption, so larger ones are appended to
@@ -44,35 +43,37 @@ class HubDataset:
         return sum(file.size - _size(_unfinished(folder / path)) for path, file in self._missing(folder).items())
 
     def download(self, folder: Path, api: HfApi) -> None:
-        """Download what is missing to `folder`. Partial files over `LARGE` are continued; others start again.
+        """Download what is missing to `folder`, and compare every file with its sha256. Partial files over `LARGE`
+        are continued; others start again.
 
         Raises:
-            UserError: the Hub refuses or does not answer.
+            UserError: the Hub refuses or does not answer, or a file stays damaged.
         """
         if sys.stderr.isatty():
             enable_progress_bars()  # `quiet` has disabled them
+        with_retries(lambda: self._download(folder, api), f"cannot fetch {self.name}")
+
+    def _download(self, folder: Path, api: HfApi) -> None:
         missing = self._missing(folder)
         large = {path: file for path, file in missing.items() if file.size > LARGE}
-        with _fetching(self.name):
-            if small := missing.keys() - large.keys():
-                snapshot_download(
-                    self.name,
-                    repo_type="dataset",
-                    revision=self.commit,
-                    local_dir=folder,
-                    allow_patterns=sorted(small),
-                    endpoint=api.endpoint,
-                    token=api.token,
-                )
-            for path, file in large.items():
-                self._continue(folder / path, path, file.size, api)
+        if small := missing.keys() - large.keys():
+            snapshot_download(
+                self.name,
+                repo_type="dataset",
+                revision=self.commit,
+                local_dir=folder,
+                allow_patterns=sorted(small),
+                endpoint=api.endpoint,
+                token=api.token,
+            )
+        for path, file in large.items():
+            self._continue(folder / path, path, file.size, api)
+        if absent := self._missing(folder):  # `snapshot_download` only warns if the Hub cannot be reached
+            raise Damaged(f"{folder / next(iter(absent))} has not arrived in full")
+        self._check(folder)
 
-    def check(self, folder: Path) -> None:
-        """Compare every file in `folder` with its sha256.
-
-        Raises:
-            UserError: a file differs. It is removed, so that the next download replaces it.
-        """
+    def _check(self, folder: Path) -> None:
+        """Remove a file whose sha256 is wrong, so that the next attempt replaces it."""
         total = sum(file.size for file in self.files.values())
         with tqdm(total=total, unit="B", unit_scale=True, desc="checking sha256", disable=None) as bar:
             for path, file in self.files.items():
@@ -83,7 +84,7 @@ class HubDataset:
                         bar.update(len(block))
                 if file.sha256 is not None and digest.hexdigest() != file.sha256:
                     (folder / path).unlink()
-                    raise UserError(f"{folder / path} is damaged: its sha256 is not the Hub's; fetch it again")
+                    raise Damaged(f"{folder / path} is damaged: its sha256 is not the Hub's")
 
     def _missing(self, folder: Path) -> dict[str, HubFile]:
         return {path: file for path, file in self.files.items() if _size(folder / path) != file.size}
@@ -92,6 +93,8 @@ class HubDataset:
         unfinished = _unfinished(target)
         unfinished.parent.mkdir(parents=True, exist_ok=True)
         url = hf_hub_url(self.name, path, repo_type="dataset", revision=self.commit, endpoint=api.endpoint)
+        if _size(unfinished) > size:
+            unfinished.unlink()
         with unfinished.open("ab") as file:
             headers = build_hf_headers(token=api.token)
             http_get(url, file, resume_size=file.tell(), headers=headers, expected_size=size, displayed_filename=path)
@@ -104,7 +107,8 @@ def find_dataset(name: str, revision: str | None, patterns: list[str], api: HfAp
     Raises:
         UserError: the Hub has no such dataset or revision, refuses or does not answer, or no file matches.
     """
-    with _fetching(name):
+
+    def find() -> HubDataset:
         commit = api.dataset_info(name, revision=revision).sha
         assert commit is not None
         tree = api.list_repo_tree(name, recursive=True, revision=commit, repo_type="dataset")
@@ -113,9 +117,11 @@ def find_dataset(name: str, revision: str | None, patterns: list[str], api: HfAp
             for file in tree
             if isinstance(file, RepoFile) and any(fnmatch(file.path, pattern) for pattern in patterns)
         }
-    if not files:
-        raise UserError(f"{name} has no {' or '.join(patterns)} at {commit}")
-    return HubDataset(name, commit, files)
+        if not files:
+            raise UserError(f"{name} has no {' or '.join(patterns)} at {commit}")
+        return HubDataset(name, commit, files)
+
+    return with_retries(find, f"cannot fetch {name}")
 
 
 def require_space(folder: Path, needed: int, what: str) -> str:
@@ -134,15 +140,6 @@ def require_space(folder: Path, needed: int, what: str) -> str:
     if needed > free:
         raise UserError(f"{text}; free {_gigabytes(needed - free)} or choose another disk")
     return text
-
-
-@contextmanager
-def _fetching(name: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # anything the Hub's client raises, including errors of its HTTP library
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"cannot fetch {name}: {type(error).__name__}: {reason}") from error
 
 
 def _gigabytes(size: int) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers.dynamic_module_utils import get_cached_module_file
 from transformers.utils import HF_MODULES_CACHE, cached_file
 
+from ..errors import UserError
 from .build_once import lock_for
 
 
@@ -20,7 +21,7 @@ _OPTIONAL: dict[str, Any] = {
 }
 
 
-def copy_remote_code(source: str) -> None:
+def copy_remote_code(source: str, revision: str | None = None) -> None:
     """Copy the Python files of a checkpoint into transformers' cache of modules; call it before `trust_remote_code`.
 
     `from_pretrained` copies them in place and without a lock, so that another process may import half a file. After
@@ -28,17 +29,24 @@ def copy_remote_code(source: str) -> None:
 
     Args:
         source: folder or Hub id.
+        revision: commit on the Hub.
 
     Raises:
+        UserError: the checkpoint takes code from another repository, where it can change.
         OSError: a file that the checkpoint names is missing.
         ImportError: the code needs a package that is not installed.
     """
     with lock_for(Path(HF_MODULES_CACHE) / "transformers_modules"):
         for name in _NAMING_CODE:
-            file = cached_file(source, name, **_OPTIONAL)
+            file = cached_file(source, name, revision=revision, **_OPTIONAL)
             for reference in _references(json.loads(Path(file).read_text(encoding="utf-8"))) if file else ():
                 repository, _, reference = reference.rpartition("--")
-                get_cached_module_file(repository or source, f"{reference.partition('.')[0]}.py")
+                if repository not in ("", source):
+                    raise UserError(
+                        f"{source}: its {name} takes code from {repository} on the Hub, which is not pinned: copy "
+                        "those files into the checkpoint and name them without the repository"
+                    )
+                get_cached_module_file(source, f"{reference.partition('.')[0]}.py", revision=revision)
 
 
 def _references(settings: dict[str, Any]) -> Iterator[str]:

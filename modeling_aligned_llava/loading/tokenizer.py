@@ -17,6 +17,6 @@ class SavedTokenizer:
     @staticmethod
     def from_pretrained(source: str | Path, **kwargs: Any) -> PreTrainedTokenizerBase:
         """Load the tokenizer of a folder or Hub id; keyword arguments and errors are those of `AutoTokenizer`."""
-        saved_class = get_tokenizer_config(source).get("tokenizer_class")
+        saved_class = get_tokenizer_config(source, revision=kwargs.get("revision")).get("tokenizer_class")
         generic = saved_class in ("TokenizersBackend", "PreTrainedTokenizerFast")
         return (PreTrainedTokenizerFast if generic else AutoTokenizer).from_pretrained(source, **kwargs)

@@ -14,11 +14,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava.errors import run_main
-from tests.faults import numbers
+from tests.faults import damaged_images, damaged_rows, disk, hub_trouble, mutated_files, numbers, security
 from tests.faults.campaign import Campaign, run_campaign
 
 
-CAMPAIGNS: list[Campaign] = [numbers.CAMPAIGN]
+CAMPAIGNS: list[Campaign] = [
+    *(disk.CAMPAIGN, hub_trouble.CAMPAIGN, security.CAMPAIGN),
+    *(mutated_files.CAMPAIGN, damaged_images.CAMPAIGN, damaged_rows.CAMPAIGN, numbers.CAMPAIGN),
+]
 BY_NAME = {campaign.name: campaign for campaign in CAMPAIGNS}
 
 

@@ -20,6 +20,7 @@ from tests import REPOSITORY
 from tests.faults.broken_numbers import KINDS, broken_step
 from tests.faults.campaign import Campaign, Case
 from tests.faults.tiny import METHOD, tiny
+from tests.together import kill_all
 from tests.train.sharded_on_cpu import accelerate_environment, shard_on_cpu
 from train.stage import run_stage
 
@@ -92,14 +93,27 @@ def two_processes(key: str, kind: str, engine: str, folder: Path) -> dict[str, A
     for limit in (0, 1):
         stage = tiny().stage2(folder / str(limit), max_skipped_steps=limit)
         command = [sys.executable, *TWO_PROCESSES, fault, *stage]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)  # noqa: S603
-        what = f"{fault} on two processes, limit {limit}: {done.stderr[-2000:]}"
-        assert (done.returncode == 0) == bool(limit), what
+        status, errors = _ended(command, environment)
+        what = f"{fault} on two processes, limit {limit}: {errors[-2000:]}"
+        assert (status == 0) == bool(limit), what
         if limit:
             check_skipped(folder / "1" / METHOD / "stage2", step, name, what)
         else:
-            assert f"error: step {step}: not finite: the {kind}" in done.stderr and name in done.stderr, what
+            assert f"error: step {step}: not finite: the {kind}" in errors and name in errors, what
     return {"processes stopped": 2, "processes skipped": 2}
+
+
+def _ended(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Exit status and standard error of a program, which is ended with all its processes if it hangs."""
+    process = subprocess.Popen(  # noqa: S603
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        _, errors = process.communicate(timeout=900)
+    except subprocess.TimeoutExpired:
+        kill_all(process)
+        raise AssertionError(f"{command} hangs") from None
+    return process.returncode, errors
 
 
 @functools.cache

@@ -1,5 +1,10 @@
 """A user's error ends a program with one line and status 1, wherever it was raised."""
 
+import multiprocessing
+import os
+import signal
+import time
+
 import pytest
 from torch.utils.data import DataLoader
 
@@ -21,3 +26,37 @@ def test_one_line_and_status_one(workers, capsys):
 def test_other_errors_keep_their_traceback():
     with pytest.raises(ZeroDivisionError):
         run_main(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_clean_up_and_are_one_line(number, capsys):
+    before, cleaned = signal.getsignal(number), []
+
+    def main():
+        try:
+            os.kill(os.getpid(), number)
+        except Exception:
+            pytest.fail("taken for the failure of one item")
+        finally:
+            os.kill(os.getpid(), number)  # an impatient user
+            cleaned.append(True)
+
+    with pytest.raises(SystemExit) as exit_info:
+        run_main(main)
+    assert exit_info.value.code == 128 + number and cleaned and signal.getsignal(number) == before
+    assert capsys.readouterr().err.startswith(f"error: stopped by {number.name}")
+
+
+def test_a_signal_ends_a_forked_worker_without_a_word(capfd):
+    def main():
+        context = multiprocessing.get_context("fork")
+        working = context.Event()
+        worker = context.Process(target=lambda: (working.set(), time.sleep(60)))
+        worker.start()
+        assert working.wait(10)  # Python drops a signal that comes while it forks
+        os.kill(worker.pid, signal.SIGTERM)
+        worker.join(10)
+        assert worker.exitcode == 128 + signal.SIGTERM
+
+    run_main(main)
+    assert capfd.readouterr() == ("", "")

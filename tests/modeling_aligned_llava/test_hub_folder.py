@@ -21,6 +21,7 @@ from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_path
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from tests import REPOSITORY
 from tests.hub_stand_in import TOKEN, HubStandIn
+from tests.local_server import Fault
 
 
 CODE = {
@@ -248,7 +249,7 @@ model.save_pretrained("again")
 def test_push_to_hub_and_back(trained, without_package, tmp_path):
     folder = trained["norm-gwc"]
     with HubStandIn() as hub:
-        hub.failures["PUT /lfs"] = 1  # the client tries again by itself
+        hub.faults.append(Fault("PUT /lfs", "503"))  # the client tries again by itself
         command = [sys.executable, "-c", "import sys\n" + PUSH, str(folder), str(tmp_path / "saved")]
         env = hub.env | {"PYTHONPATH": str(REPOSITORY), "HF_HOME": str(tmp_path / "cache")}
         done = subprocess.run(command, env=env, capture_output=True, text=True)  # noqa: S603

@@ -58,7 +58,7 @@ def test_the_folder_loads_like_any_other_and_says_where_it_came_from(decoder):
     smollm2.check(model, tokenizer)
     assert model.dtype == torch.bfloat16 and model.config.tie_word_embeddings
     source = json.loads((decoder / "source.json").read_text())
-    assert source["license"] == "Apache-2.0" and source["precision"]
+    assert source["license"] == "apache-2.0" and source["precision"] and source["name"] == smollm2.REPOSITORY
 
 
 @pytest.mark.slow

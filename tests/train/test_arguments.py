@@ -36,12 +36,27 @@ def test_there_are_ten_recipes():
         ({"prompt_format": "fancy"}, "prompt_format must be plain or chat, not 'fancy'"),
         ({"global_batch_size": 9}, "global_batch_size 9 is not a multiple of per_device_train_batch_size 4 x 1"),
         ({"no_such_setting": 1}, "no_such_setting"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be above 0, not 0"),
+        ({"learning_rates": '{"(": 1e-3}'}, r"learning_rates, frozen: '\(' is no regular expression"),
+        ({"learning_rates": '{"a": NaN}'}, "learning_rates: the rate of 'a' must be a number from 0, not nan"),
+        ({"learning_rates": '{"a": [1]}'}, r"learning_rates: the rate of 'a' must be a number from 0, not \[1\]"),
+        ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
     ],
 )
 def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message):
     with pytest.raises(UserError, match=message) as error:
         parse_arguments(stage_arguments(1, **{"method": "norm", "root": tmp_path, **change}))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["- a list", "learning_rates: {a: [", "\0", "env: [1]", "seed: {a: 1}", "bf16: 2001-01-01"]
+)
+def test_a_file_that_holds_no_settings_is_one_line(tmp_path, text):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+    with pytest.raises(UserError, match=r"^settings: [^\n]+$"):
+        parse_arguments(["--config", str(recipe), "--method", "norm"])
 
 
 def test_accumulation_follows_from_the_world_size():
@@ -77,6 +92,7 @@ def test_help_shows_our_settings_in_groups(capsys):
         ({"sample_rows": 2}, r"sample_rows \(2\) must not exceed eval_rows \(0\)"),
         ({"packing": "true"}, "use packed_rows, which supports images"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
+        ({"hub_token": "hf_x"}, "hub_token would be written to settings.json: set HF_TOKEN"),
         ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
         ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
     ],

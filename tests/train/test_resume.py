@@ -1,5 +1,6 @@
 """Resuming: an interrupted run ends with the same weights as an uninterrupted one; a finished stage is left alone."""
 
+import errno
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from tests.together import kill_all
 from train import sft
 from train.data.quarantine import read_entries
 from train.monitoring.log import LossLog
+from train.optimization import trainer
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
 
@@ -104,6 +106,31 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(straight, stage_
     run_stage([*arguments, *smaller])
     for ours, theirs in zip(logged(tmp_path / "norm-gwc" / "stage2"), logged(straight / "stage2"), strict=True):
         assert ours["loss"] == pytest.approx(theirs["loss"], rel=2e-4)
+
+
+@pytest.mark.parametrize("moment", ["marker", "weights"])
+def test_a_full_disk_costs_no_complete_checkpoint(straight, stage_arguments, tmp_path, monkeypatch, moment):
+    start = {"model_name_or_path": straight / "stage1", "save_total_limit": 1}
+    arguments, folder = stage_arguments(2, "norm-gwc", tmp_path, **start), tmp_path / "norm-gwc" / "stage2"
+    write = trainer.write_json
+
+    def full(path, *content):
+        if "checkpoint-4" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, *content)
+
+    with monkeypatch.context() as patch:
+        if moment == "marker":
+            patch.setattr(trainer, "write_json", full)
+        else:
+            patch.setattr(AlignedSFTTrainer, "_save", lambda self, folder, state_dict=None: full(folder, {}))
+            patch.setattr(trainer, "write_json", write)
+        with pytest.raises(UserError, match=r"cannot write .*checkpoint-4: no space left on its disk"):
+            run_stage(arguments)
+    assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-2"]
+    run_stage(arguments)
+    straight_weights = weights(straight / "stage2")
+    assert all(torch.equal(tensor, straight_weights[name]) for name, tensor in weights(folder).items())
 
 
 def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):

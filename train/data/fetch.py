@@ -91,7 +91,6 @@ def _downloaded(name: str, folder: Path, api: HfApi, revision: str | None) -> di
     record[name] = {"repository": wanted.name, "revision": dataset.commit}
     write_json(record_file, record)  # first: an interrupted fetch keeps this commit
     dataset.download(unfinished, api)
-    dataset.check(unfinished)
     record[name]["files"] = files = {path: asdict(file) for path, file in dataset.files.items()}
     write_json(record_file, record)
     return files

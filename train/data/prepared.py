@@ -22,6 +22,7 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.images import open_image
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of
 from train.data.quarantine import Entry
@@ -182,7 +183,7 @@ def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Da
     """For each raw row, its tokens or what is wrong with it. One process prepares them while others wait.
 
     Raises:
-        UserError: the chat template marks no supervised tokens, or drops images.
+        UserError: the chat template marks no supervised tokens, or drops images, or the disk is full.
     """
     file = root / f"{_fingerprint(source, raw, how)}.arrow"
     processes = min(joblib.cpu_count(), len(raw) // _ROWS_A_PROCESS)
@@ -202,7 +203,7 @@ def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Da
             desc=f"checking {source.path}",
         )
 
-    with lock_for(file), workers_end_with_us():
+    with disk_errors_named(file), lock_for(file), workers_end_with_us():
         rows = prepare()
         if any(entry.reason == NO_FILE and os.path.isfile(entry.detail) for entry in _bad_rows(rows)):
             for made in rows.cache_files:  # a missing file has appeared

@@ -6,7 +6,9 @@ Rows found during preparation come first; workers append those whose image fails
 write, so that workers and ranks can share the file, and rows counted before an interruption count after it.
 """
 
+import errno
 import json
+import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import NamedTuple
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import replacing
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 
 
 class Entry(NamedTuple):
@@ -71,15 +74,17 @@ class Quarantine:
         """Append a row unless it is listed already; safe to call from any worker.
 
         Raises:
-            UserError: more rows are damaged than the limit allows.
+            UserError: more rows are damaged than the limit allows, or the disk is full.
         """
         if self._known is None:
             self._known = {_key(known) for known in read_entries(self.path)}
         if _key(entry) in self._known:
             return
         self._known.add(_key(entry))
-        with self.path.open("ab", buffering=0) as file:
-            file.write(entry.line().encode())
+        with disk_errors_named(self.path), self.path.open("ab", buffering=0) as file:
+            line = entry.line().encode()
+            if file.write(line) < len(line):  # the rest did not fit; the next start drops this part of a line
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if entry.damaged:
             self.check()
 

@@ -17,6 +17,7 @@ from datasets import Dataset, Features, Image, IterableDataset, Sequence, Value,
 from datasets.exceptions import DatasetGenerationError
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.conversations import EmbeddedImage
 
 
@@ -128,13 +129,14 @@ def raw_table(source: Source, cache: str) -> Dataset:
         images = next((name for name in ("image", "images") if name in data.column_names), None)
         return data.select_columns([name for name in data.column_names if name in ("id", "conversations", images)])
     try:
-        return Dataset.from_generator(
-            _json_texts,
-            gen_kwargs={"path": Path(source.path)},
-            features=_JSON,
-            cache_dir=cache,
-            fingerprint=_file_fingerprint(Path(source.path)),
-        )
+        with disk_errors_named(cache):
+            return Dataset.from_generator(
+                _json_texts,
+                gen_kwargs={"path": Path(source.path)},
+                features=_JSON,
+                cache_dir=cache,
+                fingerprint=_file_fingerprint(Path(source.path)),
+            )
     except DatasetGenerationError as error:
         if isinstance(error.__cause__, UserError):
             raise error.__cause__ from None

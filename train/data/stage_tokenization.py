@@ -35,9 +35,9 @@ def stage_tokenization(
             raise UserError(f"model_name_or_path: there is no checkpoint in {checkpoint}; run stage 1 first")
         model, checkpoint = backbones, None
     if checkpoint is not None:
-        processor = AutoProcessor.from_pretrained(checkpoint)
+        processor = load_part(AutoProcessor, checkpoint)
         tokenizer, template = processor.tokenizer, str(processor.chat_template)
-        image_tokens = AutoConfig.from_pretrained(checkpoint).image_seq_length
+        image_tokens = load_part(AutoConfig, checkpoint).image_seq_length
     else:
         assert model.language_model is not None and model.vision_tower is not None
         tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")

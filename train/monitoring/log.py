@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from transformers import TrainerCallback, TrainerState
 
 from modeling_aligned_llava.loading.build_once import replacing
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.stage_folder import say
 
 
@@ -30,7 +31,7 @@ class JsonLinesFile(TrainerCallback):
     def append(self, state: TrainerState, record: dict[str, Any]) -> None:
         """Add a line."""
         if state.is_world_process_zero:
-            with self.path.open("a", encoding="utf-8") as file:
+            with disk_errors_named(self.path), self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
 
 

@@ -1,5 +1,6 @@
 """TRL's SFTTrainer with a learning rate per parameter group and checkpoints that are known to be complete."""
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -8,10 +9,12 @@ import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import SFTTrainer
 
 from modeling_aligned_llava import AlignedLlavaModel
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
 from train.data.sampler import LengthGroupedSampler
@@ -22,6 +25,7 @@ from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup, in_norm
+from train.optimization.saved_state import reading_state
 from train.stage_folder import checkpoint_marker, write_json
 
 
@@ -164,19 +168,48 @@ class AlignedSFTTrainer(SFTTrainer):
         return LengthGroupedSampler(row_lengths(rows), step_size, self.args.seed, self.args.dataloader_drop_last)
 
     def _save_checkpoint(self, model, trial):
-        super()._save_checkpoint(model, trial)
-        self.accelerator.wait_for_everyone()
-        if self.is_world_process_zero():
-            step = self.state.global_step
-            folder = Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
-            write_json(checkpoint_marker(folder), {"step": step})
+        """Save and mark a checkpoint. Only then are older ones removed: transformers does that before all processes
+        have written their parts.
+
+        Raises:
+            UserError: the disk is full; older checkpoints are kept.
+        """
+        step = self.state.global_step
+        folder = Path(str(self.args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{step}"
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            with disk_errors_named(folder):
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()
+                if self.is_world_process_zero():
+                    write_json(checkpoint_marker(folder), {"step": step})
+        except UserError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        finally:
+            self.args.save_total_limit = limit
+        if self.args.should_save:
+            rotate_checkpoints(str(self.args.output_dir), limit)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+        with reading_state(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        with reading_state(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_rng_state(self, checkpoint):
+        with reading_state(checkpoint):
+            super()._load_rng_state(checkpoint)
 
     def save_final_model(self, folder: str, dtype: torch.dtype) -> None:
         """Save the model in `dtype`, its norm in float32; called by every process."""
         if self.is_fsdp_enabled:
             self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")  # checkpoints may be sharded
         self.final_dtype = dtype
-        self.save_model(folder)
+        with disk_errors_named(folder):
+            self.save_model(folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         if self.args.should_save:

@@ -1,5 +1,6 @@
 """Tables of text cells, printed and written as Markdown; the formats of their numbers; the paper's values."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def show_table(title: str, heads: list[str], rows: list[list[str]], out: Path | 
 
 
 def _escape(cell: str) -> str:
-    return cell.replace("|", r"\|")
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", cell).replace("|", r"\|")
 
 
 def number(value: float | None, digits: int = 4) -> str:

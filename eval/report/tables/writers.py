@@ -11,12 +11,17 @@ def markdown(frame: pd.DataFrame, notes: Sequence[str] = ()) -> str:
     rows = [list(frame.columns), *frame.astype(str).to_numpy().tolist()]
     lines = ["| " + " | ".join(_markdown_cell(cell) for cell in row) + " |" for row in rows]
     lines.insert(1, "|---" * frame.shape[1] + "|")
-    below = [line for note in notes for line in ("", re.sub(r"([*_])", r"\\\1", note))]
+    below = [line for note in notes for line in ("", re.sub(r"([*_])", r"\\\1", plain(note)))]
     return "\n".join([*lines, *below, ""])
 
 
 def _markdown_cell(text: str) -> str:
-    return re.sub(r"([|*])", r"\\\1", text).replace("\n", "<br>")
+    return re.sub(r"([|*])", r"\\\1", plain(text)).replace("\n", "<br>")
+
+
+def plain(text: str) -> str:
+    """Text for Markdown, in which a tag or a link of somebody else's stays text."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("](", r"]\(")
 
 
 def latex(frame: pd.DataFrame, caption: str = "", rule_above: int | None = None, notes: Sequence[str] = ()) -> str:

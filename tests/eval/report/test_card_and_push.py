@@ -19,6 +19,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
 from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
+from tests.local_server import Fault
 
 
 RECIPE = {"method": "norm-gwc", "global_batch_size": "64", "learning_rates": "{'a|b': 0.001}", "max_grad_norm": "1.0"}
@@ -131,6 +132,17 @@ def test_tables_of_the_card_are_tables(results):
             assert len(set(columns)) == 1, (before, rule, after)
 
 
+def test_names_and_reasons_are_text(results):
+    run, checkpoint = results
+    evil = "<img src=x onerror=alert(1)>[a](javascript:alert(1))"
+    for name in ("run.json", "scores.json"):
+        text = (run / name).read_text()
+        (run / name).write_text(text.replace('"toy"', json.dumps(evil)).replace("ValueError", f"ValueError {evil}"))
+    card = model_card(checkpoint, run, "a/b")
+    assert "<img" not in card.text and "](javascript" not in card.text and "&lt;img src=x" in card.text
+    assert "| toy norm-gwc" not in card.text and "p < 0.05" in card.text.replace("\\", "")
+
+
 def test_a_bare_checkpoint_has_a_card_too(results, tmp_path):
     run, checkpoint = results
     bare = tmp_path / "bare"
@@ -159,6 +171,15 @@ def test_the_licence_is_the_strictest_known_one(results):
         write(run / "run.json", record)
         card = model_card(checkpoint, run, "a/b")
         assert (card.data.license, card.data.base_model) == (licence, ["google/siglip-so400m-patch14-384", language])
+
+
+def test_a_decoder_that_tells_its_source_is_named_by_it(results):
+    run, checkpoint = results
+    source = {"name": "HuggingFaceTB/SmolLM2-135M-Instruct", "license": "apache-2.0", "precision": "rounded to 4 bits"}
+    write(checkpoint.parent / "stage1" / "training_complete.json", {"language_model_source": source})
+    card = model_card(checkpoint, run, "a/b")
+    assert "| language model | HuggingFaceTB/SmolLM2-135M-Instruct (rounded to 4 bits) | apache-2.0 |" in card.text
+    assert card.data.base_model == ["HuggingFaceTB/SmolLM2-135M-Instruct"]
 
 
 def test_only_official_sizes_are_official(tmp_path):
@@ -206,7 +227,7 @@ def test_one_commit_with_card_and_weights(results):
         assert dry.returncode == 0 and "model-index" in dry.stdout and "model.safetensors" in dry.stdout
         assert not [request for request in hub.requests if request.startswith(("POST", "PUT"))]
 
-        hub.failures["PUT /lfs"] = 1  # the client tries again by itself
+        hub.faults.append(Fault("PUT /lfs", "503"))  # the client tries again by itself
         done = publish(hub.env, *arguments, "--private", "--revision", "v1")
         assert done.returncode == 0, done.stderr
         assert done.stdout.startswith(f"published: {hub.endpoint}/someone/aligned/commit/")

@@ -98,10 +98,8 @@ def test_why_a_training_failed():
 def test_a_signal_ends_the_children_and_is_one_line(tmp_path, number):
     pids = tmp_path / "pids"
     code = (
-        "from eval.run_all import end_on_signals\n"
         "from eval.suite.schedule import Children, Step, run_steps\n"
         "from modeling_aligned_llava.errors import run_main\n"
-        "end_on_signals()\n"
         "children = Children()\n"
         f"command = ['bash', '-c', 'sleep 60 & echo $! $$ > {pids}; wait']\n"
         "work = lambda place: children.wait(children.start(command))\n"
@@ -115,5 +113,5 @@ def test_a_signal_ends_the_children_and_is_one_line(tmp_path, number):
         time.sleep(0.05)
     process.send_signal(number)
     _, errors = process.communicate(timeout=10)
-    assert process.returncode == 1 and re.fullmatch(r"error: stopped; .*\n", errors)
+    assert process.returncode == 128 + number and re.fullmatch(r"error: stopped by SIG.*\n", errors)
     assert not any(alive(pid) for pid in map(int, pids.read_text().split()))

@@ -21,7 +21,7 @@ from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
 from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
-from tests import REPOSITORY
+from tests import REPOSITORY, sockets
 from tests.benchmark_stand_in import ocrbench, write_dataset
 
 
@@ -34,13 +34,7 @@ MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == 
 def guarded(tmp_path_factory):
     """A folder that, on PYTHONPATH, lets no process connect anywhere; attempts are written down in it."""
     site = tmp_path_factory.mktemp("site")
-    (site / "sitecustomize.py").write_text(
-        "import socket\n"
-        "def refuse(self, address, *rest):\n"
-        f"    open({str(site / 'attempts')!r}, 'a').write(repr(address) + chr(10))\n"
-        "    raise OSError(f'the test allows no connection: {address}')\n"
-        "socket.socket.connect = socket.socket.connect_ex = refuse\n"
-    )
+    sockets.guard(site)
     return site
 
 

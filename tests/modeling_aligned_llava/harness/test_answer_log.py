@@ -1,7 +1,9 @@
+import errno
 import os
 
 import pytest
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.loading import fingerprint
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -23,6 +25,23 @@ def test_an_answer_to_anything_else_is_not_reused(tmp_path, field):
     log = AnswerLog(tmp_path / "log.jsonl")
     log.append(keys(2), ["yes", "no"])
     assert log.find(keys(2, **{field: "other"})) is None
+
+
+def test_a_full_disk_leaves_whole_lines_and_the_log_goes_on(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl"
+    log = AnswerLog(path)
+    log.append(keys(1), ["yes"])
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"log\.jsonl: no space left"):
+        patch.setattr(os, "fsync", full)  # the last moment at which a disk may say so
+        log.append(keys(2, task="other"), ["no", "no"])
+    assert path.read_bytes() == before and log.find(keys(2, task="other")) is None
+    log.append(keys(2), ["yes", "no"])
+    assert AnswerLog(path).find(keys(2)) == ["yes", "no"]
 
 
 def test_a_batch_is_known_whole_or_not_at_all():

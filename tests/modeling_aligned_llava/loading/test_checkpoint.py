@@ -1,12 +1,13 @@
 """No loader fills a hole with random weights: each names the tensor that its checkpoint lacks, or would drop."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, LlavaForConditionalGeneration
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
 from modeling_aligned_llava.assembly.from_backbones import assemble
@@ -15,7 +16,10 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.loading.checkpoint import check_source, load_strict
+from modeling_aligned_llava.loading.checkpoint import check_source, load_strict, pinned
+
+
+COMMIT = "0123456789abcdef" * 2 + "01234567"
 
 
 def rewrite(source: Path, target: Path, change) -> Path:
@@ -119,8 +123,79 @@ def test_a_source_is_a_folder_or_owner_and_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").mkdir()
     (tmp_path / "a-file").write_text("")
-    for source in ("results", tmp_path, "Qwen/Qwen2.5-7B-Instruct"):
+    for source in ("results", tmp_path, "Qwen/Qwen2.5-7B-Instruct", f"Qwen/Qwen2.5-7B-Instruct@{COMMIT}"):
         check_source(source, "part")
     for source in ("typo", "a-file", "a/b/c", "./results/no", str(tmp_path / "no"), Path("owner/name")):
         with pytest.raises(UserError, match=f"part: there is no folder {source}"):
             check_source(source, "part")
+
+
+def test_code_from_the_hub_needs_a_commit(tmp_path):
+    assert pinned(tmp_path, trust_remote_code=True) == (str(tmp_path), None)
+    assert pinned("owner/name") == ("owner/name", None) and pinned("owner/name@main") == ("owner/name", "main")
+    assert pinned(f"owner/name@{COMMIT}", trust_remote_code=True) == ("owner/name", COMMIT)
+    for source in ("owner/name", "owner/name@main", f"owner/name@{COMMIT[1:]}"):
+        with pytest.raises(UserError, match=rf"{source}: code from the Hub runs only at a pinned commit"):
+            pinned(source, trust_remote_code=True)
+
+
+def test_weights_in_a_pickle_are_refused(tiny_backbones, tmp_path):
+    folder = tmp_path / "pickled"
+    shutil.copytree(tiny_backbones.qwen2, folder)
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    load_strict(AutoModelForCausalLM, folder)  # the safetensors beside it are read
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has its weights in pytorch_model\.bin, a pickle, .* convert them"):
+        load_strict(AutoModelForCausalLM, folder)
+
+
+def changed(source, target, file, change):
+    """A copy of a checkpoint with one JSON file changed in place by `change(content)`."""
+    shutil.copytree(source, target)
+    content = json.loads((target / file).read_text())
+    change(content)
+    (target / file).write_text(json.dumps(content))
+    return target
+
+
+@pytest.mark.parametrize("tensor", [TEXT_LAYER, PROJECTOR, VISION_LAYER])
+def test_the_class_itself_fills_no_tensor_with_random_numbers(tiny_checkpoint, tmp_path, tensor):
+    folder = without(tiny_checkpoint("norm-gwc"), tmp_path / "holed", tensor)
+    for load in (AlignedLlavaForConditionalGeneration, AutoModelForImageTextToText):
+        with pytest.raises(OSError, match=rf"holed lacks the tensor \S+{tensor} \(1 in all\); copy the weights again"):
+            load.from_pretrained(folder)
+    _, info = AlignedLlavaForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert len(info["missing_keys"]) == 1  # who asks for the report reads it
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("hidden_size", 10**7), ("num_hidden_layers", 10**9), ("vocab_size", 2**40)]
+)
+def test_absurd_sizes_are_named_before_memory_is_taken_for_them(tiny_checkpoint, tmp_path, name, value):
+    folder = changed(
+        tiny_checkpoint("norm"), tmp_path / "huge", "config.json", lambda c: c["text_config"].update({name: value})
+    )
+    with pytest.raises(UserError, match=rf"huge: its configuration says {name} {value}, its weights do not$"):
+        load_generator(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "config.json",
+            lambda c: c.update(image_token_id=5),
+            r"<image> is token 259 to its tokenizer, but 5 to its model",
+        ),
+        ("tokenizer.json", lambda c: c["added_tokens"][-1].update(id=10**6), "damaged: "),
+        ("tokenizer.json", lambda c: c["model"].update(vocab={}), "damaged: "),
+        ("processor_config.json", lambda c: c.update(image_processor=[1]), "damaged: "),
+        ("config.json", lambda c: c.update(text_config=[1]), "damaged: "),
+        ("config.json", lambda c: c["text_config"].update(rope_parameters=3), "damaged: "),
+    ],
+)
+def test_damaged_files_of_a_checkpoint_are_one_line(tiny_checkpoint, tmp_path, file, change, message):
+    folder = changed(tiny_checkpoint("norm"), tmp_path / "damaged", file, change)
+    with pytest.raises(UserError, match=message) as error:
+        load_generator(str(folder))
+    assert "\n" not in str(error.value)
