@@ -105,7 +105,7 @@ def peek_settings(argv: list[str]) -> dict[str, Any] | None:
             values.append(word)
     try:
         config = yaml.safe_load(Path(options.pop("config")[0]).read_text(encoding="utf-8"))
-    except (LookupError, OSError, yaml.YAMLError):
+    except (LookupError, OSError, UnicodeDecodeError, yaml.YAMLError):
         return None
     if not isinstance(config, dict):
         return None

@@ -133,6 +133,7 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
     name, revision = pinned(source, trusted)
     if revision is not None:
         kwargs["revision"] = revision
+    _check_sizes(source, what)
     try:
         if trusted:
             copy_remote_code(name, revision)
@@ -172,7 +173,6 @@ def load_strict(
         UserError: the model cannot be loaded, or a tensor is missing, has another shape or would be left unread.
     """
     _refuse_pickles(source, what)
-    _check_sizes(source, what)
     with _without_report() if unused is not None else nullcontext():
         model, info = load_part(
             auto_class,
@@ -242,11 +242,18 @@ def _check_sizes(source: str | Path, what: str) -> None:
 
 
 def end_tokens(*sources: Any) -> list[int]:
-    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all."""
+    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all.
+
+    Raises:
+        UserError: something else is named.
+    """
     ids: set[int] = set()
     for source in sources:
         named = getattr(source, "eos_token_id", None)
-        ids.update(named if isinstance(named, list | tuple) else [] if named is None else [named])
+        found = named if isinstance(named, list | tuple) else [] if named is None else [named]
+        if not all(isinstance(each, int) for each in found):
+            raise UserError(f"eos_token_id must be an id or a list of ids, not {named!r}")
+        ids.update(found)
     return sorted(ids)
 
 

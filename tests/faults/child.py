@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 
 
+LARGEST = 8 * 2**30  # bytes of address space
 PATIENCE = 20  # seconds on the clock per second of computing: other programs may need the cores
 
 
@@ -28,6 +29,8 @@ def in_child(work: Callable[[Synchronized], dict[str, Any]], seconds: float) -> 
     receiver, sender = context.Pipe(duplex=False)
 
     def run() -> None:
+        size = psutil.Process().memory_info().vms
+        resource.setrlimit(resource.RLIMIT_AS, (size + LARGEST, size + LARGEST))  # an error, not an end by the system
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         try:
             found = work(current)

@@ -109,7 +109,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=4,
 )
-PLACES = st.floats(0, 1)
+PLACES = st.integers(0, 999_999).map(lambda place: place / 1_000_000)
 IN_VALUES = st.builds(Mutation, PLACES, st.just("value"), VALUES) | st.builds(Mutation, PLACES, st.just("delete"))
 IN_TEXT = st.builds(Mutation, PLACES, st.sampled_from(["cut", "remove"])) | st.builds(
     Mutation, PLACES, st.just("insert"), st.binary(min_size=1, max_size=8)

@@ -80,8 +80,8 @@ def test_a_document_with_something_else_is_named(rows):
 
 
 def test_a_document_that_cannot_be_read_is_named(rows):
-    whole = encoded(image_of(1))["bytes"]
-    broken = [whole[:-40], b"<html>404</html>", encoded(PILImage.new("RGB", (900, 2)))["bytes"], whole]
+    whole = encoded(PILImage.effect_noise((64, 64), 90))["bytes"]
+    broken = [whole[:-200], b"<html>404</html>", encoded(PILImage.new("RGB", (900, 2)))["bytes"], whole]
     stored = Dataset.from_dict(
         {"image": [{"bytes": content, "path": None} for content in broken]}, features=Features({"image": Image()})
     )
