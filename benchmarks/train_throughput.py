@@ -40,6 +40,7 @@ from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
 from train.data.sources import raw_table, read_sources
 from train.data.tokenization import Tokenization
+from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 
@@ -143,6 +144,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
             parameter_groups=groups,
             labelled_logits_only=flags.get("labelled_logits_only", True),
             feature_cache=cache,
+            finite_steps=FiniteSteps(folder / "skipped_steps.jsonl", 0, groups),
             **shared,
         )
     else:

@@ -114,11 +114,14 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:
-        """Like the parent method, but keeps the projector unquantized, as it does the head.
+        """Like the parent method, but keeps the projector unquantized, as it does the head, and requires all tensors.
+
+        transformers would fill missing ones with random numbers. A new norm alone may be missing.
 
         Raises:
-            OSError: a weights file is cut short or is not a safetensors file.
+            OSError: a weights file is cut short, is not a safetensors file, or lacks tensors.
         """
+        reports = kwargs.pop("output_loading_info", False)
         source = pretrained_model_name_or_path
         try:
             quantization = kwargs.get("quantization_config")
@@ -127,16 +130,20 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
                 kwargs["quantization_config"] = BitsAndBytesConfig(
                     **{**quantization.to_dict(), "llm_int8_skip_modules": skip}
                 )
-            loaded = super().from_pretrained(source, *args, **kwargs)
+            model, report = super().from_pretrained(source, *args, output_loading_info=True, **kwargs)
         except SafetensorError as error:
             raise OSError(f"{source}: a weights file is damaged or cut short ({error}); copy it again") from error
         if source is not None:
-            model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
+            missing = sorted(name for name in report["missing_keys"] if "multi_modal_projector.norm." not in name)
+            if missing and not reports:
+                raise OSError(
+                    f"{source} lacks the tensor {missing[0]} ({len(missing)} in all); copy the weights again"
+                )
             model.processor_source = (
                 os.path.abspath(source) if os.path.isdir(source) else source,
                 kwargs.get("revision"),
             )
-        return loaded
+        return (model, report) if reports else model
 
     def save_pretrained(
         self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any

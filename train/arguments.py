@@ -2,7 +2,9 @@
 
 import argparse
 import json
+import math
 import os
+import re
 import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -168,13 +170,37 @@ class OptimizationArguments:
             "`max_grad_norm` on its own, instead of the whole gradient. Not with DeepSpeed."
         },
     )
+    max_skipped_steps: int = field(
+        default=0,
+        metadata={
+            "help": "Number of steps whose loss or gradient may be NaN or infinite before the run stops; their rows "
+            "are not trained on, and `skipped_steps.jsonl` lists them. 0 stops at the first one. Not with DeepSpeed."
+        },
+    )
     rates: dict[str, float] = field(init=False)  # `learning_rates` as numbers
 
     def __post_init__(self) -> None:
         rates = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
         if not isinstance(rates, dict) or not rates:
             raise UserError(f"learning_rates must be {{regex: rate}}, not {rates!r}")
-        self.rates = {pattern: float(rate) for pattern, rate in rates.items()}
+        if self.max_skipped_steps < 0:
+            raise UserError(f"max_skipped_steps must not be negative, not {self.max_skipped_steps}")
+        self.rates = {str(pattern): _rate(pattern, rate) for pattern, rate in rates.items()}
+        for pattern in (*self.rates, *self.frozen):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(f"learning_rates, frozen: {pattern!r} is no regular expression ({error})") from error
+
+
+def _rate(pattern: str, rate: Any) -> float:
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UserError(f"learning_rates: the rate of {pattern!r} must be a number from 0, not {rate!r}")
+    return number
 
 
 @dataclass
@@ -286,8 +312,11 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         *groups, training = parser.parse_args_and_config(argv)
     except FileNotFoundError as error:
         raise UserError(f"--config: there is no file {error.filename}") from error
-    except (ValueError, TypeError) as error:
-        raise UserError(f"settings: {' '.join(str(error).split())}") from error
+    except UserError:
+        raise
+    except Exception as error:  # a setting of the wrong kind makes the parser and SFTConfig raise anything
+        kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
+        raise UserError(f"settings: {kind}{' '.join(str(error).split())}") from error
     run = RunArguments(*groups)
     run.fill_in_method()
     _check(run, training)
@@ -341,6 +370,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if run.optimization.clip_by_part and training.deepspeed_plugin is not None:
         raise UserError("clip_by_part: DeepSpeed clips the whole gradient by itself; use DDP or FSDP2, or drop it")
+    if run.optimization.max_skipped_steps and training.deepspeed_plugin is not None:
+        raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
@@ -377,8 +408,10 @@ def accumulation_steps(global_batch_size: int, per_device: int, world_size: int)
     Raises:
         UserError: the global batch size is not divisible.
     """
+    if per_device < 1:
+        raise UserError(f"per_device_train_batch_size must be above 0, not {per_device}")
     steps, rest = divmod(global_batch_size, per_device * world_size)
-    if rest or steps == 0:
+    if rest or steps < 1:
         raise UserError(
             f"global_batch_size {global_batch_size} is not a multiple of "
             f"per_device_train_batch_size {per_device} x {world_size} processes"

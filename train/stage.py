@@ -30,10 +30,12 @@ from train.data.sources import Source, read_sources
 from train.data.stage_rows import StageRows, open_rows
 from train.data.streaming import first_streamed
 from train.data.tokenization import Tokenization
+from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
-from train.monitoring.log import LossLog, ProgressBar, StopOnBrokenLoss
+from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
 from train.monitoring.stop_signal import StopOnSignal
+from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, merge_adapters
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -208,6 +210,7 @@ def _build_trainer(
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part),
+        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps, groups),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
@@ -219,7 +222,7 @@ def _monitoring(
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
-        StopOnBrokenLoss(),
+        GainWatch(),
     ]
     if run.monitoring.probe_rows:
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)

@@ -20,7 +20,7 @@ _FREE = {
     *("gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "sample_rows", "probe_rows", "feature_cache", "feature_cache_gb"),
-    *("data_cache", "bad_rows_limit"),
+    *("data_cache", "bad_rows_limit", "max_skipped_steps"),
 }
 
 
@@ -105,7 +105,7 @@ def peek_settings(argv: list[str]) -> dict[str, Any] | None:
             values.append(word)
     try:
         config = yaml.safe_load(Path(options.pop("config")[0]).read_text(encoding="utf-8"))
-    except (LookupError, OSError, yaml.YAMLError):
+    except (LookupError, OSError, UnicodeDecodeError, yaml.YAMLError):
         return None
     if not isinstance(config, dict):
         return None

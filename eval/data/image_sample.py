@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +65,7 @@ def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...
     """A sample of the rows of MMBench, POPE and MM-Star (or those of them in `keys`) in a data root.
 
     Raises:
-        UserError: a benchmark's folder is missing or not readable.
+        UserError: a benchmark's folder is missing or not readable, or a row has no question.
     """
     if not root.is_dir():
         raise UserError(f"--data: there is no folder {root}")
@@ -84,9 +83,15 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
     for file in split_files(root, benchmark):
         try:
             reader = pyarrow.parquet.ParquetFile(file)
-            rows = reader.read([key, "question", "answer"]).to_pylist()
+            columns = [key, "question", "answer"]
+            if lacking := sorted(set(columns) - set(reader.schema_arrow.names)):
+                raise UserError(f"--data: {file} has no column {', '.join(lacking)}")
+            rows = reader.read(columns).to_pylist()
         except (OSError, pyarrow.ArrowException) as error:
             raise UserError(f"--data: {file} is not readable parquet ({error})") from None
+        for number, row in enumerate(rows):
+            if not isinstance(row["question"], str):
+                raise UserError(f"--data: {file}, row {number} has no question")
         found += [
             ImageQuestion(
                 f"{benchmark.key}/{row[key]}",
@@ -101,7 +106,11 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
 
 
 def _decode(file: Path, number: int) -> Image.Image:
-    return open_image(BytesIO(row_at(file, number, ["image"])["image"]["bytes"]), f"{file}, row {number}")
+    name = f"{file}, row {number}"
+    content = (row_at(file, number, ["image"])["image"] or {}).get("bytes")
+    if content is None:
+        raise UserError(f"{name} has no image")
+    return open_image(content, name)
 
 
 def row_at(file: Path, number: int, columns: list[str]) -> dict[str, Any]:

@@ -114,6 +114,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
             if any(name in stage for stage in stages.values())
         },
         gain=norm["gain"],
+        gain_collapsed=norm.get("gain_collapsed", False),
         profile=read_json(checkpoint / "norm_profile.json"),
         limits=_limits(cells, combined),
         versions=", ".join(f"{name} {version}" for name, version in record["versions"].items()),

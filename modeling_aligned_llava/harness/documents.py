@@ -16,10 +16,11 @@ from datasets import Image as ImageFeature
 from datasets.features.features import require_decoding
 from PIL import Image
 
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.images import FORMATS, check_size, upright_size
+
 
 DECODERS = 4  # threads
-ROTATED = (5, 6, 7, 8)  # orientations in EXIF that swap width and height
-ORIENTATION = 0x0112
 
 Batch = TypeVar("Batch")
 Images = list[Image.Image]
@@ -50,11 +51,14 @@ class Documents:
 
         `visual` gets stand-ins of the right sizes, which take no decoding. If it does more to them than to convert
         their colours (a crop, say), the images are decoded, because they are others than those stored.
+
+        Raises:
+            UserError: an image cannot be read, or is too large or too narrow to be decoded safely.
         """
         if self._stored is not None:
             document = self._stored[index]
-            for name in self._columns:
-                document[name] = document[name] and StandIn.of(_content(document[name]))
+            for column in self._columns:
+                document[column] = document[column] and self._stand_in(document[column], index)
             images = self._images(visual, document, index)
             stand_ins = [image for image in images if isinstance(image, StandIn) and image.size == image.true_size]
             if len(stand_ins) == len(images):
@@ -66,12 +70,34 @@ class Documents:
         """Return the images of a document.
 
         Raises:
+            UserError: an image cannot be read, or the document has none.
             ValueError: the document shows something else than images.
         """
-        return [image.convert("RGB") for image in self._images(visual, self._rows[index], index)]
+        try:
+            document = self._rows[index]
+        except Exception as error:  # decoders raise all kinds of errors on damaged files
+            raise self._unreadable(index, error) from error
+        return [image.convert("RGB") for image in self._images(visual, document, index)]
+
+    def _stand_in(self, stored: dict[str, Any], index: int) -> "StandIn":
+        try:
+            image = StandIn.of(_content(stored))
+        except Exception as error:  # as above
+            raise self._unreadable(index, error) from error
+        check_size(image.size, f"{self._name} document {index}: its image")
+        return image
+
+    def _unreadable(self, index: int, error: Exception) -> UserError:
+        return UserError(f"{self._name} document {index}: its image cannot be read: {' '.join(str(error).split())}")
 
     def _images(self, visual: Visual, document: Any, index: int) -> list[Image.Image]:
-        images = list(visual(document) or [])
+        try:
+            images = list(visual(document) or [])
+        except Exception as error:  # a task's own code, on a document that is not as it should be
+            raise UserError(
+                f"{self._name} document {index} has no usable image: {type(error).__name__}: "
+                f"{' '.join(str(error).split())}"
+            ) from error
         if not all(isinstance(image, Image.Image) for image in images):
             raise ValueError(f"{self._name} document {index}: aligned_llava reads images only")
         return images
@@ -86,9 +112,8 @@ class StandIn(Image.Image):
     @classmethod
     def of(cls, content: bytes) -> "StandIn":
         """Stand in for an encoded image, turned as `datasets` turns it."""
-        with Image.open(io.BytesIO(content)) as header:
-            turned = header.getexif().get(ORIENTATION) in ROTATED
-            size = (header.height, header.width) if turned else header.size
+        with Image.open(io.BytesIO(content), formats=FORMATS) as header:
+            size = upright_size(header)
         image: Any = Image.new("L", size)
         image.__class__ = cls  # what changes its content makes a plain image of it
         image.content, image.true_size = content, size

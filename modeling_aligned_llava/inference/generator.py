@@ -251,6 +251,22 @@ def _configuration(folder: str, trust_remote_code: bool) -> Any:
     return config
 
 
+def _check_tokenizer(folder: str, model: Any, processor: Any) -> None:
+    """Check that a LLaVA's tokenizer and its model mean the same by an id.
+
+    Raises:
+        UserError: the tokenizer has ids that the model does not, or another one for an image.
+    """
+    ids, rows = processor.tokenizer.get_vocab(), model.get_input_embeddings().num_embeddings
+    if max(ids.values(), default=0) >= rows:
+        raise UserError(f"{folder}: its tokenizer has ids up to {max(ids.values())}, its model only {rows} embeddings")
+    if ids.get(processor.image_token) != image_token_id(model.config):
+        raise UserError(
+            f"{folder}: {processor.image_token} is token {ids.get(processor.image_token)} to its tokenizer, but "
+            f"{image_token_id(model.config)} to its model"
+        )
+
+
 def load_generator(
     folder: str,
     dtype: str = "auto",
@@ -274,15 +290,21 @@ def load_generator(
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
+    if config.model_type in LLAVA:
+        _check_tokenizer(folder, model, processor)
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    try:
+        ends = end_tokens(model.generation_config, model.config.get_text_config(), tokenizer)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
     # Replaced, not passed to generate(), which would fill unset fields from the checkpoint's own.
     model.generation_config = GenerationConfig(
         do_sample=False,
         num_beams=1,
         repetition_penalty=1.0,
-        eos_token_id=end_tokens(model.generation_config, model.config.get_text_config(), tokenizer),
+        eos_token_id=ends,
         pad_token_id=tokenizer.pad_token_id,
     )
     return Generator(model.to(device), processor, system_prompt)

@@ -28,6 +28,14 @@ def effective_parameters(norm: GlobalWeightCompensatedLayerNorm) -> tuple[Tensor
     return gain, None if norm.bias is None else _whole(norm.bias) * norm.scale
 
 
+def collapsed(gain: Tensor, norm: GlobalWeightCompensatedLayerNorm) -> bool:
+    """Whether the mean magnitude of the effective gain [D] has fallen below `compensation_eps`.
+
+    Visual tokens are almost zeros then, and the compensation no longer grows with 1 / mean|gain| (Eq. 12).
+    """
+    return gain.abs().mean().item() < norm.compensation_eps
+
+
 def statistics(values: Tensor) -> dict[str, float]:
     """Return norm, spread and extremes of gain or bias [D]; `var_abs` and `std_abs` are those of the magnitudes."""
     size = values.abs()
@@ -53,6 +61,7 @@ def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, An
         "text_norm": config.text_norm,
         "target_scale": config.target_scale,
         "gain": None if gain is None else _recorded(gain),
+        "gain_collapsed": norm is not None and collapsed(effective_parameters(norm)[0], norm),
         "bias": None if bias is None else _recorded(bias),
     }
 

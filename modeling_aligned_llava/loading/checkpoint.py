@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -25,6 +25,11 @@ from modeling_aligned_llava.loading.hub_retries import with_retries
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
+_WIDTHS = (
+    *("hidden_size", "intermediate_size", "vocab_size", "head_dim", "num_attention_heads", "num_key_value_heads"),
+    *("image_size", "patch_size", "num_channels"),
+)
+_WIDER = 8  # quantized tensors are packed
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 VISION_LANGUAGE = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | {"aligned_llava"}
 CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
@@ -83,9 +88,12 @@ def read_config(folder: str | Path) -> dict[str, Any]:
         UserError: it cannot be read.
     """
     try:
-        return json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict):
+        raise UserError(f"cannot load {folder}: its config.json is no JSON object")
+    return config
 
 
 def sees_images(folder: str | Path) -> bool:
@@ -125,13 +133,19 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
     name, revision = pinned(source, trusted)
     if revision is not None:
         kwargs["revision"] = revision
+    _check_sizes(source, what)
     try:
         if trusted:
             copy_remote_code(name, revision)
         return auto_class.from_pretrained(name, **kwargs)
-    except (ImportError, OSError, ValueError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file makes transformers raise anything
+        raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of tokenizers, in Rust; no Exception
+            raise
+        raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
 
 
 def load_strict(
@@ -196,12 +210,50 @@ def _refuse_pickles(source: str | Path, what: str) -> None:
         )
 
 
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    plain = isinstance(error, OSError | ValueError | RuntimeError | ImportError)
+    return text if plain and text else f"{type(error).__name__}: {text}"
+
+
+def _check_sizes(source: str | Path, what: str) -> None:
+    """Compare sizes in the configuration of a folder with the tensors in its files, before memory is taken for them.
+
+    Raises:
+        UserError: there are more layers than tensors, or a width is far beyond every dimension of any tensor.
+    """
+    files = sorted(Path(source).glob("*.safetensors"))
+    if not files or not (Path(source) / "config.json").is_file():
+        return
+    shapes = []
+    try:
+        for file in files:
+            with safe_open(file, framework="pt") as weights:
+                shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]
+    except SafetensorError as error:
+        raise UserError(f"{_prefix(what)}cannot load {source}: {file.name} is damaged ({error})") from error
+    limits = dict.fromkeys(_WIDTHS, _WIDER * max((size for shape in shapes for size in shape), default=0))
+    limits["num_hidden_layers"] = len(shapes)
+    config = read_config(source)
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+        for name, limit in limits.items():
+            if isinstance(size := part.get(name), int) and size > limit:
+                raise UserError(f"{_prefix(what)}{source}: its configuration says {name} {size}, its weights do not")
+
+
 def end_tokens(*sources: Any) -> list[int]:
-    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all."""
+    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all.
+
+    Raises:
+        UserError: something else is named.
+    """
     ids: set[int] = set()
     for source in sources:
         named = getattr(source, "eos_token_id", None)
-        ids.update(named if isinstance(named, list | tuple) else [] if named is None else [named])
+        found = named if isinstance(named, list | tuple) else [] if named is None else [named]
+        if not all(isinstance(each, int) for each in found):
+            raise UserError(f"eos_token_id must be an id or a list of ids, not {named!r}")
+        ids.update(found)
     return sorted(ids)
 
 

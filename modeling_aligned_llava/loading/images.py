@@ -1,18 +1,25 @@
-"""Safe image decoding for training and assembly: known formats, a size limit, and conversions are reported."""
+"""Safe image decoding: known formats, limits of size and shape, and conversions are reported.
+
+Images are turned upright as EXIF says. `datasets` does the same when a benchmark is evaluated, so that training,
+evaluation, diagnostics and demo see the same pixels of a file.
+"""
 
 import io
 from pathlib import Path
 from typing import BinaryIO
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from modeling_aligned_llava.errors import UserError
 
 
 MAX_PIXELS = 100_000_000  # a file of a few kB can claim to be gigapixels
+MAX_RATIO = 200  # of the sides, as in Qwen2-VL: a processor that fixes the shorter side makes gigapixels of a line
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # not EPS and the like, which can run programs
 Image.init()  # registers all of them
 _AS_THEY_ARE = ("RGB", "L", "1")
+_ORIENTATION = 0x0112
+_SIDEWAYS = (5, 6, 7, 8)  # orientations in EXIF that swap width and height
 
 
 def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> Image.Image:
@@ -28,20 +35,27 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
         name: its name in messages; default: the path.
 
     Returns:
-        The image, and what was converted (`CMYK`, `palette`, `transparent`, `animated`) or None.
+        The image, and what was converted (`CMYK`, `palette`, `transparent`, `animated`, or EXIF that cannot be read)
+        or None.
 
     Raises:
-        UserError: the source is not an image, is damaged, exceeds `MAX_PIXELS`, or has more than 8 bits per channel.
+        UserError: the source is not an image, is damaged, exceeds `MAX_PIXELS` or `MAX_RATIO`, or has more than 8 bits
+            per channel.
     """
     name = name or ("image" if isinstance(source, bytes) else str(source))
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
         with Image.open(file, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise UserError(f"{name} has {image.width} x {image.height} pixels, more than {MAX_PIXELS}")
+            check_size(image.size, name)
             if image.mode.startswith(("I", "F")):
                 raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
-            return image.convert("RGB"), _changed(image)
+            changed = _changed(image)
+            image.load()
+            try:
+                ImageOps.exif_transpose(image, in_place=True)
+            except Exception:  # as of any other decoder
+                changed = changed or "EXIF cannot be read: taken as it is stored"
+            return image.convert("RGB"), changed
     except UserError:
         raise
     except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
@@ -50,6 +64,27 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
         raise UserError(f"{name} cannot be read as an image: its format is none of {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders raise all kinds of errors on damaged files
         raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
+
+
+def check_size(size: tuple[int, int], name: str) -> None:
+    """Check the size of an image before it is decoded.
+
+    Raises:
+        UserError: it exceeds `MAX_PIXELS` or `MAX_RATIO`.
+    """
+    width, height = size
+    if width * height > MAX_PIXELS:
+        raise UserError(f"{name} has {width} x {height} pixels, more than {MAX_PIXELS}")
+    if max(size) > MAX_RATIO * min(size):
+        raise UserError(f"{name} has {width} x {height} pixels: one side is more than {MAX_RATIO} times the other")
+
+
+def upright_size(header: Image.Image) -> tuple[int, int]:
+    """The size that an opened image file will have once it is decoded and turned upright."""
+    sideways = (
+        header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
+    )  # Pillow turns a TIFF itself
+    return (header.height, header.width) if sideways else header.size
 
 
 def _changed(image: Image.Image) -> str | None:

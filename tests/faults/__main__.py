@@ -14,11 +14,26 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava.errors import run_main
-from tests.faults import determinism, disk, hub_trouble, kills, security, soak, two_at_once
+from tests.faults import (
+    damaged_images,
+    damaged_rows,
+    determinism,
+    disk,
+    hub_trouble,
+    kills,
+    mutated_files,
+    numbers,
+    security,
+    soak,
+    two_at_once,
+)
 from tests.faults.campaign import run_campaign
 
 
-MODULES = (kills, disk, two_at_once, security, hub_trouble, determinism, soak)
+MODULES = (
+    *(numbers, security, hub_trouble, disk, damaged_images, damaged_rows, mutated_files),
+    *(kills, two_at_once, soak, determinism),
+)
 BY_NAME = {module.CAMPAIGN.name: module.CAMPAIGN for module in MODULES}
 
 

@@ -5,8 +5,30 @@ accelerate refuses FSDP on a CPU. This adds the missing case to its state; every
 
 import os
 
+import yaml
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
+
+from tests import REPOSITORY
+
+
+def accelerate_environment(engine):
+    """What `accelerate launch` exports for configuration/accelerate/<engine>.yaml."""
+    config = yaml.safe_load((REPOSITORY / "configuration" / "accelerate" / f"{engine}.yaml").read_text())
+    if engine == "fsdp2":
+        return {"ACCELERATE_USE_FSDP": "true", **{key.upper(): str(v) for key, v in config["fsdp_config"].items()}}
+    if engine == "ddp":
+        return {}
+    prefixes = {
+        "zero3_init_flag": "DEEPSPEED_ZERO3_INIT",
+        "gradient_accumulation_steps": "GRADIENT_ACCUMULATION_STEPS",
+    }
+    prefixes["gradient_clipping"] = "GRADIENT_CLIPPING"
+    settings = {
+        f"ACCELERATE_{prefixes.get(key, f'DEEPSPEED_{key.upper()}')}": str(value)
+        for key, value in config["deepspeed_config"].items()
+    }
+    return {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu", **settings}
 
 
 def shard_on_cpu() -> None:

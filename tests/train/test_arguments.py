@@ -36,12 +36,25 @@ def test_there_are_ten_recipes():
         ({"prompt_format": "fancy"}, "prompt_format must be plain or chat, not 'fancy'"),
         ({"global_batch_size": 9}, "global_batch_size 9 is not a multiple of per_device_train_batch_size 4 x 1"),
         ({"no_such_setting": 1}, "no_such_setting"),
+        ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be above 0, not 0"),
+        ({"learning_rates": '{"(": 1e-3}'}, r"learning_rates, frozen: '\(' is no regular expression"),
+        ({"learning_rates": '{"a": NaN}'}, "learning_rates: the rate of 'a' must be a number from 0, not nan"),
+        ({"learning_rates": '{"a": [1]}'}, r"learning_rates: the rate of 'a' must be a number from 0, not \[1\]"),
+        ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
     ],
 )
 def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message):
     with pytest.raises(UserError, match=message) as error:
         parse_arguments(stage_arguments(1, **{"method": "norm", "root": tmp_path, **change}))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["- a list", "learning_rates: {a: [", "\0", "env: [1]"])
+def test_a_file_that_holds_no_settings_is_one_line(tmp_path, text):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(text)
+    with pytest.raises(UserError, match=r"^settings: [^\n]+$"):
+        parse_arguments(["--config", str(recipe), "--method", "norm"])
 
 
 def test_accumulation_follows_from_the_world_size():

@@ -11,7 +11,6 @@ import time
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file
 from transformers.integrations import is_deepspeed_available
 
@@ -19,30 +18,12 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
 from tests.invariant.test_global_batch import REFERENCE, assert_recorded_trajectory, trajectory
 from tests.together import kill_all
+from tests.train.sharded_on_cpu import accelerate_environment
 from train.stage import run_stage
 
 
 TOLERANCE = 2e-4  # relative, as in tests/invariant
 ENGINES = ["ddp", "fsdp2", "zero2", "zero3"]
-
-
-def accelerate_environment(engine):
-    """What `accelerate launch` exports for configuration/accelerate/<engine>.yaml."""
-    config = yaml.safe_load((REPOSITORY / "configuration" / "accelerate" / f"{engine}.yaml").read_text())
-    if engine == "fsdp2":
-        return {"ACCELERATE_USE_FSDP": "true", **{key.upper(): str(v) for key, v in config["fsdp_config"].items()}}
-    if engine == "ddp":
-        return {}
-    prefixes = {
-        "zero3_init_flag": "DEEPSPEED_ZERO3_INIT",
-        "gradient_accumulation_steps": "GRADIENT_ACCUMULATION_STEPS",
-    }
-    prefixes["gradient_clipping"] = "GRADIENT_CLIPPING"
-    settings = {
-        f"ACCELERATE_{prefixes.get(key, f'DEEPSPEED_{key.upper()}')}": str(value)
-        for key, value in config["deepspeed_config"].items()
-    }
-    return {"ACCELERATE_USE_DEEPSPEED": "true", "DS_ACCELERATOR": "cpu", **settings}
 
 
 def started(engine, processes, arguments):

@@ -1,7 +1,8 @@
 """Rows read from parquet or the Hub during training, without storing them: checked, tokenized and decoded on the fly.
 
 A stream cannot go back to another row, so a damaged row is skipped instead of replaced. Rows come in the order of
-the files, shuffled in a buffer; their lengths are not known in advance, so they are not grouped by length.
+the files, shuffled in a buffer; their lengths are not known in advance, so they are not grouped by length. Of several
+files, rows are numbered in the order in which a process reads them: there the id tells which one is meant.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from datasets import IterableDataset, interleave_datasets
+from datasets import Features, IterableDataset, Value, interleave_datasets
 from PIL.Image import Image
 
 from modeling_aligned_llava.errors import UserError
@@ -23,6 +24,7 @@ from train.data.tokenization import Tokenization, expand
 
 BUFFER = 1000  # size of the shuffle buffer in rows
 _BATCH = 16
+_ROW = "row number"
 _ENOUGH = 1000  # rows to read before the share of damaged rows is meaningful
 
 
@@ -37,17 +39,9 @@ def open_stream(
     """
     streams = []
     for number, source in enumerate(sources):
-        raw = _raw_stream(source).shuffle(seed=seed + number, buffer_size=BUFFER)
+        raw = _numbered(_raw_stream(source)).shuffle(seed=seed + number, buffer_size=BUFFER)
         prepare = _Prepare(source, tokenization, quarantine)
-        streams.append(
-            raw.map(
-                prepare,
-                batched=True,
-                batch_size=_BATCH,
-                with_indices=True,
-                remove_columns=raw.column_names,
-            )
-        )
+        streams.append(raw.map(prepare, batched=True, batch_size=_BATCH, remove_columns=raw.column_names))
     if len(streams) == 1:
         return streams[0].repeat(None)
     total = sum(source.weight for source in sources)
@@ -80,6 +74,14 @@ def _raw_stream(source: Source) -> IterableDataset:
     return stream
 
 
+def _numbered(stream: IterableDataset) -> IterableDataset:
+    """Add the number of each row, which is lost when rows are shuffled."""
+    features = stream.features and Features({**stream.features, _ROW: Value("int64")})
+    return stream.map(
+        lambda batch, numbers: {_ROW: numbers}, batched=True, batch_size=_BATCH, with_indices=True, features=features
+    )
+
+
 class _Prepare:
     """Turn a batch of raw rows into its usable rows."""
 
@@ -88,7 +90,8 @@ class _Prepare:
         self.quarantine = quarantine
         self.seen = self.left_out = self.damaged = 0
 
-    def __call__(self, batch: dict[str, list[Any]], numbers: list[int]) -> dict[str, list[Any]]:
+    def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        numbers = batch.pop(_ROW)
         raw = [dict(zip(batch, cells, strict=True)) for cells in zip(*batch.values(), strict=True)]
         named = [{**row, "image": [*_contents(row), *_file_names(row)]} for row in raw]
         columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "length": [], "images": []}

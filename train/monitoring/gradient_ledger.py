@@ -56,6 +56,8 @@ class GradientLedger(JsonLinesFile):
         squares = _by_part(
             (part_of(name), p.grad) for name, p in model.named_parameters() if p.requires_grad and p.grad is not None
         )
+        if not squares:  # the step is skipped
+            return
         norms = {part: math.sqrt(square) for part, square in squares.items()}
         total = math.sqrt(sum(squares.values()))
         limit = args.max_grad_norm or math.inf

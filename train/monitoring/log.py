@@ -1,4 +1,4 @@
-"""The progress bar of a run, its files of JSON lines, and its end when the loss diverges."""
+"""The progress bar of a run and its files of JSON lines."""
 
 import json
 import math
@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from transformers import TrainerCallback, TrainerState
 
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import replacing
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.stage_folder import say
@@ -47,10 +46,15 @@ class LossLog(JsonLinesFile):
 
 def drop_lines_after(path: Path, step: int) -> None:
     """Keep only the lines up to `step`."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    kept = [line for line in lines if _step(line) <= step]
+    kept = lines_up_to(path, step)
     with replacing(path) as unfinished:
         unfinished.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+
+def lines_up_to(path: Path, step: int) -> list[str]:
+    """The complete lines up to `step`."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [line for line in lines if _step(line) <= step]
 
 
 def _step(line: str) -> float:
@@ -58,14 +62,6 @@ def _step(line: str) -> float:
         return json.loads(line)["step"]
     except ValueError:  # an interrupted write
         return math.inf
-
-
-class StopOnBrokenLoss(TrainerCallback):
-    """Stops the run with a one-line error when the loss is not finite."""
-
-    def on_log(self, args, state, control, logs=None, **kwargs):
-        if not math.isfinite(logs.get("loss", 0.0)):
-            raise UserError(f"the loss is {logs['loss']} at step {state.global_step}: lower the learning rate")
 
 
 class ProgressBar(TrainerCallback):

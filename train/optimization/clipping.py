@@ -25,6 +25,8 @@ def clip_by_part(model: nn.Module, max_norm: float) -> Tensor:
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             parts[part_of(name)].append(parameter)
+    if not parts:  # the step is skipped
+        return torch.zeros(())
     norms = [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in parts.values()]
     return torch.linalg.vector_norm(
         torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms])

@@ -21,6 +21,7 @@ from train.data.sampler import LengthGroupedSampler
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import clip_by_part
 from train.optimization.dummy_image import dummy_image
+from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup, in_norm
@@ -37,6 +38,7 @@ class AlignedSFTTrainer(SFTTrainer):
         labelled_logits_only: compute logits only at labelled positions, on a CPU too.
         feature_cache: the one of the collator, where the vision tower is frozen.
         ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
+        finite_steps: checks each step.
         kwargs: those of `SFTTrainer`.
     """
 
@@ -48,6 +50,7 @@ class AlignedSFTTrainer(SFTTrainer):
         labelled_logits_only: bool = True,
         feature_cache: FeatureCache | None = None,
         ledger: GradientLedger | None = None,
+        finite_steps: FiniteSteps,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
@@ -55,12 +58,16 @@ class AlignedSFTTrainer(SFTTrainer):
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
         self.final_dtype: torch.dtype | None = None
+        self.finite_steps = finite_steps
+        self._micro_batches: list[tuple[Any, torch.Tensor]] = []  # of the current step, and their losses
+        self._skipped = False  # a step since the last log
         super().__init__(*args, **kwargs)
         if self.is_fsdp_enabled:
             set_up_fsdp2(self.accelerator.state.fsdp_plugin, cast(Any, self.model))
         self.ledger = None if self.is_deepspeed_enabled else ledger
         if self.ledger is not None:
             self.add_callback(self.ledger)
+        self.add_callback(finite_steps)
         if feature_cache is not None:
             self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
             feature_cache.attach(self.vision_tower)
@@ -82,6 +89,45 @@ class AlignedSFTTrainer(SFTTrainer):
                 labels = stack.enter_context(labelled_positions_only(decoder, inputs["labels"]))
                 inputs = {**inputs, "shift_labels": labels}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        """TRL's training step; after the last micro-batch of a step whose loss or gradient is not finite, no gradient
+        is left, so that neither weights nor moments change.
+
+        Raises:
+            UserError: no further step may be skipped.
+        """
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        self._micro_batches.append((inputs, loss))  # the trainer holds all inputs of a step anyway
+        if self.accelerator.sync_gradients:
+            self._check_step(model)
+        return torch.where(loss.isfinite(), loss, 0.0)  # the trainer's sum would never be finite again
+
+    def _check_step(self, model: torch.nn.Module) -> None:
+        batches, self._micro_batches = self._micro_batches, []
+        losses = [loss for _, loss in batches]
+        plain = self.accelerator.unwrap_model(model)
+        if self.finite_steps.are_finite(self.accelerator, plain, losses):
+            return
+
+        @torch.no_grad()
+        def rerun() -> None:
+            for inputs, _ in batches:
+                with self.compute_loss_context_manager():
+                    self.compute_loss(model, self._prepare_inputs(inputs))
+
+        cause = self.finite_steps.cause(self.accelerator, plain, losses, rerun)
+        self.finite_steps.skip(self.state, cause)
+        model.zero_grad()
+        self._metrics["train"].clear()  # of TRL: accuracy and entropy
+        self._skipped = True
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """TRL's log, without the mean loss of steps of which one was skipped."""
+        if "loss" in logs and self._skipped:
+            del logs["loss"]
+            self._skipped = False
+        super().log(logs, start_time)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:
         """One optimizer group per learning rate, or two where weight decay spares biases and norms."""

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from modeling_aligned_llava.inspection.norm_parameters import effective_parameters, statistics
+from modeling_aligned_llava.inspection.norm_parameters import collapsed, effective_parameters, statistics
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
 
 
@@ -16,7 +16,7 @@ def alignment_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
 
 
 def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
-    """Statistics of the effective gain and bias [D] in float64, the drift of the gain, and the implied token norm."""
+    """Statistics of the effective gain and bias [D] in float64, drift and collapse of the gain, and the token norm."""
     start = norm.gain_init * norm.scale
     gain, bias = effective_parameters(norm)
     bias = torch.zeros_like(gain) if bias is None else bias
@@ -24,6 +24,7 @@ def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
         "gain": _statistics(gain),
         "bias": _statistics(bias),
         "gain_start": start,
+        "gain_collapsed": collapsed(gain, norm),
         "relative_drift": ((gain - start).abs().mean() / abs(start)).item(),
         "token_norm": math.hypot(gain.norm().item(), bias.norm().item()),
     }

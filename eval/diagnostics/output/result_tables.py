@@ -113,6 +113,8 @@ def show_parameters(found: dict[str, dict[str, Any]], out: Path | None = None) -
             rows.append([f"paper, {method}: {name}", *cells, *["-"] * 5])
     heads = ["", "L2", "mean abs", "var abs", "std abs", "s.e.", "start", "relative drift", "token norm"]
     show_table("Gain and bias of the norm (Table 5)", heads, rows, out)
+    for path in (path for path, numbers in found.items() if numbers["gain_collapsed"]):
+        print(f"warning: {path}: the gain has collapsed: its mean magnitude is below compensation_eps")  # noqa: T201
 
 
 def show_attention(model: str, found: dict[str, Any], out: Path | None = None) -> None:

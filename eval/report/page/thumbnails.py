@@ -51,7 +51,7 @@ def document_image(root: Path, benchmark: Benchmark, document: int, question: st
         rows = pyarrow.parquet.read_metadata(file).num_rows
         if document < rows:
             row = row_at(file, document, ["question", "image"])
-            if row["question"].strip() not in question:
+            if str(row["question"]).strip() not in question:
                 raise UserError(f"{benchmark.key}: the data is no longer what was evaluated")
             return row["image"] and open_image(row["image"]["bytes"], f"{benchmark.key} row {document}")
         document -= rows

@@ -7,6 +7,7 @@ import pytest
 from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as PILImage
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.documents import Documents, opened_ahead
 from tests.benchmark_stand_in import image_of
 
@@ -76,6 +77,25 @@ def test_documents_that_are_no_files_are_looked_at_decoded():
 def test_a_document_with_something_else_is_named(rows):
     with pytest.raises(ValueError, match="pope document 2: aligned_llava reads images only"):
         Documents(rows, "pope").look(lambda document: ["video.mp4"], 2)
+
+
+def test_a_document_that_cannot_be_read_is_named(rows):
+    whole = encoded(PILImage.effect_noise((64, 64), 90))["bytes"]
+    broken = [whole[:-200], b"<html>404</html>", encoded(PILImage.new("RGB", (900, 2)))["bytes"], whole]
+    stored = Dataset.from_dict(
+        {"image": [{"bytes": content, "path": None} for content in broken]}, features=Features({"image": Image()})
+    )
+    documents = Documents(stored, "pope")
+    documents.look(visual, 0)
+    for index, read, what in (
+        (0, documents.open, "its image cannot be read: image file is truncated"),
+        (1, documents.look, "its image cannot be read: cannot identify"),
+        (2, documents.look, "its image has 900 x 2 pixels"),
+    ):
+        with pytest.raises(UserError, match=f"^pope document {index}: {what}"):
+            read(visual, index)
+    with pytest.raises(UserError, match="pope document 3 has no usable image: AttributeError: 'NoneType'"):
+        documents.open(lambda document: [None.convert("RGB")], 3)
 
 
 def test_images_are_opened_while_the_batch_before_is_answered():

@@ -1,12 +1,13 @@
 """No loader fills a hole with random weights: each names the tensor that its checkpoint lacks, or would drop."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlavaForConditionalGeneration
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, LlavaForConditionalGeneration
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
 from modeling_aligned_llava.assembly.from_backbones import assemble
@@ -146,3 +147,60 @@ def test_weights_in_a_pickle_are_refused(tiny_backbones, tmp_path):
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"has its weights in pytorch_model\.bin, a pickle, .* convert them"):
         load_strict(AutoModelForCausalLM, folder)
+
+
+def changed(source, target, file, change):
+    """A copy of a checkpoint with one JSON file changed in place by `change(content)`."""
+    shutil.copytree(source, target)
+    content = json.loads((target / file).read_text())
+    change(content)
+    (target / file).write_text(json.dumps(content))
+    return target
+
+
+@pytest.mark.parametrize("tensor", [TEXT_LAYER, PROJECTOR, VISION_LAYER])
+def test_the_class_itself_fills_no_tensor_with_random_numbers(tiny_checkpoint, tmp_path, tensor):
+    folder = without(tiny_checkpoint("norm-gwc"), tmp_path / "holed", tensor)
+    for load in (AlignedLlavaForConditionalGeneration, AutoModelForImageTextToText):
+        with pytest.raises(OSError, match=rf"holed lacks the tensor \S+{tensor} \(1 in all\); copy the weights again"):
+            load.from_pretrained(folder)
+    _, info = AlignedLlavaForConditionalGeneration.from_pretrained(folder, output_loading_info=True)
+    assert len(info["missing_keys"]) == 1  # who asks for the report reads it
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [
+        ("text_config", "hidden_size", 10**7),
+        ("text_config", "vocab_size", 2**40),
+        ("text_config", "num_hidden_layers", 10**9),
+        ("vision_config", "num_hidden_layers", 10**9),
+    ],
+)
+def test_absurd_sizes_are_named_before_memory_is_taken_for_them(tiny_checkpoint, tmp_path, part, name, value):
+    folder = changed(
+        tiny_checkpoint("norm"), tmp_path / "huge", "config.json", lambda c: c[part].update({name: value})
+    )
+    with pytest.raises(UserError, match=rf"huge: its configuration says {name} {value}, its weights do not$"):
+        load_generator(str(folder))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        (
+            "config.json",
+            lambda c: c.update(image_token_id=5),
+            r"<image> is token 259 to its tokenizer, but 5 to its model",
+        ),
+        ("tokenizer.json", lambda c: c["model"].update(vocab={}), "damaged: "),
+        ("processor_config.json", lambda c: c.update(image_processor=[1]), "damaged: "),
+        ("config.json", lambda c: c.update(text_config=[1]), "damaged: "),
+        ("config.json", lambda c: c["text_config"].update(rope_parameters=3), "damaged: "),
+    ],
+)
+def test_damaged_files_of_a_checkpoint_are_one_line(tiny_checkpoint, tmp_path, file, change, message):
+    folder = changed(tiny_checkpoint("norm"), tmp_path / "damaged", file, change)
+    with pytest.raises(UserError, match=message) as error:
+        load_generator(str(folder))
+    assert "\n" not in str(error.value)

@@ -1,13 +1,18 @@
 """A file that is not an image, or claims too many pixels, is refused from its header in one line that names it."""
 
+import io
 import struct
 import zlib
 from pathlib import Path
 
 import pytest
+from datasets import Dataset, Features
+from datasets import Image as ImageFeature
+from PIL import Image, ImageOps
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.images import open_image
+from modeling_aligned_llava.harness.documents import Documents
+from modeling_aligned_llava.loading.images import decode_image, open_image
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -27,8 +32,9 @@ def png_header(width: int, height: int) -> bytes:
         ),
         (png_header(11_000, 10_000), "The image has 11000 x 10000 pixels, more than 100000000"),
         (png_header(20_000, 20_000), "The image has far more than 100000000 pixels"),
+        (png_header(2010, 10), "The image has 2010 x 10 pixels: one side is more than 200 times the other"),
     ],
-    ids=["text", "110 megapixels", "400 megapixels"],
+    ids=["text", "110 megapixels", "400 megapixels", "a line"],
 )
 def test_refused_by_the_name_it_was_given(content, message, tmp_path):
     file: Path = tmp_path / "upload.png"
@@ -37,3 +43,37 @@ def test_refused_by_the_name_it_was_given(content, message, tmp_path):
         open_image(file, "The image")
     assert str(error.value).startswith(message)
     assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
+
+
+def photograph(form: str, orientation: int) -> bytes:
+    """A file whose EXIF says how to turn it; no side and no corner is like another."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    corners = Image.new("RGB", (3, 2))
+    corners.putdata([(0, 0, 0), (90, 0, 0), (255, 0, 0), (0, 255, 0), (0, 90, 0), (0, 0, 255)])
+    file = io.BytesIO()
+    corners.resize((48, 32), Image.Resampling.NEAREST).save(file, form, exif=exif, quality=95)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_training_and_evaluation_see_the_same_pixels(form):
+    """Upright ones: `datasets` turns an image as EXIF says, and so does training."""
+    files = [photograph(form, orientation) for orientation in range(1, 9)]
+    stored = {"image": [{"bytes": content, "path": None} for content in files]}
+    documents = Documents(Dataset.from_dict(stored, features=Features({"image": ImageFeature()})), "task")
+    for number, content in enumerate(files):
+        trained, changed = decode_image(content)
+        (evaluated,) = documents.open(lambda document: [document["image"]], number)
+        _, sizes = documents.look(lambda document: [document["image"].convert("RGB")], number)
+        assert sizes == [trained.size] == [(48, 32) if number < 4 else (32, 48)] and changed is None
+        assert trained.tobytes() == evaluated.tobytes()
+        with Image.open(io.BytesIO(content)) as image:
+            assert trained.tobytes() == ImageOps.exif_transpose(image).convert("RGB").tobytes()
+
+
+def test_an_image_whose_exif_is_damaged_is_taken_as_it_is_stored():
+    file = io.BytesIO()
+    Image.new("RGB", (40, 20)).save(file, "PNG", exif=b"Exif\0\0no TIFF header")
+    image, changed = decode_image(file.getvalue())
+    assert image.size == (40, 20) and changed == "EXIF cannot be read: taken as it is stored"

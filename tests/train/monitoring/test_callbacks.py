@@ -2,10 +2,11 @@
 
 import json
 import math
+import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from train.stage import run_stage
 
@@ -79,3 +80,23 @@ def test_eval_loss_and_answers_are_written_at_each_evaluation(run):
     samples = lines(run, "samples.jsonl")
     assert [(line["step"], line["row"]) for line in samples] == [(2, 0), (2, 1), (4, 0), (4, 1)]
     assert all(line["reference"].startswith("x") and isinstance(line["answer"], str) for line in samples)
+
+
+def test_a_collapsed_gain_is_reported_once(stage_arguments, tiny_checkpoint, tmp_path, capsys):
+    source = tiny_checkpoint("norm-gwc")
+    folder = tmp_path / "collapsed"
+    shutil.copytree(source, folder)
+    state = load_file(folder / "model.safetensors")
+    state["model.multi_modal_projector.norm.weight"].fill_(-1e-7)
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    frozen = {"learning_rates": json.dumps({"language_model|lm_head": 1e-4}), "frozen": "vision_tower|projector"}
+    for start, collapsed in ((folder, True), (source, False)):
+        settings = {"max_steps": 3, "model_name_or_path": start, **frozen, "probe_rows": 0, "global_batch_size": 4}
+        run_stage(stage_arguments(2, "norm-gwc", tmp_path / start.name, **settings))
+        warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
+        assert warnings == collapsed * [
+            "warning: step 1: the gain of the norm has collapsed: mean |gain| is 1.0e-07, "
+            "below compensation_eps 1.0e-06"
+        ]
+        record = json.loads((tmp_path / start.name / "norm-gwc" / "stage2" / "norm_parameters.json").read_text())
+        assert record["gain_collapsed"] is collapsed

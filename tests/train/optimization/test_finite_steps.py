@@ -1,0 +1,99 @@
+"""A step whose loss or gradient is not finite: the error names step, group and tensor, or the step is skipped."""
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_aligned_llava.errors import UserError
+from tests.faults.broken_numbers import broken_step
+from train import arguments
+from train.stage import run_stage
+
+
+BROKEN = {
+    "loss": ("", "the loss"),
+    "gradient": ("model.multi_modal_projector.linear_1.weight", r"the gradient of {} \(group .*linear_\)"),
+    "output": ("model.language_model.layers.1.mlp.down_proj", r"the output of {} \(group .*language_model.*\)"),
+}
+
+
+@pytest.fixture
+def stage(stage_arguments, tiny_checkpoint, tmp_path):
+    """`stage(**settings)` -> command line of a stage 2 of six steps, and its folder."""
+
+    def make(**settings):
+        given = {"model_name_or_path": tiny_checkpoint("norm-gwc"), **settings}
+        return stage_arguments(2, "norm-gwc", tmp_path, **given), tmp_path / "norm-gwc" / "stage2"
+
+    return make
+
+
+@pytest.mark.parametrize(("kind", "value"), [("loss", math.nan), ("gradient", math.inf), ("output", -math.inf)])
+def test_the_run_stops_and_resumes_from_its_last_good_checkpoint(stage, tmp_path, kind, value):
+    name, what = BROKEN[kind]
+    command, folder = stage()
+    with broken_step(kind, {4}, name, value):
+        with pytest.raises(
+            UserError, match=rf"^step 4: not finite: {what.format(name)}; .*max_skipped_steps"
+        ) as error:
+            run_stage(command)
+        assert "\n" not in str(error.value)
+        assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2"]
+        before = load_file(folder / "checkpoint-2" / "model.safetensors")
+        assert all(tensor.isfinite().all() for tensor in before.values())
+        run_stage([*command, "--max_skipped_steps", "1"])
+    (skipped,) = map(json.loads, (folder / "skipped_steps.jsonl").read_text().splitlines())
+    assert skipped["step"] == 4 and name in skipped["cause"]
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log] == [1, 2, 3, 5, 6]
+    assert all(math.isfinite(value) for line in log for value in line.values() if isinstance(value, float))
+
+
+def test_a_skipped_step_changes_neither_weights_nor_moments(stage):
+    command, folder = stage(save_steps=1, save_total_limit=6)
+    seen = {}
+    with (
+        broken_step("output", {3, 5}, "model.multi_modal_projector.linear_2", math.nan),
+        pytest.raises(UserError) as error,
+    ):
+        run_stage([*command, "--max_skipped_steps", "1"])
+    assert str(error.value).startswith(
+        "step 5: not finite after 1 skipped steps: the output of model.multi_modal_proj"
+    )
+    for step in (2, 3, 4):
+        checkpoint = folder / f"checkpoint-{step}"
+        moments = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]
+        seen[step] = load_file(checkpoint / "model.safetensors"), moments
+    same = [all(torch.equal(seen[3][0][name], tensor) for name, tensor in seen[step][0].items()) for step in (2, 4)]
+    assert same == [True, False]
+    assert all(torch.equal(seen[3][1][i]["exp_avg"], state["exp_avg"]) for i, state in seen[2][1].items())
+    shutil.rmtree(folder / "checkpoint-4")  # the count goes on from the checkpoint, not from the file's end
+    shutil.rmtree(folder / "checkpoint-3")
+    with broken_step("loss", {5}, "", math.nan):
+        run_stage([*command, "--max_skipped_steps", "1"])
+    assert [json.loads(line)["step"] for line in (folder / "skipped_steps.jsonl").read_text().splitlines()] == [5]
+
+
+def test_broken_weights_are_named_before_what_they_break(stage, tiny_checkpoint, tmp_path):
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_checkpoint("norm-gwc"), broken)
+    state = load_file(broken / "model.safetensors")
+    state["model.vision_tower.encoder.layers.0.mlp.fc1.bias"][3] = math.nan
+    save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
+    command, _ = stage(model_name_or_path=broken, probe_rows=0)
+    with pytest.raises(UserError, match=r"^step 1: not finite: the weights of model.vision_tower\S+fc1.bias \(group "):
+        run_stage(command)
+
+
+def test_deepspeed_and_negative_limits_are_refused(stage):
+    command, _ = stage(max_skipped_steps=2)
+    run, training = arguments.parse_arguments(command)
+    training.deepspeed_plugin = object()
+    with pytest.raises(UserError, match="max_skipped_steps: DeepSpeed takes a step before it can be checked"):
+        arguments._check(run, training)
+    with pytest.raises(UserError, match="max_skipped_steps must not be negative"):
+        arguments.parse_arguments([*command, "--max_skipped_steps", "-1"])

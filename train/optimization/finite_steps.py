@@ -1,0 +1,150 @@
+"""Steps whose loss or gradient is not finite: the run stops before its weights change, or skips a limited number.
+
+One process alone may see NaN or Inf, in its rows or in its shard of a gradient, so all processes decide together.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, gather_object
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from modeling_aligned_llava.errors import UserError
+from train.monitoring.log import JsonLinesFile, lines_up_to
+from train.optimization.parameter_groups import ParameterGroup
+from train.stage_folder import say
+
+
+class FiniteSteps(JsonLinesFile):
+    """`skipped_steps.jsonl`: the steps that were skipped, and why.
+
+    A skipped step counts as a step: the schedule goes on and its rows are not read again, but neither the weights nor
+    the optimizer's moments change.
+
+    Args:
+        path: the file; it exists only if a step was skipped.
+        limit: number of steps of the run that may be skipped; 0 stops at the first.
+        groups: the parameter groups, to name the one at fault.
+    """
+
+    def __init__(self, path: Path, limit: int, groups: list[ParameterGroup]):
+        super().__init__(path)
+        self.limit = limit
+        self.groups = groups
+        self.skipped = 0
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        """Count the steps skipped up to the checkpoint that the run resumes from."""
+        if self.path.exists():
+            self.skipped = len(lines_up_to(self.path, state.global_step))
+            super().on_train_begin(args, state, control, **kwargs)
+
+    def are_finite(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor]) -> bool:
+        """Whether the losses of a step (one per micro-batch) and its gradient are finite in all processes."""
+        if accelerator.scaler is not None:  # of fp16, which skips infinite gradients by itself
+            norm = torch.zeros(())
+        elif _uses_deepspeed(accelerator):
+            norm = torch.as_tensor(accelerator.deepspeed_engine_wrapped.get_global_grad_norm() or 0.0)
+        else:
+            norm = torch.nn.utils.get_total_norm([gradient for _, gradient in _gradients(model)])
+        values = torch.stack([*losses, norm.to(losses[0])])
+        broken = (~values.isfinite()).any().float()
+        return not accelerator.reduce(broken, "sum").item()
+
+    def cause(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor], rerun: Callable) -> str:
+        """What is not finite, as far upstream as it can be traced; called by every process.
+
+        Args:
+            model: without any wrapper.
+            rerun: repeats the forward passes of the step.
+        """
+        found = [(4, "the loss or the gradient")]
+        if not _uses_deepspeed(accelerator):  # it keeps gradients to itself, and its step is taken
+            found += [(0, text) for text in self._named("the weights of", model.named_parameters())]
+            found += [(1, text) for text in self._outputs(model, rerun)]
+            # backward starts at the end: the last parameters are the first to get a broken gradient
+            found += [(3, text) for text in self._named("the gradient of", reversed([*_gradients(model)]))]
+        if not torch.stack(losses).isfinite().all():
+            found.append((2, "the loss"))
+        return min(gather_object([min(found)]))[1]
+
+    def skip(self, state: Any, cause: str) -> None:
+        """Record that the coming step is skipped.
+
+        Raises:
+            UserError: the limit is reached.
+        """
+        step = state.global_step + 1
+        if self.skipped == self.limit:
+            after = f" after {self.limit} skipped steps" if self.limit else ""
+            raise UserError(
+                f"step {step}: not finite{after}: {cause}; the step was not taken and the last checkpoint is kept: "
+                f"start again with --max_skipped_steps {2 * self.limit or 10} to skip such steps, or train at a lower "
+                "learning rate"
+            )
+        self.skipped += 1
+        self.append(state, {"step": step, "cause": cause})
+        if state.is_world_process_zero:
+            say(f"step {step} is skipped ({self.skipped} of {self.limit}), not finite: {cause}")
+
+    def _named(self, what: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[str]:
+        """The first of the tensors that is not finite."""
+        for name, tensor in tensors:
+            if tensor.is_floating_point() and not torch.linalg.vector_norm(_local(tensor)).isfinite():
+                yield f"{what} {name} (group {self._group(name)})"
+                return
+
+    def _outputs(self, model: nn.Module, rerun: Callable) -> Iterator[str]:
+        """The first module whose output is not finite."""
+        broken: list[str] = []
+        with _watched(model, broken):
+            rerun()
+        if broken:
+            yield f"the output of {broken[0]} (group {self._group(broken[0])})"
+
+    def _group(self, name: str) -> str:
+        """The pattern of the group that a parameter, or the first parameter in a module or around it, belongs to."""
+        while name:
+            for group in self.groups:
+                if any(each == name or each.startswith(f"{name}.") for each in group.names):
+                    return group.pattern
+            name = name.rpartition(".")[0]
+        return "none"
+
+
+@contextmanager
+def _watched(model: nn.Module, broken: list[str]) -> Iterator[None]:
+    """Append to `broken` the name of each module that returns a tensor which is not finite."""
+
+    def watch(name: str) -> Callable:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            first = output[0] if isinstance(output, tuple | list) else getattr(output, "last_hidden_state", output)
+            if isinstance(first, Tensor) and first.is_floating_point() and not first.isfinite().all():
+                broken.append(name)
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _uses_deepspeed(accelerator: Accelerator) -> bool:
+    return accelerator.distributed_type == DistributedType.DEEPSPEED
+
+
+def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The gradients of this process; of FSDP2, its shards."""
+    return ((name, _local(p.grad)) for name, p in model.named_parameters() if p.grad is not None)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
