@@ -130,7 +130,8 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
                 kwargs["quantization_config"] = BitsAndBytesConfig(
                     **{**quantization.to_dict(), "llm_int8_skip_modules": skip}
                 )
-            model, report = super().from_pretrained(source, *args, output_loading_info=True, **kwargs)
+            loaded: Any = super().from_pretrained(source, *args, output_loading_info=True, **kwargs)
+            model, report = loaded
         except SafetensorError as error:
             raise OSError(f"{source}: a weights file is damaged or cut short ({error}); copy it again") from error
         if source is not None:
