@@ -231,11 +231,14 @@ def _check_sizes(source: str | Path, what: str) -> None:
             with safe_open(file, framework="pt") as weights:
                 shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]
     except SafetensorError as error:
-        raise UserError(f"{_prefix(what)}cannot load {source}: {file.name} is damaged ({error})") from error
+        raise UserError(
+            f"{_prefix(what)}cannot load {source}: a weights file is damaged or cut short ({file.name}: {error})"
+        ) from error
     limits = dict.fromkeys(_WIDTHS, _WIDER * max((size for shape in shapes for size in shape), default=0))
     limits["num_hidden_layers"] = len(shapes)
     config = read_config(source)
-    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
+    parts = [value for value in config.values() if isinstance(value, dict) and "hidden_size" in value]
+    for part in parts or [config]:  # with parts, sizes beside them are defaults that nothing reads
         for name, limit in limits.items():
             if isinstance(size := part.get(name), int) and size > limit:
                 raise UserError(f"{_prefix(what)}{source}: its configuration says {name} {size}, its weights do not")

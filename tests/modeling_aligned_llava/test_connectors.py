@@ -314,6 +314,7 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
     one_line(f"its weights lack {NORM}.weight", load_aligned, tmp_path / "aligned")
     weights.write_bytes(whole[: len(whole) // 2])
     one_line("cannot load", load_aligned, tmp_path / "aligned")
+    weights.write_bytes(whole)
     config = json.loads((tmp_path / "aligned" / "config.json").read_text())
     config["architectures"] = ["LlavaForTelepathy"]
     (tmp_path / "aligned" / "config.json").write_text(json.dumps(config))

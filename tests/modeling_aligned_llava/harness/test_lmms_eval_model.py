@@ -289,7 +289,7 @@ def test_errors_are_raised_not_answered(tiny_llava):
         raise OSError("truncated image")
 
     request = SimpleNamespace(args=("text", OPTIONS, broken, 0, "task", "test"))
-    with pytest.raises(OSError, match="truncated image"):
+    with pytest.raises(UserError, match="task document 0 has no usable image: OSError: truncated image"):
         adapter(tiny_llava).generate_until([request])
     with pytest.raises(ValueError, match="greedily"):
         adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))
