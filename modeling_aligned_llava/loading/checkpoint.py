@@ -232,7 +232,8 @@ def _check_sizes(source: str | Path, what: str) -> None:
                 shapes += [weights.get_slice(name).get_shape() for name in weights.keys()]
     except SafetensorError as error:
         raise UserError(
-            f"{_prefix(what)}cannot load {source}: a weights file is damaged or cut short ({file.name}: {error})"
+            f"{_prefix(what)}cannot load {source}: a weights file is damaged or cut short ({file.name}: {error}); "
+            "copy it again"
         ) from error
     limits = dict.fromkeys(_WIDTHS, _WIDER * max((size for shape in shapes for size in shape), default=0))
     limits["num_hidden_layers"] = len(shapes)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import datasets
 import pyarrow as pa
@@ -204,10 +205,8 @@ def _stream(seed: int, first: int, count: int, folder: Path, current: Synchroniz
     source = _write_parquet(seed, first, count, folder)
     quarantine = Quarantine(folder / "quarantine.jsonl", None, 1.0)
     quarantine.begin([])
-    once = open_stream(
-        [source], _tokenization(), quarantine, seed=0
-    )._ex_iterable.ex_iterable  # it repeats without end
-    rows = [row for _, row in once]
+    with patch.object(datasets.IterableDataset, "repeat", lambda stream, _: stream):  # it would have no end
+        rows = [*open_stream([source], _tokenization(), quarantine, seed=0)]
     _collate(rows, images_of_stream, current)
     refused = {entry.row for entry in read_entries(quarantine.path) if not entry.used}
     assert all(row % 2 == 0 for row in refused), "a good row was refused"
