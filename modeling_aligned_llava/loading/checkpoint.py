@@ -25,10 +25,7 @@ from modeling_aligned_llava.loading.hub_retries import with_retries
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
-_WIDTHS = (
-    *("hidden_size", "intermediate_size", "vocab_size", "head_dim", "num_attention_heads", "num_key_value_heads"),
-    *("image_size", "patch_size", "num_channels"),
-)
+_WIDTHS = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "num_attention_heads", "num_key_value_heads")
 _WIDER = 8  # quantized tensors are packed
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 VISION_LANGUAGE = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | {"aligned_llava"}
