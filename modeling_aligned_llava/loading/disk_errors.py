@@ -15,7 +15,8 @@ _REASONS = {
     errno.EROFS: "its file system is read-only; choose another folder",
 }
 _TEXTS = {"No space left on device": errno.ENOSPC, "Read-only file system": errno.EROFS}
-_FULL = 1 << 20  # bytes; torch does not say why it could not write
+_OF_TORCH = ("inline_container", "iostream error")  # torch.save does not say why it could not write
+_FULL = 1 << 20  # bytes
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def _reason(error: BaseException | None, path: Path) -> str | None:
         for text, number in _TEXTS.items():
             if text in str(error):
                 return _REASONS[number]
-        if type(error) is RuntimeError and "inline_container" in str(error) and _is_full(path):  # torch.save
+        if type(error) is RuntimeError and any(text in str(error) for text in _OF_TORCH) and _is_full(path):
             return _REASONS[errno.ENOSPC]
         error = error.__cause__ or error.__context__
     return None

@@ -36,8 +36,12 @@ def test_the_file_and_the_reason_are_named(error, reason):
         raise error
 
 
-def test_what_torch_does_not_say_is_looked_up(tmp_path, monkeypatch):
-    error = RuntimeError("[enforce fail at inline_container.cc:671] . unexpected pos 576 vs 534")
+@pytest.mark.parametrize(
+    "text",
+    ["[enforce fail at inline_container.cc:671] . unexpected pos 576 vs 534", "basic_ios::clear: iostream error"],
+)
+def test_what_torch_does_not_say_is_looked_up(tmp_path, monkeypatch, text):
+    error = RuntimeError(text)
     with pytest.raises(RuntimeError), disk_errors_named(tmp_path / "there is room"):
         raise error
     monkeypatch.setattr(disk_errors, "_FULL", 1 << 60)
