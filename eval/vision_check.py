@@ -1,7 +1,8 @@
 """Does the model use vision? Repeats the multimodal benchmarks with a grey image of the same size for every image.
 
 `python -m eval.vision_check --run results/tinyworld --method baseline` prints both scores of each task and the mean
-difference, and exits with status 1 if the mean is below `--minimum` points.
+difference, and exits with status 1 if the mean is below `--minimum` points. Results that are missing or outdated, with
+true images too, are made first.
 """
 
 import argparse
@@ -59,8 +60,9 @@ def main() -> None:
     models, true_jobs = plan(args, own.run)
     _, blank_jobs = plan(args, blank, blank_images=True)
     console = Console()
-    with only_writer(blank):
-        Runner(blank / "logs", places(1, args.device), console).run(blank_jobs)
+    for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
+        with only_writer(folder):
+            Runner(folder / "logs", places(1, args.device), console).run(jobs)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank images")

@@ -15,6 +15,7 @@ TOUR = REPOSITORY / "docs" / "tour.ipynb"
 SHOWN = """json.dumps({
     "text": model.config.text_norm,
     "visual": {method: each["norms"]["visual tokens at layer 0"]["mean"] for method, each in profiles.items()},
+    "decoder": real_decoder["layers"]["text"]["norm"]["mean"][:2],
     "losses": losses,
     "pope": {row["method"]: row["n"] for row in scores if row["source"] == "measured" and row["status"] == "ok"},
 })"""
@@ -41,6 +42,8 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     found = json.loads(shown.data["text/plain"].strip("'"))
     assert found["visual"]["norm"] == pytest.approx(found["text"], rel=0.01)
     assert found["visual"]["baseline"] > 10 * found["text"]
+    before, after = found["decoder"]
+    assert after > 5 * before  # the first layer of a real decoder lifts text
     for losses in found["losses"].values():
         assert len(losses) == 10 and sum(losses[-3:]) < sum(losses[1:4])  # the first step has the longest captions
     assert found["pope"] == {"baseline": 360, "norm": 360}

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.progress import Progress
-
 from modeling_aligned_llava.loading.build_once import replacing
 
 
@@ -35,27 +33,31 @@ class Campaign:
     cases: Callable[[int], Iterator[Case]]
 
 
-def run_campaign(campaign: Campaign, seed: int, folder: Path, progress: Progress) -> dict[str, Any]:
+def run_campaign(campaign: Campaign, seed: int, folder: Path) -> dict[str, Any]:
     """Run the cases that `folder` has no record of; a failed case keeps its folder.
 
     Returns:
         The number of cases, summed counts, measurements by case, failures and seconds, of earlier runs too.
     """
-    record = folder / f"{campaign.name}-{seed}.json"
-    entries = json.loads(record.read_text("utf-8")) if record.exists() else []
-    done = {entry["case"]: entry for entry in entries if entry["failure"] is None}
+    done = {entry["case"]: entry for entry in recorded(campaign, seed, folder) if entry["failure"] is None}
     cases = list(campaign.cases(seed))
-    task = progress.add_task(campaign.name, total=len(cases), completed=len(done))
     for case in cases:
         if case.name in done:
             continue
         done[case.name] = _run_case(case, folder / campaign.name / case.name)
-        with replacing(record) as unfinished:
+        with replacing(_record(campaign, seed, folder)) as unfinished:
             unfinished.write_text(json.dumps([*done.values()], indent=1), encoding="utf-8")
-        if done[case.name]["failure"]:
-            progress.console.print(f"{campaign.name}/{case.name} failed: {done[case.name]['failure']}", markup=False)
-        progress.advance(task)
     return summary([done[case.name] for case in cases])
+
+
+def recorded(campaign: Campaign, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """What `folder` has of the campaign: case, found, failure and seconds of each case that was run."""
+    record = _record(campaign, seed, folder)
+    return json.loads(record.read_text("utf-8")) if record.exists() else []
+
+
+def _record(campaign: Campaign, seed: int, folder: Path) -> Path:
+    return folder / f"{campaign.name}-{seed}.json"
 
 
 def summary(entries: list[dict[str, Any]]) -> dict[str, Any]:

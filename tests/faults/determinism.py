@@ -16,7 +16,7 @@ RUN = "results/tinyworld"
 
 def small_run(folder: Path) -> dict[str, Any]:
     """Every phase again, under another path and with another home."""
-    straight, clone = straight_run(folder.parent / "straight"), folder / "a second clone"
+    straight, clone = straight_run(folder), folder / "a second clone"
     clone_repository(clone)
     for phase in PHASES:
         finish(phase, clone, folder / "a second home")

@@ -36,7 +36,7 @@ def killed_again_and_again(phase: Phase, seed: int, folder: Path) -> dict[str, A
     Every other kill takes the process alone, and leaves what it started to end by itself. After the last one, the run
     continues from a copy under another path with another home, as on a new machine.
     """
-    straight = straight_run(folder.parent / "straight")
+    straight = straight_run(folder)
     clone, home, rng = folder / "clone", folder / "home", random.Random(f"{phase.name} {seed}")
     before(phase, straight, clone)
     began = time.monotonic()
@@ -78,7 +78,7 @@ def time_of(phase: Phase, straight: Path, folder: Path) -> float:
 
 def ended_by(number: signal.Signals, phase: Phase, seed: int, folder: Path) -> dict[str, Any]:
     """Send the signal at a random moment: everything ends in time with one line, and the run continues from there."""
-    straight = straight_run(folder.parent / "straight")
+    straight = straight_run(folder)
     clone, home, rng = folder / "clone", folder / "home", random.Random(f"{number} {phase.name} {seed}")
     before(phase, straight, clone)
     moment = rng.uniform(0, time_of(phase, straight, folder / "timed"))

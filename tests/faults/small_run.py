@@ -86,14 +86,19 @@ def last_lines(clone: Path) -> str:
     return "\n".join(clone.with_name("output.txt").read_text("utf-8").splitlines()[-5:])
 
 
-def straight_run(folder: Path) -> Path:
-    """The clone in which every phase ran once without a fault. Made by the first caller."""
+def straight_run(case: Path) -> Path:
+    """The clone in which every phase ran once without a fault. Made by the first case of all campaigns that asks.
+
+    Args:
+        case: the case's own folder, CAMPAIGNS/CAMPAIGN/CASE.
+    """
 
     def run(unfinished: Path) -> None:
         clone_repository(unfinished / "clone")
         for phase in PHASES:
             finish(phase, unfinished / "clone", unfinished / "home")
 
+    folder = case.parents[1] / "straight-run"
     build_once(folder, run)
     return folder / "clone"
 

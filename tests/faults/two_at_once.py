@@ -18,7 +18,7 @@ REFUSED = "another evaluation is running"
 
 def same_folder(phase: Phase, folder: Path) -> dict[str, Any]:
     """Start the phase twice: each ends well or is refused in one line, and the results are those of one run."""
-    straight = straight_run(folder.parent / "straight")
+    straight = straight_run(folder)
     clone, home = folder / "clone", folder / "home"
     before(phase, straight, clone)
     codes = [process.wait() for process in [start(phase, clone, home) for _ in range(2)]]
@@ -32,7 +32,7 @@ def same_folder(phase: Phase, folder: Path) -> dict[str, Any]:
 def shared_caches(number: int, folder: Path) -> dict[str, Any]:
     """Two methods start stage 1 together, in folders of their own, with one bare home: both assemble and train."""
     clone, home = folder / "clone", folder / "home"
-    before(PHASES[1], straight_run(folder.parent / "straight"), clone)
+    before(PHASES[1], straight_run(folder), clone)
     runs = [_first_steps(method) for method in ("baseline", "norm")]
     codes = [process.wait() for process in [start(run, clone, home) for run in runs]]
     assert codes == [0, 0], f"round {number}: {codes}, {last_lines(clone)}"
