@@ -14,7 +14,7 @@ from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 
 
-_MEASURED = {"text_norm", "visual_norm", "projector_scale"}  # belong to a checkpoint, not to a method
+_MEASURED = {"text_norm", "visual_norm", "stream_norm", "projector_scale"}  # belong to a checkpoint, not to a method
 
 
 @cache

@@ -25,10 +25,10 @@ from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
-from train.data.prepared import first_images
+from train.data.prepared import first_images, first_texts
 from train.data.sources import Source, read_sources
 from train.data.stage_rows import StageRows, open_rows
-from train.data.streaming import first_streamed
+from train.data.streaming import first_streamed, streamed_texts
 from train.data.tokenization import Tokenization
 from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
@@ -152,6 +152,7 @@ def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sour
     """The checkpoint that the stage starts from: assembled from backbones, or stage 1 of the same method."""
     if run.model.model_name_or_path is None:
         assert run.model.vision_tower is not None and run.model.language_model is not None
+        streaming, cache = run.data.streaming, run.data.data_cache
         return assemble(
             run.model.vision_tower,
             run.model.language_model,
@@ -159,7 +160,8 @@ def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sour
             fields=method_fields(run.model.method),
             seed=seed,
             chat_template=run.model.chat_template,
-            images=first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache),
+            images=first_streamed(sources) if streaming else first_images(sources, cache),
+            texts=streamed_texts(sources) if streaming else first_texts(sources, cache),
             exist_ok=True,
         )
     source = Path(run.model.model_name_or_path)

@@ -151,6 +151,7 @@ def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_pa
     ("method", "sizes", "measured"),
     [
         ("norm-geomean", [32, 32], True),
+        ("norm-stream", [32, 32], False),
         ("norm-scalar", [1], False),
         ("norm-fixed", [], False),
         ("projector-rescaled", [], True),
@@ -161,6 +162,7 @@ def test_other_methods_are_measured_and_train(stage_arguments, tmp_path, method,
     folder = tmp_path / method / "stage1"
     config = json.loads((folder / "config.json").read_text())
     assert config["method"] == method and (config["visual_norm"] is not None) == measured
+    assert (config["stream_norm"] is not None) == (method == "norm-stream")
     scale = config["text_norm"] / config["visual_norm"] if method == "projector-rescaled" else 1.0
     assert config["projector_scale"] == scale
     norm = {name: tensor for name, tensor in weights(folder).items() if "projector.norm" in name}
