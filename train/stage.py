@@ -15,7 +15,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
@@ -36,7 +36,9 @@ from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
+from train.optimization.layer_bypass import bypass_layers
 from train.optimization.lora import add_adapters, merge_adapters
+from train.optimization.norm_storage import RoundedNorm
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import StageFolder, peek_settings, say, write_json
@@ -83,6 +85,8 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         adapters = add_adapters(model, run.model.lora, training.seed)
     if run.model.attn_implementation is not None:
         model.model.language_model.set_attn_implementation(run.model.attn_implementation)
+    if run.model.bypassed_layers:
+        bypass_layers(model, run.model.bypassed_layers)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     rows = open_rows(run, training, _tokenization(run, training, model, processor), sources)
@@ -157,7 +161,7 @@ def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sour
             run.model.vision_tower,
             run.model.language_model,
             folder.path / "assembled",
-            fields=method_fields(run.model.method),
+            fields=run.model.config_fields,
             seed=seed,
             chat_template=run.model.chat_template,
             images=first_streamed(sources) if streaming else first_images(sources, cache),
@@ -168,11 +172,18 @@ def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sour
     if not (source / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
     try:
-        method = AlignedLlavaConfig.from_pretrained(source).method
+        config = AlignedLlavaConfig.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise UserError(f"model_name_or_path: {' '.join(str(error).split())}") from error
-    if method != run.model.method:
-        raise UserError(f"{source} belongs to method {method}, not to {run.model.method}")
+    wanted = run.model.config_fields
+    if None not in (config.method, wanted["method"]) and config.method != wanted["method"]:
+        raise UserError(f"{source} belongs to method {config.method}, not to {run.model.method}")
+    for name in wanted.keys() - {"method"}:
+        if getattr(config, name) != wanted[name]:
+            raise UserError(
+                f"{source} was made with {name} {getattr(config, name)}, not {wanted[name]}: "
+                "give both stages the same method and norm_fields"
+            )
     return source
 
 
@@ -226,6 +237,8 @@ def _monitoring(
         ProgressBar(f"{run.model.method} {output.name}"),
         GainWatch(),
     ]
+    if run.optimization.norm_storage == "bfloat16":
+        callbacks.append(RoundedNorm())
     if run.monitoring.probe_rows:
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
