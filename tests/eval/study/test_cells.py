@@ -12,6 +12,7 @@ from eval.study.records import Records, final_loss, held_out_loss
 from eval.suite.runner import Runner
 from modeling_aligned_llava.errors import UserError
 from tests.eval.study.stand_in import write_stage, write_study
+from tests.train.conftest import write_data
 
 
 @pytest.fixture
@@ -97,3 +98,23 @@ def test_each_method_takes_its_best_rate_from_another_study(trained, tmp_path):
 def test_the_held_out_loss_of_a_stage_is_its_last(tmp_path):
     write_stage(tmp_path / "stage", 0.25)
     assert held_out_loss(tmp_path / "stage" / "log.jsonl") == 0.25
+
+
+@pytest.mark.slow
+def test_a_cell_is_trained_in_both_stages(tmp_path):
+    """For real, on a handful of rows."""
+    data = tmp_path / "work/data/tinyworld"
+    data.mkdir(parents=True)
+    write_data(data)
+    small = {"max_steps": 2, "save_steps": 1, "eval_steps": 1, "logging_steps": 1, "eval_rows": 4}
+    small |= {"global_batch_size": 4, "per_device_train_batch_size": 4}
+    arm = {"methods": ["norm-stream"], "settings": {"norm_fields": {"target_scale": 2.0}, "bypassed_layers": [0]}}
+    path = write_study(tmp_path, settings=small, seeds=[43], reference="norm-stream", arms=[arm])
+    run = start(path, tmp_path)
+    (record,) = run.records.read()
+    assert list(record["stages"]) == ["stage1", "stage2"]
+    first = record["stages"]["stage1"]
+    assert first["held_out"]["step"] == [1, 2] and [line["step"] for line in first["profile"]] == [0, 1, 2]
+    visual = first["profile"][0]["visual"]["norm"]
+    assert visual[0] == visual[1] == pytest.approx(2 * first["measured"]["stream_norm"], rel=0.01)
+    assert not run.root(run.study.cells[0]).exists()
