@@ -13,20 +13,18 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.record import environment, write
+from eval.run_all import read_recipe
+from eval.study.grid import HELD_OUT
+from eval.study.records import held_out_loss
 from eval.suite.runner import places
 from eval.suite.schedule import Children, Place, Step, run_steps
 from modeling_aligned_llava.errors import UserError, run_main
 
 
-HELD_OUT = 256  # rows
-
-
 def settings(args: argparse.Namespace, factor: float) -> dict[str, Any]:
     """What a cell changes in the recipe."""
-    recipe = yaml.safe_load(Path(f"configuration/train/{args.backbone}/stage{args.stage}.yaml").read_text("utf-8"))
+    recipe = read_recipe(args.backbone, f"stage{args.stage}")
     rates = {pattern: rate * factor for pattern, rate in recipe["learning_rates"].items()}
     return {
         "learning_rates": json.dumps(rates),
@@ -46,13 +44,6 @@ def command(args: argparse.Namespace, method: str, factor: float, folder: Path) 
     words = ["bash", "train/run.sh", "--backbone", args.backbone, "--method", method, "--stage", f"stage{args.stage}"]
     words += ["--output-root", str(folder), "--data", str(args.data), "--"]
     return words + [word for name, value in chosen.items() for word in (f"--{name}", str(value))]
-
-
-def held_out_loss(folder: Path, method: str, stage: int) -> float:
-    """The last held-out loss of a finished cell."""
-    log = folder / "checkpoints" / method / f"stage{stage}" / "log.jsonl"
-    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
-    return next(line["eval_loss"] for line in reversed(lines) if "eval_loss" in line)
 
 
 def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -85,7 +76,12 @@ def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     ]
     run_steps(steps, places(args.jobs, args.device), children)
     return {
-        method: {f"{factor:g}": held_out_loss(folders[method, factor], method, args.stage) for factor in args.factors}
+        method: {
+            f"{factor:g}": held_out_loss(
+                folders[method, factor] / "checkpoints" / method / f"stage{args.stage}" / "log.jsonl"
+            )
+            for factor in args.factors
+        }
         for method in args.methods
     }
 

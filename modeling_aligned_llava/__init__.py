@@ -4,6 +4,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, Aut
 
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .connectors import align, load_aligned
+from .inspection.text_stream import mean_stream_norm
 from .methods import method_fields, method_names
 from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
 from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
@@ -27,6 +28,7 @@ __all__ = [
     "align",
     "load_aligned",
     "mean_embedding_norm",
+    "mean_stream_norm",
     "method_fields",
     "method_names",
 ]

@@ -19,10 +19,17 @@ _CHOICES = {
     "projector_norm": ("none", "layernorm", "rmsnorm"),
     "projector_init": ("default", "rescaled"),
     "norm_init": ("text", "ones"),
-    "norm_target": ("text", "geomean"),
+    "norm_target": ("text", "geomean", "stream", "visual"),
     "norm_parametrization": ("absolute", "relative"),
     "norm_gain": ("vector", "scalar", "fixed"),
     "norm_bias": (True, False),
+}
+# The measured norms whose geometric mean, times `target_scale`, is the target.
+_MEASURED_FOR = {
+    "text": ("text_norm",),
+    "geomean": ("text_norm", "visual_norm"),
+    "stream": ("stream_norm",),
+    "visual": ("visual_norm",),
 }
 # Fields that define what the saved tensors of a norm mean: with another value they would compute something else.
 _MEANING = (
@@ -36,6 +43,8 @@ _MEANING = (
     "target_scale",
     "text_norm",
     "visual_norm",
+    "stream_norm",
+    "stream_layer",
 )
 _COMPENSATION = ("compensation_exponent", "compensation_max", "compensation_eps")
 _RESCALING = ("projector_init", "projector_scale")
@@ -54,7 +63,9 @@ class AlignedLlavaConfig(LlavaConfig):
         norm_init: "text" starts the gain at `target / sqrt(d)`, so that every visual token has the target's norm
             (Eq. 11); "ones" is torch's default (the ablation of Table 5).
         norm_target: "text": the target is `target_scale * text_norm`; "geomean": it is
-            `target_scale * sqrt(text_norm * visual_norm)`.
+            `target_scale * sqrt(text_norm * visual_norm)`; "stream": `target_scale * stream_norm`; "visual":
+            `target_scale * visual_norm`, a factor of the norm that the projector has by itself.
+        stream_layer: the decoder layer at whose input `stream_norm` is measured, from 1.
         norm_parametrization: "absolute" trains the gain itself; "relative" trains a factor that starts at 1 and is
             multiplied by the constant `target / sqrt(d)`.
         norm_gain: "vector" (one gain per dimension), "scalar" (one number) or "fixed" (not trained).
@@ -62,6 +73,8 @@ class AlignedLlavaConfig(LlavaConfig):
         norm_eps: epsilon of the norm.
         text_norm: `s`, the mean L2 norm of the non-zero text embeddings; None: measured when the norm is initialised.
         visual_norm: `N`, the mean L2 norm of the initial projector's tokens, measured by assembly on images.
+        stream_norm: the mean L2 norm of the hidden states of text that enter decoder layer `stream_layer`, measured by
+            assembly on training text.
         target_scale: factor k included in `target`.
         compensation_exponent: strength of Global Weight Compensation: the gradient flowing back through the norm is
             multiplied by `1 / max(mean|gain|, compensation_eps) ** exponent` (Eq. 12 is exponent 1; 0 is off).
@@ -84,12 +97,14 @@ class AlignedLlavaConfig(LlavaConfig):
     projector_scale: float = 1.0
     norm_init: str = "text"
     norm_target: str = "text"
+    stream_layer: int = 1
     norm_parametrization: str = "absolute"
     norm_gain: str = "vector"
     norm_bias: bool = True
     norm_eps: float = 1e-5
     text_norm: float | None = None
     visual_norm: float | None = None
+    stream_norm: float | None = None
     target_scale: float = 1.0
     compensation_exponent: float = 1.0
     compensation_max: float | None = None
@@ -142,23 +157,34 @@ class AlignedLlavaConfig(LlavaConfig):
         return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
 
     @property
+    def starts_at_target(self) -> bool:
+        """Whether the initial norm depends on `target`."""
+        return self.projector_norm != "none" and (self.norm_init == "text" or self.norm_parametrization == "relative")
+
+    @property
     def needs_text_norm(self) -> bool:
         """Whether the initial norm depends on `text_norm`."""
-        return self.projector_norm != "none" and (self.norm_init == "text" or self.norm_parametrization == "relative")
+        return self.starts_at_target and "text_norm" in _MEASURED_FOR[self.norm_target]
 
     @property
     def needs_visual_norm(self) -> bool:
         """Whether the initial norm, or projector, depends on `visual_norm`."""
-        return (self.needs_text_norm and self.norm_target == "geomean") or self.projector_init == "rescaled"
+        return self.projector_init == "rescaled" or (
+            self.starts_at_target and "visual_norm" in _MEASURED_FOR[self.norm_target]
+        )
+
+    @property
+    def needs_stream_norm(self) -> bool:
+        """Whether the initial norm, or projector, depends on `stream_norm`."""
+        return self.norm_target == "stream" and (self.starts_at_target or self.projector_init == "rescaled")
 
     @property
     def target(self) -> float | None:
         """The initial L2 norm of visual tokens; None while a norm that it depends on has not been measured."""
-        if self.text_norm is None:
+        norms = [getattr(self, name) for name in _MEASURED_FOR[self.norm_target]]
+        if None in norms:
             return None
-        if self.norm_target == "text":
-            return self.target_scale * self.text_norm
-        return None if self.visual_norm is None else self.target_scale * math.sqrt(self.text_norm * self.visual_norm)
+        return self.target_scale * (norms[0] if len(norms) == 1 else math.sqrt(math.prod(norms)))
 
     def check_alignment(self) -> None:
         """Raise a one-line `ValueError` if a field of the norm is out of range."""
@@ -169,10 +195,12 @@ class AlignedLlavaConfig(LlavaConfig):
         for name in ("norm_eps", "target_scale", "projector_scale", "compensation_eps"):
             if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a number above 0, not {getattr(self, name)!r}")
-        for name in ("text_norm", "visual_norm", "compensation_max"):
+        for name in ("text_norm", "visual_norm", "stream_norm", "compensation_max"):
             value = getattr(self, name)
             if value is not None and (not _is_number(value) or value <= 0):
                 raise ValueError(f"{name} must be a number above 0 or null, not {value!r}")
+        if not isinstance(self.stream_layer, int) or isinstance(self.stream_layer, bool) or self.stream_layer < 1:
+            raise ValueError(f"stream_layer must be a whole number from 1, not {self.stream_layer!r}")
         if not _is_number(self.compensation_exponent) or not 0 <= self.compensation_exponent <= 1:
             raise ValueError(f"compensation_exponent must be from 0 to 1, not {self.compensation_exponent!r}")
         if self.norm_parametrization == "relative" and self.norm_init != "text":

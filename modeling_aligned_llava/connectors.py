@@ -56,6 +56,8 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
         settings["text_norm"] = config.text_norm = _measured_text_norm(model)
     if config.needs_visual_norm and config.visual_norm is None:
         raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; pass it")
+    if config.needs_stream_norm and config.stream_norm is None:
+        raise UserError("align: this target needs stream_norm; pass mean_stream_norm(model, tokenizer, texts)")
     _attach(model, connector, config)
     setattr(model.config, NORM, settings)
     return model

@@ -3,6 +3,7 @@
 A norm variant is one entry of that file. The equations of the methods: docs/methods.md.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from inspect import get_annotations
 from pathlib import Path
@@ -14,7 +15,7 @@ from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 
 
-_MEASURED = {"text_norm", "visual_norm", "projector_scale"}  # belong to a checkpoint, not to a method
+_MEASURED = {"text_norm", "visual_norm", "stream_norm", "projector_scale"}  # belong to a checkpoint, not to a method
 
 
 @cache
@@ -31,25 +32,31 @@ def method_names() -> list[str]:
     return list(_methods())
 
 
-def method_fields(name: str) -> dict[str, Any]:
+def method_fields(name: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return all fields of `AlignedLlavaConfig` that make up the method, with its own name under `method`.
 
     Fields that the file omits have their defaults, so `from_pretrained(path, **method_fields(name))` keeps nothing of
     the method that a checkpoint was made for. Measured norms are not part of a method.
 
+    Args:
+        name: of the method.
+        changes: fields that differ from those of the method; the combination then has no name.
+
     Raises:
-        UserError: the method is unknown, or its entry has an unknown field or a value out of range.
+        UserError: the method is unknown, or its entry or `changes` have an unknown field or a value out of range.
     """
     if name not in _methods():
         raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
     own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "method"} - _MEASURED
     entry = _methods()[name]
-    if unknown := sorted(entry.keys() - own):
-        raise UserError(f"methods.yaml: {name} has the unknown field {unknown[0]!r}; fields: {', '.join(sorted(own))}")
+    source = f"norm_fields of {name}" if changes else f"methods.yaml: {name}"
+    chosen = {**entry, **(changes or {})}
+    if unknown := sorted(chosen.keys() - own):
+        raise UserError(f"{source}: unknown field {unknown[0]!r}; fields: {', '.join(sorted(own))}")
     defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(own)}
-    fields = {**defaults, "method": name, **entry}
+    fields = {**defaults, "method": None if changes else name, **chosen}
     try:
         AlignedLlavaConfig(**fields)
     except ValueError as error:
-        raise UserError(f"methods.yaml: {name}: {error}") from error
+        raise UserError(f"{source}: {error}") from error
     return fields

@@ -48,7 +48,7 @@ def set_initial_gain(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlav
 
     The one place that computes it: called when the norm is built, and again once a missing norm has been measured.
     """
-    if config.needs_text_norm:
+    if config.starts_at_target:
         assert config.target is not None
         gain = target_gain(config.target, norm.dim)
         if config.norm_parametrization == "relative":
@@ -100,10 +100,14 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         embedding = cast(nn.Embedding, self.get_input_embeddings())
         if embedding.weight.is_meta:
             return
-        if config.needs_visual_norm and config.visual_norm is None:
-            raise ValueError(
-                "this method needs visual_norm, which python -m modeling_aligned_llava.assembly measures on images"
-            )
+        for name, needed, data in (
+            ("visual_norm", config.needs_visual_norm, "images"),
+            ("stream_norm", config.needs_stream_norm, "text"),
+        ):
+            if needed and getattr(config, name) is None:
+                raise ValueError(
+                    f"this method needs {name}, which python -m modeling_aligned_llava.assembly measures on {data}"
+                )
         if not config.needs_text_norm or config.text_norm is not None:
             return
         if norm_loaded:

@@ -32,6 +32,8 @@ from tests import benchmark_stand_in
 
 torch.set_num_threads(1)
 
+TEXTS = ["a red ball lies left of a green box", "what is it?", "two cats"]  # for methods that are measured on text
+
 
 @dataclass(frozen=True)
 class TinyBackbones:
@@ -119,6 +121,7 @@ def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[.
                 tmp_path_factory.mktemp("checkpoints") / f"{method}-{decoder}",
                 fields=method_fields(method),
                 images=tiny_images,
+                texts=TEXTS,
             )
         return made[method, decoder]
 

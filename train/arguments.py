@@ -8,7 +8,7 @@ import re
 import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from trl import SFTConfig, TrlParser
@@ -32,6 +32,20 @@ class ModelArguments:
             "help": "Name of the method, as listed in `configuration/methods.yaml`. `{method}` in the value of any "
             "other setting is replaced by this name."
         }
+    )
+    norm_fields: dict | str | None = field(
+        default=None,
+        metadata={
+            "help": "Fields of `AlignedLlavaConfig` that replace those of the method, such as `{target_scale: 4.0}`; "
+            "the same in both stages. On the command line, a JSON object."
+        },
+    )
+    bypassed_layers: list[int] = field(
+        default_factory=list,
+        metadata={
+            "help": "Decoder layers that visual tokens skip: their hidden states pass unchanged, and text attends to "
+            "them as before. For experiments: the saved model does not skip them, so only losses measured here count."
+        },
     )
     vision_tower: str | None = field(
         default=None, metadata={"help": "Path or Hub id of the vision tower that stage 1 assembles the model from."}
@@ -76,8 +90,12 @@ class ModelArguments:
         },
     )
 
+    config_fields: dict[str, Any] = field(init=False)  # those of the method, with `norm_fields`
+
     def __post_init__(self) -> None:
-        method_fields(self.method)
+        if isinstance(self.norm_fields, str):
+            self.norm_fields = _json(self.norm_fields, "norm_fields")
+        self.config_fields = method_fields(self.method, cast(dict | None, self.norm_fields))
         if self.save_dtype not in (None, "bfloat16", "float32"):
             raise UserError(f"save_dtype must be bfloat16 or float32, not {self.save_dtype!r}")
         self.lora = json.loads(self.lora) if isinstance(self.lora, str) else self.lora
@@ -170,6 +188,13 @@ class OptimizationArguments:
             "`max_grad_norm` on its own, instead of the whole gradient. Not with DeepSpeed."
         },
     )
+    norm_storage: str = field(
+        default="float32",
+        metadata={
+            "help": "Precision to which gain and bias of the norm are rounded after every step, `float32` or "
+            "`bfloat16`: what training in bfloat16 weights would do to them."
+        },
+    )
     max_skipped_steps: int = field(
         default=0,
         metadata={
@@ -183,6 +208,8 @@ class OptimizationArguments:
         rates = json.loads(self.learning_rates) if isinstance(self.learning_rates, str) else self.learning_rates
         if not isinstance(rates, dict) or not rates:
             raise UserError(f"learning_rates must be {{regex: rate}}, not {rates!r}")
+        if self.norm_storage not in ("float32", "bfloat16"):
+            raise UserError(f"norm_storage must be float32 or bfloat16, not {self.norm_storage!r}")
         if self.max_skipped_steps < 0:
             raise UserError(f"max_skipped_steps must not be negative, not {self.max_skipped_steps}")
         self.rates = {str(pattern): _rate(pattern, rate) for pattern, rate in rates.items()}
@@ -191,6 +218,21 @@ class OptimizationArguments:
                 re.compile(pattern)
             except re.error as error:
                 raise UserError(f"learning_rates, frozen: {pattern!r} is no regular expression ({error})") from error
+
+
+def _json(text: str, name: str) -> dict[str, Any]:
+    """The JSON object of a setting.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise UserError(f"{name}: {text!r} is not JSON ({error})") from error
+    if not isinstance(value, dict):
+        raise UserError(f"{name} must be a JSON object, not {text!r}")
+    return value
 
 
 def _rate(pattern: str, rate: Any) -> float:

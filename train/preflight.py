@@ -28,7 +28,7 @@ from rich.table import Table
 from transformers import AutoConfig
 from trl import SFTConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
@@ -293,7 +293,8 @@ def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaC
         return AlignedLlavaConfig.from_pretrained(backbones.model_name_or_path)
     _, vision = tower_configs(str(backbones.vision_tower))
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
-    return joined_config(vision, text, {**method_fields(run.model.method), "text_norm": 1.0, "visual_norm": 1.0})
+    measured = dict.fromkeys(("text_norm", "visual_norm", "stream_norm"), 1.0)
+    return joined_config(vision, text, {**run.model.config_fields, **measured})
 
 
 def _existing(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
@@ -25,10 +25,10 @@ from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
-from train.data.prepared import first_images
+from train.data.prepared import first_images, first_texts
 from train.data.sources import Source, read_sources
 from train.data.stage_rows import StageRows, open_rows
-from train.data.streaming import first_streamed
+from train.data.streaming import first_streamed, streamed_texts
 from train.data.tokenization import Tokenization
 from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
@@ -36,7 +36,9 @@ from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
+from train.optimization.layer_bypass import bypass_layers
 from train.optimization.lora import add_adapters, merge_adapters
+from train.optimization.norm_storage import RoundedNorm
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import StageFolder, peek_settings, say, write_json
@@ -83,6 +85,8 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         adapters = add_adapters(model, run.model.lora, training.seed)
     if run.model.attn_implementation is not None:
         model.model.language_model.set_attn_implementation(run.model.attn_implementation)
+    if run.model.bypassed_layers:
+        bypass_layers(model, run.model.bypassed_layers)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     rows = open_rows(run, training, _tokenization(run, training, model, processor), sources)
@@ -152,25 +156,34 @@ def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sour
     """The checkpoint that the stage starts from: assembled from backbones, or stage 1 of the same method."""
     if run.model.model_name_or_path is None:
         assert run.model.vision_tower is not None and run.model.language_model is not None
+        streaming, cache = run.data.streaming, run.data.data_cache
         return assemble(
             run.model.vision_tower,
             run.model.language_model,
             folder.path / "assembled",
-            fields=method_fields(run.model.method),
+            fields=run.model.config_fields,
             seed=seed,
             chat_template=run.model.chat_template,
-            images=first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache),
+            images=first_streamed(sources) if streaming else first_images(sources, cache),
+            texts=streamed_texts(sources) if streaming else first_texts(sources, cache),
             exist_ok=True,
         )
     source = Path(run.model.model_name_or_path)
     if not (source / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
     try:
-        method = AlignedLlavaConfig.from_pretrained(source).method
+        config = AlignedLlavaConfig.from_pretrained(source)
     except (OSError, ValueError) as error:
         raise UserError(f"model_name_or_path: {' '.join(str(error).split())}") from error
-    if method != run.model.method:
-        raise UserError(f"{source} belongs to method {method}, not to {run.model.method}")
+    wanted = run.model.config_fields
+    if None not in (config.method, wanted["method"]) and config.method != wanted["method"]:
+        raise UserError(f"{source} belongs to method {config.method}, not to {run.model.method}")
+    for name in wanted.keys() - {"method"}:
+        if getattr(config, name) != wanted[name]:
+            raise UserError(
+                f"{source} was made with {name} {getattr(config, name)}, not {wanted[name]}: "
+                "give both stages the same method and norm_fields"
+            )
     return source
 
 
@@ -224,6 +237,8 @@ def _monitoring(
         ProgressBar(f"{run.model.method} {output.name}"),
         GainWatch(),
     ]
+    if run.optimization.norm_storage == "bfloat16":
+        callbacks.append(RoundedNorm())
     if run.monitoring.probe_rows:
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))

@@ -94,12 +94,15 @@ def spread(jobs: list[Job], places: Sequence[Place]) -> list[Job]:
 class Runner:
     """Runs jobs on `places`, one process at a time on each. `run` returns whether every task succeeded."""
 
-    def __init__(self, logs: Path, places: Sequence[Place], console: Console) -> None:
+    def __init__(
+        self, logs: Path, places: Sequence[Place], console: Console, children: Children | None = None
+    ) -> None:
         self.logs = logs
         logs.mkdir(parents=True, exist_ok=True)
         self.places = places
         self.console = console
-        self.children = Children()
+        self.children = children or Children()
+        self.status = Status([], set(), console)
         self.failures: list[str] = []
 
     def run(self, jobs: list[Job], trainings: Sequence[Training] = ()) -> bool:
@@ -131,6 +134,19 @@ class Runner:
             add(f"{job.name} job {number}", job.name, partial(self.evaluate, job), cost)
         with Status(jobs, finished, self.console, trained) as self.status:
             run_steps(steps, self.places, self.children)
+        return not self.failures
+
+    def run_in_turn(self, jobs: list[Job], trainings: Sequence[Training], place: Place) -> bool:
+        """Run the trainings and then the jobs of one checkpoint on one place, without the live table.
+
+        Raises:
+            UserError: a training failed.
+        """
+        self.status = Status(jobs, set(), self.console, [training.name for training in trainings[:1]])
+        for training in trainings:
+            self.train(training, place)
+        for job in jobs:
+            self.evaluate(job, place)
         return not self.failures
 
     def train(self, training: Training, place: Place) -> None:

@@ -43,7 +43,7 @@ class Status:
         self.rows = {(job.name, task.key): task.rows for job in jobs for task in job.tasks}
         self.has_training = bool(trained)
         of_model = {name: sum(rows for (other, _), rows in self.rows.items() if other == name) for name in trained}
-        self.rows = {(name, TRAINING): TRAINING_ROWS * rows for name, rows in of_model.items()} | self.rows
+        self.rows = {(name, TRAINING): TRAINING_ROWS * rows or 1.0 for name, rows in of_model.items()} | self.rows
         self.done = {pair: self.rows[pair] if pair in finished else 0.0 for pair in self.rows}
         self.words = dict.fromkeys(finished, "[green]done[/green]")
         self.bar = Progress(
@@ -58,6 +58,11 @@ class Status:
         total, title = sum(self.rows.values()), "everything" if trained else "all rows"
         self.all: TaskID = self.bar.add_task(title, total=total, completed=sum(self.done.values()), rate="")
         self.live = Live(self, console=console, refresh_per_second=2, transient=False)
+
+    @property
+    def share(self) -> float:
+        """How much of everything is done, 0 to 1."""
+        return sum(self.done.values()) / sum(self.rows.values()) if self.rows else 0.0
 
     def __enter__(self) -> "Status":
         if self.console.is_terminal:

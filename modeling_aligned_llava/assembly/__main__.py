@@ -1,6 +1,7 @@
 """Build an untrained checkpoint from two backbones or a LLaVA checkpoint, and measure the text norm (Eq. 11)."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ def main() -> None:
     )
     parser.add_argument("--method", default="norm-gwc", help="a method of configuration/methods.yaml")
     parser.add_argument("--images", type=Path, help="folder of training images, for methods that measure N")
+    parser.add_argument("--texts", type=Path, help="file of training text, one a line, for methods that measure it")
     parser.add_argument("--chat-template", help="name of a shipped template (default: the tokenizer's own)")
     parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
     parser.add_argument("--seed", type=int, default=42, help="seed of the projector (default: %(default)s)")
@@ -29,16 +31,36 @@ def main() -> None:
         raise UserError("give --vision-tower and --language-model, or --llava alone")
     if args.images is not None and not args.images.is_dir():
         raise UserError(f"--images: there is no folder {args.images}")
+    if args.texts is not None and not args.texts.is_file():
+        raise UserError(f"--texts: there is no file {args.texts}")
     fields = method_fields(args.method)
     images = None if args.images is None else sorted(file for file in args.images.rglob("*") if file.is_file())
-    shared: dict[str, Any] = {"fields": fields, "chat_template": args.chat_template, "images": images}
+    texts = None if args.texts is None else _lines(args.texts)
+    shared: dict[str, Any] = {"fields": fields, "chat_template": args.chat_template, "images": images, "texts": texts}
     if args.llava is None:
         out = assemble(args.vision_tower, args.language_model, args.out, seed=args.seed, **shared)
     else:
         out = convert(args.llava, args.out, **shared)
     config = AlignedLlavaConfig.from_pretrained(out)
-    measured = "" if config.visual_norm is None else f", visual norm N = {config.visual_norm:.4f}"
-    print(f"{args.method}: text norm s = {config.text_norm:.4f}{measured}, written to {out}")  # noqa: T201
+    measured = [f"text norm s = {config.text_norm:.4f}"]
+    if config.visual_norm is not None:
+        measured.append(f"visual norm N = {config.visual_norm:.4f}")
+    if config.stream_norm is not None:
+        measured.append(f"text enters layer {config.stream_layer} at {config.stream_norm:.4f}")
+    print(f"{args.method}: {', '.join(measured)}, written to {out}")  # noqa: T201
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a text file that are not empty, read as they are needed.
+
+    Raises:
+        UserError: the file is not UTF-8.
+    """
+    try:
+        with file.open(encoding="utf-8") as lines:
+            yield from (line.strip() for line in lines if line.strip())
+    except UnicodeDecodeError as error:
+        raise UserError(f"--texts: {file} is no text in UTF-8 ({error.reason}): convert it") from error
 
 
 if __name__ == "__main__":

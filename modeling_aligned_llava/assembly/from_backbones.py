@@ -65,6 +65,7 @@ def assemble(
     seed: int = 42,
     chat_template: str | None = None,
     images: Iterable[str | Path | bytes] | None = None,
+    texts: Iterable[str] | None = None,
     exist_ok: bool = False,
 ) -> Path:
     """Write a checkpoint folder (weights, code, processor, chat template, generation config) that is ready to train.
@@ -78,6 +79,7 @@ def assemble(
         seed: seed of the projector; with one seed all methods start from the same projector.
         chat_template: name of a shipped template; None: the tokenizer's own, which must mark the supervised tokens.
         images: files of training images in order, for methods that measure N on the first 64 of them.
+        texts: training texts in order, for methods that measure the norm of text inside the decoder on the first 64.
         exist_ok: leave `out` as it is if it is there; of several processes that ask at the same moment, one assembles.
 
     Raises:
@@ -85,7 +87,7 @@ def assemble(
     """
 
     def make() -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
-        return _assembled(vision_tower, language_model, fields, seed, chat_template, images)
+        return _assembled(vision_tower, language_model, fields, seed, chat_template, images, texts)
 
     return build_checkpoint(Path(out), make, exist_ok)
 
@@ -97,6 +99,7 @@ def _assembled(
     seed: int,
     chat_template: str | None,
     images: Iterable[str | Path | bytes] | None,
+    texts: Iterable[str] | None,
 ) -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
     check_source(vision_tower, "vision tower")
     check_source(language_model, "language model")
@@ -120,12 +123,6 @@ def _assembled(
     config.text_config.pad_token_id = tokenizer.pad_token_id
     model = _join(config, tower, language, seed)
     _check_same_logits(model, language, language_model)
-    initialise_norm(model, image_processor, images)
-    model.generation_config = language.generation_config
-    model.generation_config._from_model_config = False  # or transformers would derive it from the config again
-    # Chat models have several, and their configs disagree on which.
-    model.generation_config.eos_token_id = end_tokens(language.generation_config, language.config, tokenizer)
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
     processor = LlavaProcessor(
         image_processor=image_processor,
         tokenizer=tokenizer,
@@ -135,6 +132,12 @@ def _assembled(
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
+    initialise_norm(model, processor, images, texts)
+    model.generation_config = language.generation_config
+    model.generation_config._from_model_config = False  # or transformers would derive it from the config again
+    # Chat models have several, and their configs disagree on which.
+    model.generation_config.eos_token_id = end_tokens(language.generation_config, language.config, tokenizer)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
     # Hub ids are for the model card; `save_pretrained` removes local paths.
     config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
     return model, processor

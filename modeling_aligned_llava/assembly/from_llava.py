@@ -31,6 +31,7 @@ def convert(
     fields: dict[str, Any],
     chat_template: str | None = None,
     images: Iterable[str | Path] | None = None,
+    texts: Iterable[str] | None = None,
 ) -> Path:
     """Write a checkpoint folder of any method with the weights of `source`; `baseline` has the same logits.
 
@@ -42,11 +43,12 @@ def convert(
         fields: fields of `AlignedLlavaConfig`, as returned by `method_fields`.
         chat_template: name of a shipped template; None: the checkpoint's own, which may lack generation markers.
         images: files of training images, for methods that measure N.
+        texts: training texts, for methods that measure the norm of text inside the decoder.
 
     Raises:
         UserError: `source` is missing, another architecture or incomplete, or `out` exists.
     """
-    return build_checkpoint(Path(out), lambda: _converted(source, fields, chat_template, images))
+    return build_checkpoint(Path(out), lambda: _converted(source, fields, chat_template, images, texts))
 
 
 def _converted(
@@ -54,6 +56,7 @@ def _converted(
     fields: dict[str, Any],
     chat_template: str | None,
     images: Iterable[str | Path] | None,
+    texts: Iterable[str] | None,
 ) -> tuple[AlignedLlavaForConditionalGeneration, Any]:
     check_source(source, "LLaVA checkpoint")
     config = load_part(AutoConfig, source, "LLaVA checkpoint")
@@ -68,7 +71,7 @@ def _converted(
     text_norm = mean_embedding_norm(theirs.get_input_embeddings())
     aligned = AlignedLlavaConfig(**{**saved, **fields, "text_norm": text_norm})
     model = _take_over(theirs, aligned)
-    initialise_norm(model, processor.image_processor, images)
+    initialise_norm(model, processor, images, texts)
     return model, processor
 
 

@@ -1,7 +1,7 @@
 """Initialise the norm of a new checkpoint (Eq. 11), or the factor of the projector that is rescaled instead.
 
-Methods with the target sqrt(s * N), and the control whose projector is multiplied by s / N, need N, the mean token
-norm of the initial projector, measured here on training images (docs/methods.md).
+Some targets need N, the mean token norm of the initial projector, measured here on training images, or the norm of
+text inside the decoder, measured on training text (docs/methods.md).
 """
 
 from collections.abc import Iterable
@@ -9,9 +9,10 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import BaseImageProcessor
+from transformers import BaseImageProcessor, ProcessorMixin
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.images import open_image
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
 
@@ -22,22 +23,26 @@ IMAGES = 64  # N is measured on the first 64 training images
 @torch.no_grad()
 def initialise_norm(
     model: AlignedLlavaForConditionalGeneration,
-    image_processor: BaseImageProcessor,
+    processor: ProcessorMixin,
     images: Iterable[str | Path | bytes] | None,
+    texts: Iterable[str] | None,
 ) -> None:
     """Initialise the norm, or rescale the projector, of a model whose `config.text_norm` is known.
 
     Args:
         model: its projector has no factor yet, and its norm, if any, is not initialised.
-        image_processor: that of the vision tower.
+        processor: its image processor and its tokenizer.
         images: files of training images in order; read only if the method needs N.
+        texts: training texts in order; read only if the method needs the norm of text inside the decoder.
 
     Raises:
-        UserError: the method needs images and there is none, or one cannot be read.
+        UserError: the method needs images or texts and there is none, or an image cannot be read.
     """
     config, projector = model.config, model.model.multi_modal_projector
     if config.needs_visual_norm and config.visual_norm is None:
-        config.visual_norm = _mean_token_norm(model, image_processor, images)
+        config.visual_norm = _mean_token_norm(model, processor.image_processor, images)
+    if config.needs_stream_norm and config.stream_norm is None:
+        config.stream_norm = mean_stream_norm(model, processor.tokenizer, texts or (), config.stream_layer)
     if projector.norm is not None:
         set_initial_gain(projector.norm, config)
     if config.projector_init == "rescaled":

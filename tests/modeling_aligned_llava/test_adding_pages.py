@@ -91,8 +91,8 @@ def test_a_combination_without_a_name_is_tried_on_a_baseline(tiny_checkpoint):
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"projector_nrom": "layernorm"}, "methods.yaml: mine has the unknown field 'projector_nrom'; fields: comp"),
-        ({"text_norm": 1.0}, "methods.yaml: mine has the unknown field 'text_norm'"),
+        ({"projector_nrom": "layernorm"}, "methods.yaml: mine: unknown field 'projector_nrom'; fields: comp"),
+        ({"text_norm": 1.0}, "methods.yaml: mine: unknown field 'text_norm'"),
         ({"norm_gain": "matrix"}, "methods.yaml: mine: norm_gain must be one of vector, scalar, fixed, not 'matrix'"),
     ],
 )

@@ -157,16 +157,16 @@ def test_every_method_starts_as_defined_and_survives_saving(method, tmp_path):
         assert norm.compensation_exponent == (1.0 if method == "norm-gwc" else 0.0)
 
 
-@pytest.mark.parametrize("method", ["norm-rms", "norm-scalar", "norm-fixed", "norm-geomean"])
+@pytest.mark.parametrize("method", ["norm-rms", "norm-scalar", "norm-fixed", "norm-geomean", "norm-stream"])
 def test_norms_of_every_form_are_saved_and_loaded(method, tmp_path):
     model, inputs = tiny("llava")
-    measured = {"visual_norm": 9.0} if method == "norm-geomean" else {}
+    measured = {"norm-geomean": {"visual_norm": 9.0}, "norm-stream": {"stream_norm": 5.0}}.get(method, {})
     align(model, method, **measured)
     expected = logits(model, inputs)
     model.save_pretrained(tmp_path)
     assert torch.equal(logits(load_aligned(tmp_path), inputs), expected)
-    target = mean_embedding_norm(model.get_input_embeddings())
-    target = math.sqrt(9.0 * target) if measured else target
+    text_norm = mean_embedding_norm(model.get_input_embeddings())
+    target = {"norm-geomean": math.sqrt(9.0 * text_norm), "norm-stream": 5.0}.get(method, text_norm)
     tokens = visual_tokens(lambda: logits(model, inputs), model, inputs)
     torch.testing.assert_close(tokens.norm(dim=-1), torch.full((len(tokens),), target), rtol=0.01, atol=0)
 
@@ -175,6 +175,7 @@ def test_methods_that_only_assembly_can_make_are_refused():
     for method, message in (
         ("projector-rescaled", "a rescaled projector is made by python -m modeling_aligned_llava.assembly"),
         ("norm-geomean", "this target needs visual_norm"),
+        ("norm-stream", "this target needs stream_norm"),
     ):
         with pytest.raises(UserError, match=message) as error:
             align(tiny("llava")[0], method)

@@ -83,12 +83,14 @@ def test_methods_set_the_norm_they_are_named_for(tiny_checkpoint):
     config = models["norm-geomean"].config
     start = target_gain(config.text_norm, 32)
     geomean = target_gain(math.sqrt(config.text_norm * config.visual_norm), 32)
+    stream = target_gain(models["norm-stream"].config.stream_norm, 32)
     expected = {  # shape of the gain, its elements, scale, compensation, bias, centring
         "norm": (32, start, 1.0, 0.0, True, True),
         "norm-gwc": (32, start, 1.0, 1.0, True, True),
         "norm-default-init": (32, 1.0, 1.0, 0.0, True, True),
         "norm-relative": (32, 1.0, start, 0.0, True, True),
         "norm-geomean": (32, geomean, 1.0, 0.0, True, True),
+        "norm-stream": (32, stream, 1.0, 0.0, True, True),
         "norm-rms": (32, start, 1.0, 0.0, False, False),
         "norm-scalar": (1, start, 1.0, 0.0, False, True),
         "norm-fixed": (0, start, 1.0, 0.0, False, True),
@@ -114,6 +116,8 @@ def test_visual_tokens_start_at_the_target(tiny_checkpoint, tiny_images, method)
         assert config.visual_norm == pytest.approx(norms[1], rel=1e-5)
     if method == "norm-geomean":
         target = math.sqrt(target * norms[1])
+    if method == "norm-stream":
+        target = config.stream_norm
     assert norms[0] == pytest.approx(target, rel=0.01)
     projector, other = model.model.multi_modal_projector, plain.model.multi_modal_projector
     assert torch.equal(projector.linear_1.weight, other.linear_1.weight)
@@ -122,8 +126,11 @@ def test_visual_tokens_start_at_the_target(tiny_checkpoint, tiny_images, method)
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name != "projector-rescaled"])
 def test_a_baseline_checkpoint_switches_to_any_method_at_loading(tiny_checkpoint, inputs, method):
-    visual_norm = load(tiny_checkpoint("norm-geomean")).config.visual_norm
-    switched = load(tiny_checkpoint("baseline"), **method_fields(method), visual_norm=visual_norm)
+    measured = {
+        "visual_norm": load(tiny_checkpoint("norm-geomean")).config.visual_norm,
+        "stream_norm": load(tiny_checkpoint("norm-stream")).config.stream_norm,
+    }
+    switched = load(tiny_checkpoint("baseline"), **method_fields(method), **measured)
     assembled = load(tiny_checkpoint(method))
     assert switched.config.method == method
     assert all(torch.equal(a, b) for a, b in zip(switched.parameters(), assembled.parameters(), strict=True))
@@ -199,6 +206,10 @@ def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
         load(tiny_checkpoint("projector-rescaled"), projector_scale=1.0)
     with pytest.raises(ValueError, match="this method needs visual_norm"):
         load(tiny_checkpoint("baseline"), **method_fields("norm-geomean"))
+    with pytest.raises(ValueError, match=r"this method needs stream_norm, which .*\.assembly measures on text"):
+        load(tiny_checkpoint("baseline"), **method_fields("norm-stream"))
+    with pytest.raises(ValueError, match="stream_norm cannot change from"):
+        load(tiny_checkpoint("norm-stream"), stream_norm=2.0)
 
 
 def test_a_model_built_from_a_config_measures_its_own_embeddings(tiny_checkpoint):
@@ -276,6 +287,10 @@ def test_generates_in_bfloat16_and_trains_every_parameter_it_uses(tiny_checkpoin
         ("target_scale", "k", "target_scale must be a number above 0, not 'k'"),
         ("projector_scale", 0, "projector_scale must be a number above 0, not 0"),
         ("projector_scale", 0.5, "projector_scale 0.5 needs projector_init 'rescaled'"),
+        ("stream_layer", 0, "stream_layer must be a whole number from 1, not 0"),
+        ("stream_layer", 1.0, "stream_layer must be a whole number from 1, not 1.0"),
+        ("stream_norm", 0, "stream_norm must be a number above 0 or null, not 0"),
+        ("norm_target", "embedding", "norm_target must be one of text, geomean, stream, visual, not 'embedding'"),
     ],
 )
 def test_a_wrong_field_gives_one_line(tiny_checkpoint, field, value, message):

@@ -40,6 +40,12 @@ def test_there_are_ten_recipes():
         ({"learning_rates": '{"(": 1e-3}'}, r"learning_rates, frozen: '\(' is no regular expression"),
         ({"learning_rates": '{"a": NaN}'}, "learning_rates: the rate of 'a' must be a number from 0, not nan"),
         ({"learning_rates": '{"a": [1]}'}, r"learning_rates: the rate of 'a' must be a number from 0, not \[1\]"),
+        ({"norm_fields": "{"}, "norm_fields: '{' is not JSON"),
+        ({"norm_fields": "[1]"}, r"norm_fields must be a JSON object, not '\[1\]'"),
+        ({"norm_fields": '{"scale": 1}'}, "norm_fields of norm: unknown field 'scale'; fields: "),
+        ({"norm_fields": '{"text_norm": 1}'}, "norm_fields of norm: unknown field 'text_norm'"),
+        ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
+        ({"norm_storage": "half"}, "norm_storage must be float32 or bfloat16, not 'half'"),
         ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
     ],
 )

@@ -9,10 +9,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.norm_alignment import target_gain
 from train import sft
 from train.data.quarantine import read_entries
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
+
+
+SMALL_STEPS = {"learning_rates": '{"multi_modal_projector": 1e-3}', "max_steps": 3}
 
 
 def weights(folder):
@@ -88,6 +92,47 @@ def test_method_of_the_checkpoint_must_be_the_method_asked_for(straight, stage_a
         run_stage(stage_arguments(2, "norm", tmp_path))
 
 
+def test_fields_replace_those_of_the_method_in_both_stages(stage_arguments, tmp_path):
+    changed = {"norm_fields": '{"target_scale": 4.0}', "max_steps": 1, "save_steps": 1}
+    run_stage(stage_arguments(1, "norm", tmp_path, **changed))
+    config = json.loads((tmp_path / "norm" / "stage1" / "config.json").read_text())
+    assert (config["method"], config["target_scale"], config["projector_norm"]) == (None, 4.0, "layernorm")
+    gain = weights(tmp_path / "norm" / "stage1" / "assembled")["model.multi_modal_projector.norm.weight"]
+    assert torch.equal(gain, torch.full((32,), target_gain(config["text_norm"], 32, 4.0)))
+    with pytest.raises(UserError, match=r"was made with target_scale 4\.0, not 1\.0: give both stages the same"):
+        run_stage(stage_arguments(2, "norm", tmp_path))
+    run_stage(stage_arguments(2, "norm", tmp_path, **changed))
+
+
+def test_a_fixed_factor_holds_visual_tokens_at_a_multiple_of_their_norm(stage_arguments, tmp_path):
+    fields = '{"projector_init": "rescaled", "norm_target": "visual", "target_scale": 0.25}'
+    run_stage(stage_arguments(1, "baseline", tmp_path, norm_fields=fields, max_steps=1, save_steps=1))
+    assert json.loads((tmp_path / "baseline" / "stage1" / "config.json").read_text())["projector_scale"] == 0.25
+
+
+def test_visual_tokens_skip_layers_in_training(stage_arguments, tmp_path):
+    for layers in ([], ["0"]):
+        words = stage_arguments(1, "norm", tmp_path / f"{len(layers)}", packed_rows=True, max_steps=2)
+        run_stage([*words, *(["--bypassed_layers", *layers] if layers else [])])
+    lines = [logged(tmp_path / name / "norm" / "stage1") for name in ("0", "1")]
+    assert [line["loss"] for line in lines[0]] != [line["loss"] for line in lines[1]]
+    (first, *_), (bypassed, *_) = (
+        [json.loads(line) for line in (tmp_path / n / "norm" / "stage1" / "probe.jsonl").read_text().splitlines()]
+        for n in ("0", "1")
+    )
+    assert bypassed["visual"]["cosine"][0] == pytest.approx(1.0, abs=1e-12) and first["visual"]["cosine"][0] < 1 - 1e-6
+    assert bypassed["visual"]["norm"][0] == bypassed["visual"]["norm"][1]
+
+
+def test_a_norm_stored_in_bfloat16_is_rounded_after_every_step(stage_arguments, tmp_path):
+    run_stage(stage_arguments(1, "norm-default-init", tmp_path, norm_storage="bfloat16", max_steps=3))
+    stored = weights(tmp_path / "norm-default-init" / "stage1")["model.multi_modal_projector.norm.weight"]
+    assert stored.dtype == torch.float32 and torch.equal(stored, stored.bfloat16().float())
+    run_stage(stage_arguments(1, "norm-default-init", tmp_path / "small", norm_storage="bfloat16", **SMALL_STEPS))
+    stored = weights(tmp_path / "small" / "norm-default-init" / "stage1")["model.multi_modal_projector.norm.weight"]
+    assert torch.equal(stored, torch.ones(32))  # steps of 1e-3 are below half of 1/256
+
+
 def test_accumulation_does_not_change_the_step(stage_arguments, tmp_path):
     for rows in (8, 2):
         run_stage(stage_arguments(1, "norm", tmp_path / str(rows), per_device_train_batch_size=rows, max_steps=2))
@@ -151,6 +196,7 @@ def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tmp_pa
     ("method", "sizes", "measured"),
     [
         ("norm-geomean", [32, 32], True),
+        ("norm-stream", [32, 32], False),
         ("norm-scalar", [1], False),
         ("norm-fixed", [], False),
         ("projector-rescaled", [], True),
@@ -161,6 +207,7 @@ def test_other_methods_are_measured_and_train(stage_arguments, tmp_path, method,
     folder = tmp_path / method / "stage1"
     config = json.loads((folder / "config.json").read_text())
     assert config["method"] == method and (config["visual_norm"] is not None) == measured
+    assert (config["stream_norm"] is not None) == (method == "norm-stream")
     scale = config["text_norm"] / config["visual_norm"] if method == "projector-rescaled" else 1.0
     assert config["projector_scale"] == scale
     norm = {name: tensor for name, tensor in weights(folder).items() if "projector.norm" in name}

@@ -89,6 +89,11 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
     return messages
 
 
+def text_of(messages: list[dict[str, Any]]) -> str:
+    """The text of a conversation without its images, one line a turn."""
+    return "\n".join(part["text"] for message in messages for part in message["content"] if part["type"] == "text")
+
+
 def _check_text(message: dict[str, Any], images: int) -> None:
     text = message["content"]
     if not text.isascii():

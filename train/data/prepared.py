@@ -24,7 +24,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.images import open_image
-from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of
+from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
 from train.data.quarantine import Entry
 from train.data.sources import Source, parsed_rows, raw_table
 from train.data.tokenization import Tokenization, expand
@@ -159,6 +159,14 @@ def first_images(sources: list[Source], cache: str | None = None) -> Iterator[st
                 with suppress(UserError):
                     open_image(image)
                     yield image
+
+
+def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str]:
+    """The text of the usable rows in order."""
+    for source in sources:
+        for row in checked_rows(source, raw_table(source, str(prepared_root(cache)))):
+            if isinstance(row, dict):
+                yield text_of(row["messages"])
 
 
 def embedded_bytes(data: Dataset, name: str) -> bytes:

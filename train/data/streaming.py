@@ -15,8 +15,8 @@ from PIL.Image import Image
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image, open_image
-from train.data.conversations import BadRow, EmbeddedImage
-from train.data.prepared import bad_entry, usable_rows
+from train.data.conversations import BadRow, EmbeddedImage, text_of
+from train.data.prepared import bad_entry, check_row, usable_rows
 from train.data.quarantine import Entry, Quarantine
 from train.data.sources import Source, table
 from train.data.tokenization import Tokenization, expand
@@ -66,6 +66,15 @@ def first_streamed(sources: list[Source]) -> Iterator[bytes]:
                     yield content
 
 
+def streamed_texts(sources: list[Source]) -> Iterator[str]:
+    """The text of the usable rows in order."""
+    for source in sources:
+        for number, row in enumerate(_raw_stream(source)):
+            checked = check_row(source, number, _named(row))
+            if isinstance(checked, dict):
+                yield text_of(checked["messages"])
+
+
 def _raw_stream(source: Source) -> IterableDataset:
     if source.is_text:
         raise UserError(f"streaming is for parquet and Hub datasets, not for {source.path}")
@@ -93,7 +102,7 @@ class _Prepare:
     def __call__(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         numbers = batch.pop(_ROW)
         raw = [dict(zip(batch, cells, strict=True)) for cells in zip(*batch.values(), strict=True)]
-        named = [{**row, "image": [*_contents(row), *_file_names(row)]} for row in raw]
+        named = [_named(row) for row in raw]
         columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "length": [], "images": []}
         for row, cells in zip(usable_rows(self.source, self.tokenization, named, numbers), raw, strict=True):
             self.seen += 1
@@ -136,6 +145,11 @@ class _Prepare:
                 f"{self.damaged} of the first {self.seen} rows of {self.source.path} are damaged, more than the "
                 f"{self.quarantine.limit:.2%} of bad_rows_limit; they are listed in {self.quarantine.path}"
             )
+
+
+def _named(raw: dict[str, Any]) -> dict[str, Any]:
+    """The row with the names of its images, embedded or files."""
+    return {**raw, "image": [*_contents(raw), *_file_names(raw)]}
 
 
 def _cells(raw: dict[str, Any]) -> list[Any]:

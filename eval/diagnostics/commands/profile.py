@@ -26,6 +26,12 @@ def run(arguments: argparse.Namespace) -> None:
             f"visual tokens / text embeddings = {result['ratio']:.3f} of means (the paper's), "
             f"{result['median_ratio']:.3f} of medians (over {result['images']} images)"
         )
+        if (stream := result["stream"]) is not None:
+            settled = stream["settled"]
+            print(  # noqa: T201
+                f"visual tokens at layer 0 / text at the input of layer {settled}, where its norm settles = "
+                f"{stream['entry_ratio'][settled]:.3f}"
+            )
     if result["unreadable"]:
         first = result["unreadable"][0]["reason"]
         kept = f"; the rest is in {arguments.json}" if arguments.json else ""

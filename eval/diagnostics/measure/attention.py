@@ -17,10 +17,10 @@ from eval.data.image_sample import Box, ImageQuestion
 from eval.diagnostics.hooks.decoder_input import in_rows, watch_decoder_input
 from eval.diagnostics.hooks.loading import inputs_of, special_ids
 from eval.diagnostics.hooks.token_masks import Masks
-from eval.diagnostics.measure.rotation import sinks
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
+from modeling_aligned_llava.inspection.text_stream import sinks
 
 
 ATTENTION_NUMBERS = (

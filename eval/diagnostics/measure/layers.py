@@ -17,10 +17,11 @@ from torch import Tensor
 
 from eval.diagnostics.hooks.decoder_input import in_rows, states_of, watch_decoder_input
 from eval.diagnostics.hooks.token_masks import Masks
-from eval.diagnostics.measure.rotation import QUANTITIES, layer_quantities, sinks
+from eval.diagnostics.measure.rotation import QUANTITIES, layer_quantities
 from eval.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import ModelParts
+from modeling_aligned_llava.inspection.text_stream import sinks
 
 
 SERIES = ("visual", "text", "special", "newline", "sink", "visual without sinks")

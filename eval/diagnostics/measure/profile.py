@@ -7,6 +7,7 @@ Shapes: K quantities, L layers; L + 1 where the output of the last layer counts 
 """
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from modeling_aligned_llava.inspection.model_parts import model_parts
 
 SCHEMA = 1
 SAVE_EVERY = 100  # images; a killed run leaves the profile of those before
+SETTLED = 0.25  # the largest relative change of text's mean norm in a layer after it has settled
 POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
 
 
@@ -124,11 +126,36 @@ def summarise(
         "norms": norms,
         "ratio": visual["mean"] / text["mean"],
         "median_ratio": visual["median"] / text["median"],
+        "stream": _stream(layers),
         "layers": layers,
         **_comparison(measurement, layers),
         "output_hidden_states_convention": _final_norm(measurement),
     }
     return _without_nan(result)
+
+
+def _stream(layers: dict[str, Any]) -> dict[str, Any] | None:
+    """Visual tokens against text inside the decoder; None where a modality has no tokens.
+
+    `ratio`: mean norm of visual tokens over that of text, both at the input of each layer. `entry_ratio`: visual
+    tokens at the input of layer 0 over text at the input of each layer. `settled`: the first layer from which on every
+    layer changes text's mean norm by at most 25 %. The output of the last one does not count: only the final norm
+    reads it.
+    """
+    if not {"visual", "text"} <= layers.keys():
+        return None
+    visual, text = (torch.tensor(layers[series]["norm"]["mean"][:-1]) for series in ("visual", "text"))
+    return {
+        "ratio": (visual / text).tolist(),
+        "entry_ratio": (visual[0] / text).tolist(),
+        "settled": settled_layer(text.tolist()),
+    }
+
+
+def settled_layer(norms: list[float]) -> int:
+    """The first of the layers that these norms enter, from which on no step to the next exceeds `SETTLED`."""
+    steps = [abs(after - before) <= SETTLED * before for before, after in pairwise(norms)]
+    return len(steps) - steps[::-1].index(False) if False in steps else 0
 
 
 def _without_nan(content: Any) -> Any:

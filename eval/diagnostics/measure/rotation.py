@@ -36,7 +36,6 @@ TERMS = {
     "angle": ("log_sine", 1),
     "parallel": ("log_parallel", -1),
 }
-SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
 
 
 def layer_quantities(
@@ -87,14 +86,6 @@ def layer_quantities(
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Dot products over the last dimension, [rows, tokens], without storing the product of whole tensors."""
     return torch.einsum("btd,btd->bt", a, b)
-
-
-def sinks(states: Tensor) -> Tensor:
-    """[rows, tokens]: tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
-    largest = states.abs().amax(-1)
-    if not bool((largest > SINK_SIZE).any()):
-        return torch.zeros_like(largest, dtype=torch.bool)
-    return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
 
 
 def attribution(means: dict[str, dict[str, Any]]) -> dict[str, list[float]]:

@@ -13,7 +13,7 @@ from transformers import AutoModelForImageTextToText
 
 from eval.data.image_sample import in_folder
 from eval.diagnostics.__main__ import main
-from eval.diagnostics.measure.profile import profile
+from eval.diagnostics.measure.profile import profile, settled_layer
 from modeling_aligned_llava.errors import UserError
 
 
@@ -41,6 +41,20 @@ def test_at_step_0_the_norm_gives_visual_tokens_the_norm_of_text(tiny_checkpoint
     assert found["norms"]["connector output"] == found["norms"]["visual tokens at layer 0"]
 
 
+@pytest.mark.parametrize(
+    ("norms", "layer"),
+    [
+        ([2.9, 43, 88, 197, 201, 204], 3),  # SmolLM2-135M
+        ([0.9, 67, 92, 108, 129, 153], 2),  # tinyworld
+        ([1.0, 1.2, 1.1], 0),
+        ([1.0, 1.1, 2.0], 2),
+        ([1.0], 0),
+    ],
+)
+def test_text_has_settled_where_no_later_layer_changes_it_by_a_quarter(norms, layer):
+    assert settled_layer(norms) == layer
+
+
 def test_a_layer_has_means_intervals_and_an_attribution_that_adds_up(tiny_checkpoint, folder):
     found = profile(str(tiny_checkpoint("baseline")), in_folder(folder, 64))
     visual = found["layers"]["visual"]
@@ -48,6 +62,9 @@ def test_a_layer_has_means_intervals_and_an_attribution_that_adds_up(tiny_checkp
     for mean, (low, high) in zip(visual["norm"]["mean"], visual["norm"]["ci95"], strict=True):
         assert low <= mean <= high and low < high
     assert "special" in found["layers"]  # <|im_start|> is not content
+    stream, text = found["stream"], found["layers"]["text"]["norm"]["mean"]
+    assert stream["ratio"] == pytest.approx([visual["norm"]["mean"][i] / text[i] for i in (0, 1)], rel=1e-6)
+    assert stream["entry_ratio"] == pytest.approx([visual["norm"]["mean"][0] / text[i] for i in (0, 1)], rel=1e-6)
     terms = found["attribution"]
     for layer in range(2):
         parts = sum(terms[name]["value"][layer] for name in ("norm", "update", "angle", "parallel"))

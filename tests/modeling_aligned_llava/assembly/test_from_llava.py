@@ -98,6 +98,15 @@ def test_command_line_converts(llava_checkpoints, tmp_path, monkeypatch, capsys)
     monkeypatch.setattr(sys, "argv", argv)
     main()
     assert "text norm s = 0.1" in capsys.readouterr().out
+    texts = tmp_path / "texts.txt"
+    texts.write_text("a red ball\n\ntwo cats\n")
+    stream = [*argv[:3], "--method", "norm-stream", "--texts", str(texts), "--out", str(tmp_path / "b")]
+    monkeypatch.setattr(sys, "argv", stream)
+    main()
+    assert "text enters layer 1 at " in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", [*stream[:-3], str(tmp_path / "none.txt"), *stream[-2:]])
+    with pytest.raises(UserError, match=r"--texts: there is no file .*none\.txt"):
+        main()
     monkeypatch.setattr(sys, "argv", [*argv, "--language-model", "x"])
     with pytest.raises(UserError, match="give --vision-tower and --language-model, or --llava alone"):
         main()
@@ -121,6 +130,7 @@ def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, t
         (truncated, None, "norm", "LLaVA checkpoint: cannot load .*truncated"),
         (lacking, None, "norm", r"lacks the tensors model\.language_model\.layers\.1.* more"),
         (source, None, "norm-geomean", "norm-geomean is measured on training images: there are none"),
+        (source, None, "norm-stream", r"text at layer 1 is measured on training text: there is none \(--texts\)"),
         (source, [broken], "norm-geomean", "broken.png cannot be read as an image"),
     ):
         with pytest.raises(UserError, match=message) as error:

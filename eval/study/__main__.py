@@ -1,0 +1,48 @@
+"""Run and analyse studies: `python -m eval.study configuration/study/e_targets.yaml`.
+
+Each is a grid of method, seed and settings (docs/study.md). Records, tables and figures are written under --folder, in
+a folder named after the file; --analyse makes tables and figures again from the records. Run again, it continues.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+from rich.console import Console
+
+from eval.study.analysis import analyse
+from eval.study.cells import StudyRun
+from eval.study.figures import draw_figures
+from eval.study.grid import Study, read_study
+from eval.study.records import Records
+from eval.suite.runner import places
+from modeling_aligned_llava.errors import run_main
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m eval.study", description=__doc__.split("\n\n")[0])
+    parser.add_argument("studies", nargs="+", type=Path, metavar="CONFIG.yaml", help="files of configuration/study")
+    parser.add_argument("--folder", type=Path, default=Path("studies"), help="records (default %(default)s)")
+    parser.add_argument("--work", type=Path, default=Path("results/study"), help="training (default %(default)s)")
+    parser.add_argument("--jobs", type=int, help="cells side by side (default: one a GPU, or 2 without)")
+    parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
+    parser.add_argument("--analyse", action="store_true", help="only make tables and figures, from the records")
+    args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the cells: one core each
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    studies = sorted((read_study(path) for path in args.studies), key=lambda study: study.rates_from is not None)
+    for study in studies:
+        if not args.analyse:
+            workers = places(args.jobs, args.device)
+            StudyRun(study, args.folder, args.work, workers, args.device, Console(stderr=True)).run()
+        write_analysis(study, args.folder)
+
+
+def write_analysis(study: Study, folder: Path) -> None:
+    """Tables and figures of a study, from its records."""
+    records = Records(folder, study.name)
+    draw_figures(study, records, analyse(study, records))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,212 @@
+"""From the records of a study to its numbers and tables: means over seeds, paired differences, stability, scores.
+
+Held-out losses: a mean over seeds with Student's t; an arm minus the reference, seed by seed, because a seed has the
+same projector, data order and held-out rows in every arm. Scores: `eval.scoring`, with intervals of seeds and items.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import numpy as np
+from scipy.stats import t
+
+from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.diagnostics.output.tables import number, show_table
+from eval.run.files import write_json
+from eval.scoring.scores import EvaluatedModel, score_rows
+from eval.scoring.statistics import TAIL
+from eval.study.grid import Study
+from eval.study.records import Records, final_loss
+from modeling_aligned_llava.errors import UserError
+
+
+SPIKE, BEFORE = 1.5, 5  # a logged loss above 1.5 times the median of the five before it
+Record = dict[str, Any]
+
+
+def analyse(study: Study, records: Records) -> dict[str, Any]:
+    """Write `analysis.json` and the tables of a study beside its records, and print the tables.
+
+    Returns:
+        The content of `analysis.json`.
+
+    Raises:
+        UserError: no cell has finished.
+    """
+    by_arm = records_by_arm(study, records)
+    found = {
+        "study": study.name,
+        "backbone": study.backbone,
+        "reference": study.reference,
+        "cells": {"finished": sum(map(len, by_arm.values())), "planned": len(study.cells)},
+        "arms": {label: _arm(own, _reference(study, by_arm, own[0])) for label, own in by_arm.items()},
+        "scores": _scores(study, records, by_arm),
+    }
+    write_json(records.folder / "analysis.json", found)
+    _show_losses(study, records, found)
+    _show_stability(study, records, found)
+    if found["scores"]:
+        _show_scores(study, records, found)
+    return found
+
+
+def records_by_arm(study: Study, records: Records) -> dict[str, list[Record]]:
+    """Label -> its records by seed, in the order of the study; arms without a record are absent.
+
+    Raises:
+        UserError: there is none.
+    """
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in records.read():
+        found[record["arm"]].append(record)
+    if not found:
+        raise UserError(f"{records.folder}: no cell has finished: run the study first")
+    order = [arm.label for arm in study.arms]
+    return {label: sorted(found[label], key=lambda record: record["seed"]) for label in order if label in found}
+
+
+def interval(values: list[float]) -> dict[str, Any]:
+    """Mean of a sample with its 95 % interval and deviation, which are None with one value, or if one is infinite."""
+    mean, finite = float(np.mean(values)), all(map(math.isfinite, values))
+    if len(values) < 2 or not finite:
+        return {"mean": mean if finite else None, "ci95": None, "sd": None, "n": len(values)}
+    deviation = float(np.std(values, ddof=1))
+    half = float(t.ppf(1 - TAIL, len(values) - 1)) * deviation / math.sqrt(len(values))
+    return {"mean": mean, "ci95": [mean - half, mean + half], "sd": deviation, "n": len(values)}
+
+
+def _reference(study: Study, by_arm: dict[str, list[Record]], own: Record) -> dict[int, Record]:
+    """What the arm of `own` is compared with, by seed: the reference at the same levels, else without levels."""
+    for levels in (own["levels"], {}):
+        for records in by_arm.values():
+            if records[0]["method"] == study.reference and records[0]["levels"] == levels:
+                return {} if records[0]["arm"] == own["arm"] else {record["seed"]: record for record in records}
+    return {}
+
+
+def _arm(records: list[Record], reference: dict[int, Record]) -> dict[str, Any]:
+    pairs = [(record, reference[record["seed"]]) for record in records if record["seed"] in reference]
+    last = [list(record["stages"].values())[-1] for record in records]
+    return {
+        "method": records[0]["method"],
+        "levels": records[0]["levels"],
+        "seeds": [record["seed"] for record in records],
+        "losses": {
+            stage: interval([_number(record["stages"][stage]["held_out"]["loss"][-1]) for record in records])
+            for stage in records[0]["stages"]
+        },
+        "difference": interval([final_loss(own) - final_loss(other) for own, other in pairs]) if pairs else None,
+        "stability": {
+            stage: {
+                name: interval([measure(record["stages"][stage]) for record in records])
+                for name, measure in STABILITY.items()
+            }
+            for stage in records[0]["stages"]
+        },
+        "visual_norm": interval([_final_norm(stage, "visual", 0) for stage in last]),
+        "visual_to_stream": interval(
+            [_final_norm(stage, "visual", 0) / _final_norm(stage, "text", 1) for stage in last]
+        ),
+    }
+
+
+def _final_norm(stage: dict[str, Any], series: str, layer: int) -> float:
+    """Mean norm of what enters a layer at the end of a stage."""
+    return _number(stage["profile"][-1][series]["norm"][layer])
+
+
+def _number(value: float | None) -> float:
+    """A recorded number; infinite if it was not finite."""
+    return math.inf if value is None else value
+
+
+def _tail(stage: dict[str, Any]) -> float:
+    """99th percentile of the gradient norm over its median."""
+    norms = [norm for norm in stage["gradients"]["grad_norm"] if norm is not None]
+    return float(np.quantile(norms, 0.99) / np.median(norms)) if norms else math.inf
+
+
+def _clipped(stage: dict[str, Any]) -> float:
+    """Share of logged steps whose gradient was clipped."""
+    factors = stage["gradients"]["clip_factor"]
+    return sum(factor is None or factor < 1 for factor in factors) / len(factors)
+
+
+def _spikes(stage: dict[str, Any]) -> float:
+    """Number of logged losses far above those before them."""
+    losses = [_number(loss) for loss in stage["loss"]["loss"]]
+    return sum(losses[i] > SPIKE * median(losses[i - BEFORE : i]) for i in range(BEFORE, len(losses)))
+
+
+STABILITY = {
+    "gradient p99 / median": _tail,
+    "clipped": _clipped,
+    "spikes": _spikes,
+    "skipped steps": lambda stage: stage["skipped_steps"],
+}
+
+
+def _scores(study: Study, records: Records, by_arm: dict[str, list[Record]]) -> list[dict[str, Any]]:
+    """Rows as in scores.json; arms take the place of methods."""
+    models, results = [], {}
+    for label, own in by_arm.items():
+        for record in own:
+            if record["scores"]:
+                name = f"{label}-seed{record['seed']}"
+                models.append(EvaluatedModel(name, study.backbone, label, record["seed"]))
+                results[name] = {
+                    key: {"status": "ok", **answers, "items": asdict(records.items(record, key))}
+                    for key, answers in record["scores"].items()
+                }
+    if not models:
+        return []
+    return [row for row in score_rows(models, results, study.reference) if row["source"] == "measured"]
+
+
+def _mean(found: dict[str, Any] | None, digits: int = 3) -> str:
+    """`0.512 [0.498, 0.526]`."""
+    if found is None:
+        return "-"
+    ends = found["ci95"] and ", ".join(number(end, digits) for end in found["ci95"])
+    return number(found["mean"], digits) + (f" [{ends}]" if ends else "")
+
+
+def _show_losses(study: Study, records: Records, found: dict[str, Any]) -> None:
+    stages = list(dict.fromkeys(stage for arm in found["arms"].values() for stage in arm["losses"]))
+    heads = ["arm", "seeds", *(f"held-out loss, {stage}" for stage in stages), f"minus {study.reference}"]
+    heads += ["spread over seeds", "visual norm", "visual / text entering layer 1"]
+    rows = []
+    for label, arm in found["arms"].items():
+        losses = [_mean(arm["losses"].get(stage)) for stage in stages]
+        spread = number(list(arm["losses"].values())[-1]["sd"], 3)
+        tail = [spread, _mean(arm["visual_norm"], 2), _mean(arm["visual_to_stream"], 2)]
+        rows.append([label, str(len(arm["seeds"])), *losses, _mean(arm["difference"]), *tail])
+    show_table(f"{study.name}: held-out loss", heads, rows, records.folder / "losses.md")
+
+
+def _show_stability(study: Study, records: Records, found: dict[str, Any]) -> None:
+    rows = [
+        [label, stage, *(_mean(measured[name], 2) for name in STABILITY)]
+        for label, arm in found["arms"].items()
+        for stage, measured in arm["stability"].items()
+    ]
+    show_table(f"{study.name}: stability", ["arm", "stage", *STABILITY], rows, records.folder / "stability.md")
+
+
+def _show_scores(study: Study, records: Records, found: dict[str, Any]) -> None:
+    several = {row["method"] for row in found["scores"] if row.get("seeds")}
+    shown = [row for row in found["scores"] if row.get("seeds") or row["method"] not in several]
+    keys = [*(benchmark.key for benchmark in BENCHMARKS), "avg"]
+    cells = {(row["method"], row["benchmark"]): row for row in shown}
+    titles = [BY_KEY[key].title if key in BY_KEY else "mean" for key in keys]
+    rows = []
+    for label in dict.fromkeys(row["method"] for row in shown):
+        own = [cells[label, key] for key in keys]
+        rows.append([label, *(_mean({"mean": row["score"], "ci95": row["ci95"]}, 1) for row in own)])
+        if any(row["delta"] is not None for row in own):
+            minus = f"  minus {study.reference}"
+            rows.append([minus, *(_mean({"mean": row["delta"], "ci95": row["delta_ci95"]}, 1) for row in own)])
+    show_table(f"{study.name}: scores", ["arm", *titles], rows, records.folder / "scores.md")

@@ -1,0 +1,195 @@
+"""Runs the cells of a study on the cores or GPUs at hand; what cells share is made once.
+
+A cell is trained, evaluated if it should be, recorded, and its checkpoints are removed. Started again, finished cells
+are left alone and an interrupted one resumes where its training stopped. Shared, in the work folder: the data of a
+world, prepared rows, features of the frozen vision tower, and the harnesses' datasets.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from eval.run.files import read_json
+from eval.run_all import SEED, build, read_recipe
+from eval.scoring.scores import EvaluatedModel
+from eval.study.grid import RATE, Cell, Study, stage_settings, words
+from eval.study.records import Records, final_loss, record_cell
+from eval.study.status import CellTable
+from eval.suite import plan as suite
+from eval.suite.job import Job
+from eval.suite.runner import Runner, only_writer
+from eval.suite.schedule import Children, Place, Step, run_steps
+from eval.suite.training import Training
+from modeling_aligned_llava.errors import UserError
+
+
+ANSWER_TOKENS = 16  # of tinyworld's and the pictures' answers, as in eval.run_all
+EVALUATION_STEPS = 500  # an evaluation takes as long as this many steps of stage 1 (tinyworld on a CPU)
+
+
+class StudyRun:
+    """The unfinished cells of a study, and how each is run.
+
+    Args:
+        folder: where the records of all studies are.
+        work: where cells are trained; what all studies share is made here.
+    """
+
+    def __init__(self, study: Study, folder: Path, work: Path, places: Sequence[Place], device: str, console: Console):
+        self.study, self.records = with_chosen_rates(study, folder), Records(folder, study.name)
+        self.work, self.shared = work.resolve() / study.name, work.resolve()
+        self.places, self.device, self.console = places, device, console
+        self.made = read_recipe(study.backbone, "world")
+        self.children = Children()
+        self.lock = threading.Lock()
+        self.settings = {
+            cell.name: {stage: stage_settings(study.backbone, stage, cell.arm.settings) for stage in cell.arm.stages}
+            for cell in self.study.cells
+        }
+        cells = self.study.cells
+        self.left = [cell for cell in cells if not self.records.is_finished(cell, self.settings[cell.name])]
+        self.jobs: dict[str, list[Job]] = {}
+
+    def run(self) -> None:
+        """Run the unfinished cells.
+
+        Raises:
+            UserError: a cell failed; the others have been stopped, and the same command continues.
+        """
+        (self.work / "logs").mkdir(parents=True, exist_ok=True)
+        with only_writer(self.work):
+            for cell in self.study.cells:
+                if cell not in self.left:
+                    self.clean(cell)  # what a run leaves that ends between recording a cell and cleaning up
+            self.make_data()
+            self.jobs = self.plan_jobs()
+            costs = {cell.name: self.cost(cell) for cell in self.left}
+            with CellTable(self.study, self.left, costs, self.console) as self.table:
+                steps = [
+                    Step(cell.name, lambda place, cell=cell: self.run_cell(cell, place), costs[cell.name])
+                    for cell in self.left
+                ]
+                run_steps(steps, self.places, self.children)
+
+    @property
+    def data(self) -> Path:
+        """The data of the backbone's world."""
+        return self.shared / "data" / self.made["world"]
+
+    def make_data(self) -> None:
+        """The world's data and the decoder, unless they are there."""
+        made, logs = self.made, self.work / "logs"
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        build(self.data, ["tinyworld.build", str(self.data), "--world", made["world"]], logs / "data.log", Children())
+        if "decoder" in made:
+            decoder = Path(read_recipe(self.study.backbone, "stage1")["language_model"])
+            build(decoder, [made["decoder"], str(decoder)], logs / "decoder.log", Children())
+
+    def plan_jobs(self) -> dict[str, list[Job]]:
+        """Evaluated cell -> its jobs."""
+        evaluated = [cell for cell in self.left if cell.arm.evaluated]
+        if not evaluated:
+            return {}
+        models: suite.Models = {
+            cell.name: (
+                EvaluatedModel(cell.name, self.study.backbone, cell.arm.label, cell.seed),
+                self.stage(cell, cell.arm.stages[-1]),
+                True,
+            )
+            for cell in evaluated
+        }
+        options = ["--run", str(self.work), "--data", str(self.data / "mirrors"), "--device", self.device]
+        args = suite.parser().parse_args([*options, "--max-new-tokens", str(ANSWER_TOKENS), "--models", "cells"])
+        jobs = suite.plan_jobs(args, models, self.work, untrained=list(models))
+        shared = self.shared / "cache"  # the harnesses' datasets, in a folder named after their content
+        jobs = [replace(job, cache=str(shared / Path(job.cache).name)) for job in jobs]
+        return {name: [job for job in jobs if job.name == name] for name in models}
+
+    def root(self, cell: Cell) -> Path:
+        """The folder in which a cell is trained."""
+        return self.work / "cells" / cell.name
+
+    def stage(self, cell: Cell, stage: str) -> Path:
+        name = cell.arm.method if cell.seed == SEED else f"{cell.arm.method}-seed{cell.seed}"
+        return self.root(cell) / "checkpoints" / name / stage
+
+    def training(self, cell: Cell, stage: str) -> Training:
+        settings = {**self.settings[cell.name][stage], "data_cache": self.shared / "prepared"}
+        if stage == "stage1":
+            settings["feature_cache"] = self.shared / "features"
+        command = ("bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method)
+        command += ("--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data))
+        command += ("--stage", stage, "--", *words(settings))
+        return Training(cell.name, stage, command, self.work / "logs" / f"{cell.name}.log")
+
+    def cost(self, cell: Cell) -> float:
+        """Its duration, in steps of stage 1."""
+        settings = self.settings[cell.name]
+        weights = {"stage1": 1.0, "stage2": 3.0}
+        steps = sum(weights[stage] * settings[stage]["max_steps"] for stage in cell.arm.stages)
+        return steps + (EVALUATION_STEPS if cell.arm.evaluated else 0)
+
+    def run_cell(self, cell: Cell, place: Place) -> None:
+        """Train, evaluate and record a cell, and remove its checkpoints."""
+        jobs, start = self.jobs.get(cell.name, []), time.monotonic()
+        runner = Runner(self.work / "logs", [place], Console(quiet=True), self.children)
+        self.table.begin(cell, runner)
+        if not runner.run_in_turn(jobs, [self.training(cell, stage) for stage in cell.arm.stages], place):
+            raise UserError(f"{cell.name}: {', '.join(runner.failures)} failed; see {self.work / 'logs'}")
+        results = {task.key: read_json(job.result(task.key)) for job in jobs for task in job.tasks}
+        stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
+        settings, seconds = self.settings[cell.name], time.monotonic() - start
+        record = record_cell(self.study, cell, settings, stages, results, seconds)
+        with self.lock:
+            self.records.add(cell, record, results)
+        self.clean(cell)
+        self.table.end(cell, final_loss(record))
+
+    def clean(self, cell: Cell) -> None:
+        """Remove the checkpoints and answers of a recorded cell."""
+        for folder in (self.root(cell), self.work / "harness" / cell.name):
+            shutil.rmtree(folder, ignore_errors=True)
+        for log in (self.work / "answers").glob(f"{cell.name}.*"):
+            log.unlink()
+
+
+def with_chosen_rates(study: Study, folder: Path) -> Study:
+    """The study with each method at the rate of the lowest held-out loss in the study `rates_from`.
+
+    Arms that set a rate keep it.
+
+    Raises:
+        UserError: that study has no result for a method.
+    """
+    if study.rates_from is None:
+        return study
+    rates = best_rates(Records(folder, study.rates_from).read())
+    arms = []
+    for arm in study.arms:
+        if RATE not in arm.settings and arm.method not in rates:
+            raise UserError(
+                f"{study.name}: the rate of {arm.method} comes from {study.rates_from}, which has no result of it in "
+                f"{folder}: run that first"
+            )
+        arms.append(replace(arm, settings={RATE: rates.get(arm.method), **arm.settings}))
+    return replace(study, arms=arms)
+
+
+def best_rates(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Method -> the level of the axis `rate` with the lowest mean held-out loss over seeds."""
+    losses: dict[str, dict[float, list[float]]] = {}
+    for record in records:
+        if RATE in record["levels"]:
+            losses.setdefault(record["method"], {}).setdefault(float(record["levels"][RATE]), []).append(
+                final_loss(record)
+            )
+    return {
+        method: min(by_rate, key=lambda rate: sum(by_rate[rate]) / len(by_rate[rate]))
+        for method, by_rate in losses.items()
+    }

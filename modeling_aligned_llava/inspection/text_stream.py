@@ -1,0 +1,85 @@
+"""The norm of text inside the decoder: that of the hidden states that enter one of its layers.
+
+The first layers of a Pre-Norm decoder lift text from the norm of its embeddings to many times that (docs/methods.md).
+Text means content, as in the diagnostics: special tokens and sinks do not count.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
+
+
+TEXTS, TOKENS = 64, 512  # how many texts are measured, and how much of each
+SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
+
+
+class _Entered(Exception):
+    """Carries the states that enter a layer out of a forward pass, whose rest is not needed."""
+
+    def __init__(self, states: Tensor):
+        super().__init__()
+        self.states = states
+
+
+@torch.no_grad()
+def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], layer: int = 1) -> float:
+    """Return the mean L2 norm of the hidden states of text that enter decoder layer `layer`.
+
+    Args:
+        model: any vision-language model of `model_parts`; text alone goes through its decoder.
+        tokenizer: that of the model.
+        texts: the first 64 are measured, up to 512 tokens of each.
+        layer: from 1; 0 would be the embeddings.
+
+    Raises:
+        UserError: the decoder has no such layer, or there is no text.
+    """
+    parts = model_parts(model)
+    if not 1 <= layer < len(parts.layers):
+        raise UserError(f"stream_layer {layer}: text enters the layers 1 to {len(parts.layers) - 1} of this decoder")
+    total, count = 0.0, 0
+    handle = parts.layers[layer].register_forward_pre_hook(_leave, with_kwargs=True)
+    try:
+        for text in islice(texts, TEXTS):
+            ids = tokenizer(text, truncation=True, max_length=TOKENS, return_tensors="pt")["input_ids"]
+            if not ids.numel():
+                continue
+            states = _entering(parts.decoder, ids.to(parts.embedding.weight.device)).float()  # [1, tokens, D]
+            content = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids)) & ~sinks(states).cpu()
+            norms = states.norm(dim=-1).cpu()[content]
+            total, count = total + norms.double().sum().item(), count + norms.numel()
+    finally:
+        handle.remove()
+    if not count:
+        raise UserError(f"the norm of text at layer {layer} is measured on training text: there is none (--texts)")
+    return total / count
+
+
+def _leave(layer: Any, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
+    raise _Entered(args[0] if args else kwargs["hidden_states"])
+
+
+def _entering(decoder: Any, ids: Tensor) -> Tensor:
+    try:
+        decoder(input_ids=ids, use_cache=False)
+    except _Entered as entered:
+        return entered.states
+    raise AssertionError("the decoder did not reach its layer")
+
+
+def sinks(states: Tensor) -> Tensor:
+    """[rows, tokens]: tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
+    largest = states.abs().amax(-1)
+    if not bool((largest > SINK_SIZE).any()):
+        return torch.zeros_like(largest, dtype=torch.bool)
+    return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
+
+
+__all__ = ["mean_stream_norm", "sinks"]
