@@ -22,7 +22,9 @@ from modeling_aligned_llava.errors import run_main
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.study", description=__doc__.split("\n\n")[0])
     parser.add_argument("studies", nargs="+", type=Path, metavar="CONFIG.yaml", help="files of configuration/study")
-    parser.add_argument("--folder", type=Path, default=Path("benchmarks/results/study"), help="records (default %(default)s)")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("benchmarks/results/study"), help="records (default %(default)s)"
+    )
     parser.add_argument("--work", type=Path, default=Path("results/study"), help="training (default %(default)s)")
     parser.add_argument("--jobs", type=int, help="cells side by side (default: one a GPU, or 2 without)")
     parser.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
