@@ -184,8 +184,9 @@ def matmul_tflops(bf16: bool, sizes: tuple[int, int, int] | None = None) -> floa
     """
     device = _device()
     rows, inner, columns = sizes or ((1024,) * 3 if device.type == "cpu" else (8192,) * 3)
-    kind = {"device": device, "dtype": torch.bfloat16 if bf16 else torch.float32}
-    first, second = torch.randn(rows, inner, **kind), torch.randn(inner, columns, **kind)
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    first = torch.randn(rows, inner, device=device, dtype=dtype)
+    second = torch.randn(inner, columns, device=device, dtype=dtype)
     return 2 * rows * inner * columns / _seconds(lambda: (first @ second)[0, 0]) / 1e12
 
 
