@@ -24,7 +24,7 @@ from modeling_aligned_llava.inspection.model_parts import model_parts
 IMAGE_TOKEN, TEXT_TOKENS, VOCABULARY, SEED = 8191, 32, 8192, 0
 
 
-def build(width: int, layers: int, side: int, device: str) -> tuple[Any, dict[str, torch.Tensor]]:
+def build(width: int, layers: int, side: int, device: str, dtype: torch.dtype) -> tuple[Any, dict[str, torch.Tensor]]:
     """A random LLaVA with `side` x `side` visual tokens, and the inputs of one image."""
     torch.manual_seed(SEED)
     vision = SiglipVisionConfig(
@@ -51,11 +51,11 @@ def build(width: int, layers: int, side: int, device: str) -> tuple[Any, dict[st
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
     )
-    model = LlavaForConditionalGeneration(config).to(device).eval()
+    model = LlavaForConditionalGeneration(config).to(device, dtype).eval()
     words = torch.randint(0, IMAGE_TOKEN, (1, TEXT_TOKENS))
     ids = torch.cat([words[:, :8], torch.full((1, side * side), IMAGE_TOKEN), words[:, 8:]], 1)
     pixels = torch.randn(1, 3, 14 * side, 14 * side)
-    return model, {"input_ids": ids.to(device), "pixel_values": pixels.to(device)}
+    return model, {"input_ids": ids.to(device), "pixel_values": pixels.to(device, dtype)}
 
 
 def seconds(model: Any, inputs: dict[str, torch.Tensor], measurement: Measurement | None) -> float:
@@ -69,16 +69,17 @@ def seconds(model: Any, inputs: dict[str, torch.Tensor], measurement: Measuremen
 
 
 @torch.inference_mode()
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.diagnostics_overhead", description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--pairs", type=int, default=15, help="timed pairs of a plain and a measured pass")
     parser.add_argument("--width", type=int, default=512, help="width of the decoder, a multiple of 64")
     parser.add_argument("--layers", type=int, default=8, help="layers of the decoder")
     parser.add_argument("--side", type=int, default=27, help="visual tokens per row and per column")
-    args = parser.parse_args()
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    args = parser.parse_args(argv)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model, inputs = build(args.width, args.layers, args.side, device)
+    model, inputs = build(args.width, args.layers, args.side, device, getattr(torch, args.dtype))
     measurement = Measurement(args.layers)
     plain, measured = [], []
     for pair in range(args.pairs + 1):
@@ -97,7 +98,7 @@ def main() -> None:
             "text_tokens": TEXT_TOKENS,
             "width": args.width,
             "decoder_layers": args.layers,
-            "dtype": "float32",
+            "dtype": args.dtype,
         },
         "pairs": args.pairs,
         **environment(),

@@ -31,8 +31,8 @@ from trl import SFTConfig, SFTTrainer
 
 from benchmarks.record import environment, write
 from benchmarks.step_profile import StepProfile
-from benchmarks.training_worlds import LENGTHS, SHAPES, Shape, make_model, make_processor, make_rows
-from train.cost import matmul_tflops
+from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
+from train.cost import copy_terabytes, matmul_tflops
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
@@ -43,24 +43,23 @@ from train.data.tokenization import Tokenization
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
+from train.step_time import sheet_here
 
 
 TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape
-RATES = {1: {"multi_modal_projector": 1e-3}, 2: {"^model|^lm_head": 1e-5}}
-FROZEN = {1: ["vision_tower", "language_model", "lm_head"], 2: [r"vision_tower\.(head|post_layernorm)\."]}
 # Changes to ours in the ablation; `packed_rows` and the cache are off by default.
 FLAGS: dict[str, dict[str, Any]] = {
     "without labelled_logits_only": {"labelled_logits_only": False},
     "without dropped vision layers": {"drop_unused": False},
     "without length grouping": {"group": False},
     "with packed_rows": {"packed": True},
+    "with packed_rows, flex_attention": {"packed": True, "attention": "flex_attention"},
     "with torch_compile": {"compile": True},
     "with bf16": {"bf16": True},
     "with feature_cache, filling": {"cache": True},
     "with feature_cache, filled": {"cache": True},
     "profiled": {"profile": True},
 }
-PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bfloat16, from the makers' data sheets
 
 
 class Clock(TrainerCallback):
@@ -87,6 +86,8 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
     ours = who == "ours"
     processor = make_processor(shape, stage)
     model = make_model(shape, "norm-gwc", drop_unused=ours and flags.get("drop_unused", True), device=device)
+    if "attention" in flags:
+        model.model.language_model.set_attn_implementation(flags["attention"])
     groups = group_parameters(model, RATES[stage], FROZEN[stage])
     freeze(model, groups)
     sources = read_sources(str(folder / f"stage{stage}.json"), str(folder))
@@ -212,7 +213,9 @@ def model_flops(model: Any, stage: int, tokens: int, images: int, labels: int | 
 
 
 def child(who: str, stage: int, args: argparse.Namespace, folder: Path, flags: dict[str, Any]) -> dict[str, Any]:
-    """Run `measure` in its own process."""
+    """Run `measure` in its own process; the toy shape, which measures nothing, in this one."""
+    if args.shape == "toy":
+        return measure(who, stage, SHAPES["toy"], folder, args.device, flags)
     command = [sys.executable, "-m", "benchmarks.train_throughput", "--child", who, "--stages", str(stage)]
     command += ["--shape", args.shape, "--device", args.device, "--folder", str(folder), "--flags", json.dumps(flags)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **_quiet()})  # noqa: S603
@@ -241,8 +244,11 @@ def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any
         assert pair["stock"]["labels"] == pair["ours"]["labels"], "stock and ours must learn from the same tokens"
     ours = statistics.median(pair["ours"]["samples_per_second"] for pair in pairs)
     ablation = {}
-    for name, flags in FLAGS.items():
-        if args.no_ablation or (flags.get("cache") and stage == 2) or (flags.get("compile") and not args.compile):
+    for name in args.ablation:
+        flags = FLAGS[name]
+        if (flags.get("cache") and stage == 2) or (flags.get("compile") and not args.compile):
+            continue
+        if "attention" in flags and args.device == "cpu":
             continue
         if flags.get("bf16") and (args.device == "cuda" or not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
             continue  # on a GPU, every run is in bfloat16
@@ -268,18 +274,18 @@ def _progress(what: str, run: dict[str, Any]) -> None:
 
 def utilisation(stage: dict[str, Any]) -> float | None:
     """Share of the GPU's peak performance that our runs reached; None if the peak is not known."""
-    peak = next((flops for name, flops in PEAK_FLOPS.items() if name in torch.cuda.get_device_name()), None)
+    sheet = sheet_here()
     runs = [pair["ours"] for pair in stage["pairs"]]
-    return peak and statistics.median(run["model_flops"] / run["seconds"] for run in runs) / peak
+    return sheet and statistics.median(run["model_flops"] / run["seconds"] for run in runs) / sheet.matmul
 
 
 def matmul_share(stages: dict[str, Any], device: str) -> dict[str, Any]:
-    """The speed of this machine's matrix products, and the share of it that our training steps reach."""
+    """The speed of this machine's matrix products and copies, and the share of the first that our steps reach."""
     precisions = ["bfloat16"] if device == "cuda" else ["float32", "bfloat16"]
     shares: dict[str, Any] = {}
     for precision in precisions:
         speed = matmul_tflops(precision == "bfloat16")
-        shares[precision] = {"matmul_tflops": speed}
+        shares[precision] = {"matmul_tflops": speed, "copy_terabytes": copy_terabytes()}
         for name, stage in stages.items():
             runs = [pair["ours"] for pair in stage["pairs"]]
             if device == "cpu" and precision == "bfloat16":
@@ -289,19 +295,19 @@ def matmul_share(stages: dict[str, Any], device: str) -> dict[str, Any]:
     return shares
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_throughput", description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shape", choices=sorted(SHAPES), help="default: 40m; on a GPU llama-3.2-3b")
     parser.add_argument("--stages", type=int, nargs="+", choices=[1, 2], default=[1, 2])
     parser.add_argument("--rounds", type=int, help="pairs of stock and ours; default: 3, on a GPU 1")
-    parser.add_argument("--no-ablation", action="store_true", help="leave out the runs with one flag changed")
+    parser.add_argument("--ablation", nargs="*", choices=FLAGS, default=list(FLAGS), help="runs with one flag changed")
     parser.add_argument("--compile", action="store_true", help="torch.compile among the ablation")
     parser.add_argument("--child", choices=["stock", "ours"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--flags", type=json.loads, default={}, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     note = None
     if args.device == "cuda" and not torch.cuda.is_available():
         note = "there is no GPU here: toy shape on the CPU, which says nothing about speed"

@@ -139,6 +139,9 @@ LENGTHS = {
     1: {"answer": {"mu": 2.9, "sigma": 0.5}},
     2: {"question": {"mu": 2.5, "sigma": 0.6}, "answer": {"mu": 3.9, "sigma": 0.9}, "rounds": [1, 4]},
 }
+# Learning rates and frozen parts by stage.
+RATES = {1: {"multi_modal_projector": 1e-3}, 2: {"^model|^lm_head": 1e-5}}
+FROZEN = {1: ["vision_tower", "language_model", "lm_head"], 2: [r"vision_tower\.(head|post_layernorm)\."]}
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<image>", "user", "assistant"]
 
 

@@ -1,9 +1,11 @@
-"""What a stage needs: memory per device and floating-point operations, counted on a model of the meta device.
+"""What a stage needs: memory per device, operations and memory traffic, counted on a model of the meta device.
 
-The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
+The model holds no weights, so a laptop counts what a cluster will need. `train/step_time.py` makes seconds of it, and
+`python -m train.preflight` prints both.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -18,6 +20,7 @@ from train.optimization.parameter_groups import freeze, group_parameters
 
 ENGINES = ("one", "ddp", "fsdp2", "zero2", "zero3")
 ADAM = 8  # bytes per trained parameter: two moments in float32
+HEAD_PASSES = 10  # how often TRL's loss reads or writes the float32 logits of labelled tokens
 
 
 def meta_model(
@@ -42,11 +45,16 @@ def meta_model(
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch: `rows` of at most `length` tokens, visual ones included, with `images` images in all."""
+    """One micro-batch: `rows` of at most `length` tokens, visual ones included, with `images` images in all.
+
+    Args:
+        labels: supervised tokens of all rows, which alone the head sees; 0 leaves the head out.
+    """
 
     rows: int
     length: int
-    images: int
+    images: float
+    labels: float = 0
 
 
 @dataclass(frozen=True)
@@ -121,11 +129,12 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
     """Operations of a micro-batch's forward and backward pass: products with weights, and attention.
 
     Per token and parameter: 2 forward, 2 for the gradient of the input, 2 for that of a trained weight, 2 to compute
-    the forward pass again with checkpointing. The head, which sees labelled positions only, is left out.
+    the forward pass again with checkpointing. The head's loss always computes the logits again.
     """
     text, vision = model.config.text_config, model.config.vision_config
     visual_tokens = patches(vision)
-    total = 0.0
+    head = model.lm_head.weight
+    total = batch.labels * head.numel() * (6.0 + 2 * head.requires_grad)
     for module, tokens, inner, layers, length in (
         (
             model.model.vision_tower,
@@ -151,17 +160,56 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
     return total
 
 
-def matmul_tflops(bf16: bool) -> float:
-    """The speed of a large matrix product on this machine, in TFLOP/s."""
-    device = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    size = 1024 if device.type == "cpu" else 8192
-    matrix = torch.randn(size, size, device=device, dtype=torch.bfloat16 if bf16 else torch.float32)
-    matrix @ matrix
+def traffic(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16: bool, checkpointing: bool) -> float:
+    """Bytes that a micro-batch's forward and backward pass read and write beside those of matrix products.
+
+    What a layer keeps is written and read in the forward pass, read in the backward pass, and its gradient is written
+    and read; with checkpointing the forward pass comes twice.
+    """
+    text, vision = model.config.text_config, model.config.vision_config
+    decoder, tower = _elements(model)
+    width = 2 if bf16 else 4
+    again = 2 * checkpointing
+    total = batch.rows * batch.length * decoder * text.num_hidden_layers * width * (5 + again)
+    backward = 3 + again if count(model.model.vision_tower) else 0
+    total += batch.images * patches(vision) * tower * vision.num_hidden_layers * width * (2 + backward)
+    return total + batch.labels * model.lm_head.weight.shape[0] * 4 * HEAD_PASSES
+
+
+def matmul_tflops(bf16: bool, sizes: tuple[int, int, int] | None = None) -> float:
+    """The speed of a matrix product on this machine, by default a large one, in TFLOP/s.
+
+    Args:
+        sizes: rows of the first matrix, what both share, columns of the second.
+    """
+    device = _device()
+    rows, inner, columns = sizes or ((1024,) * 3 if device.type == "cpu" else (8192,) * 3)
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    first = torch.randn(rows, inner, device=device, dtype=dtype)
+    second = torch.randn(inner, columns, device=device, dtype=dtype)
+    return 2 * rows * inner * columns / _seconds(lambda: (first @ second)[0, 0]) / 1e12
+
+
+def copy_terabytes() -> float:
+    """The speed of a large copy in this machine's memory, in TB/s, bytes read and written."""
+    device = _device()
+    source = torch.ones(2**24 if device.type == "cpu" else 2**28, device=device)  # no cache holds it
+    copy = torch.empty_like(source)
+    return 2 * source.nbytes / _seconds(lambda: copy.copy_(source)[0]) / 1e12
+
+
+def _device() -> torch.device:
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+def _seconds(work: Callable[[], torch.Tensor]) -> float:
+    """Mean seconds of `work` over 0.3 seconds; asking for the number that it returns waits for the device."""
+    work().item()
     start, times = time.perf_counter(), 0
     while time.perf_counter() - start < 0.3:
-        (matrix @ matrix)[0, 0].item()  # waits for the device
+        work().item()
         times += 1
-    return 2 * size**3 * times / (time.perf_counter() - start) / 1e12
+    return (time.perf_counter() - start) / times
 
 
 def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:
@@ -169,14 +217,21 @@ def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:
     return max(sum(p.numel() for p in layer.parameters()) for layers in towers for layer in layers)
 
 
+def _elements(model: AlignedLlavaForConditionalGeneration) -> tuple[int, int]:
+    """Elements per token that a layer of decoder and tower keeps.
+
+    Inputs of norms and matrices, queries, keys, values, the gated product.
+    """
+    text, vision = model.config.text_config, model.config.vision_config
+    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    decoder = 7 * text.hidden_size + head * (2 * text.num_attention_heads + 2 * text.num_key_value_heads)
+    return decoder + 4 * text.intermediate_size, 9 * vision.hidden_size + 2 * vision.intermediate_size
+
+
 def _activations(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16: bool, checkpointing: bool) -> float:
     text, vision = model.config.text_config, model.config.vision_config
     visual_tokens = patches(vision)
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    # elements per token that a layer keeps: inputs of norms and matrices, queries, keys, values, the gated product
-    decoder = 7 * text.hidden_size + head * (2 * text.num_attention_heads + 2 * text.num_key_value_heads)
-    decoder += 4 * text.intermediate_size
-    tower = 9 * vision.hidden_size + 2 * vision.intermediate_size
+    decoder, tower = _elements(model)
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
     if count(model.model.vision_tower):
         kept = _kept(tower, vision.hidden_size, vision.num_hidden_layers, bf16, checkpointing)

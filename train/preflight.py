@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
@@ -35,7 +35,7 @@ from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.loading.images import open_image
 from train.arguments import ModelArguments, RunArguments, accumulation_steps, parse_with_backbones
-from train.cost import ENGINES, Batch, count, flops, matmul_tflops, memory, meta_model
+from train.cost import ENGINES, Batch, count, memory, meta_model
 from train.data.conversations import EmbeddedImage
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
@@ -43,12 +43,11 @@ from train.data.sources import parsed_rows, raw_table, read_sources
 from train.data.stage_tokenization import stage_tokenization
 from train.data.tokenization import Tokenization
 from train.stage_folder import StageFolder, peek_settings
+from train.step_time import SHEETS, SPARE, UTILIZATION, default_engine, measured_here, reached, step_time
 
 
 SAMPLE = 1000  # rows that are checked and tokenized; `train.data prepare` does all
 IMAGES = 16  # images that are opened
-SPARE = 2e9  # bytes of a GPU that CUDA and fragments of memory take
-UTILIZATION = 0.4  # share of the matmul speed that a training step reaches, until it is measured
 
 
 class Preflight:
@@ -86,8 +85,8 @@ def preflight(argv: list[str], console: Console) -> bool:
     parser.add_argument("--stage1", type=Path, help="recipe of stage 1, while stage 2 has no checkpoint to start from")
     parser.add_argument("--processes", type=int, default=max(1, torch.cuda.device_count()), help="number of GPUs")
     parser.add_argument("--engine", choices=ENGINES, help="how they share the work (default: one, ddp or fsdp2)")
-    parser.add_argument("--device-gb", type=float, default=_device_gb(), help="memory of a GPU (default: this one's)")
-    parser.add_argument("--tflops", type=float, help="matmul speed of a GPU (default: measured here)")
+    parser.add_argument("--gpu", choices=SHEETS, help="take speeds and memory from its data sheet, not from this one")
+    parser.add_argument("--device-gb", type=float, help="memory of a GPU (default: that of --gpu, or this one's)")
     parser.add_argument(
         "--measure",
         action=argparse.BooleanOptionalAction,
@@ -95,6 +94,8 @@ def preflight(argv: list[str], console: Console) -> bool:
         help="time two steps of a run, started as $LAUNCH says (default: where there is a GPU; not with --stage1)",
     )
     ours, theirs = parser.parse_known_args(argv)
+    if ours.device_gb is None:
+        ours.device_gb = SHEETS[ours.gpu].memory / 1e9 if ours.gpu else _device_gb()
     run, training, backbones = parse_with_backbones(theirs, ours.stage1)
     if backbones is None or Path(str(run.model.model_name_or_path)).exists():
         backbones = run.model
@@ -181,7 +182,7 @@ def _check_cost(
     model = meta_model(
         _model_config(run, backbones), optimization.rates, optimization.frozen, bool(training.bf16), lora
     )
-    engine = ours.engine or ("one" if ours.processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp")
+    engine = ours.engine or default_engine(model, ours.processes)
     if engine.startswith("zero") and not is_deepspeed_available():
         raise UserError(f"{engine} needs deepspeed: pip install deepspeed")
     micro = training.per_device_train_batch_size
@@ -205,7 +206,8 @@ def _check_cost(
         )
     _check_disk(found, training, model)
     if good:
-        _estimate_hours(found, training, model, total, good, run.optimization.global_batch_size, ours)
+        all_steps = _steps(training, total, run.optimization.global_batch_size)
+        _estimate_hours(found, training, model, good, engine, steps, all_steps, ours)
 
 
 def _check_disk(found: Preflight, training: SFTConfig, model: AlignedLlavaForConditionalGeneration) -> None:
@@ -222,24 +224,38 @@ def _estimate_hours(
     found: Preflight,
     training: SFTConfig,
     model: AlignedLlavaForConditionalGeneration,
-    total: int,
     good: list[dict],
-    global_batch_size: int,
+    engine: str,
+    micro_batches: int,
+    steps: int,
     ours: argparse.Namespace,
 ) -> None:
-    mean = sum(row["length"] for row in good) / len(good)
-    images = sum(len(row["images"]) for row in good) / len(good)
-    typical = Batch(rows=1, length=round(mean), images=1)
-    work = flops(model, typical, bool(training.gradient_checkpointing))
-    speed = (ours.tflops or matmul_tflops(bool(training.bf16))) * 1e12
-    rows = _steps(training, total, global_batch_size) * global_batch_size
-    computing = ours.processes * UTILIZATION * speed / work  # rows/s
-    workers = max(1, training.dataloader_num_workers) * ours.processes
-    opening = workers * _images_per_second(good) / max(images, 1e-9)
-    hours = rows / min(computing, opening) / 3600
-    found.row("hours", f"{hours:.1f} at {UTILIZATION:.0%} of {speed / 1e12:.2f} TFLOP/s, {rows:,} rows")
-    slower = "computing" if computing < opening else f"opening images with {workers} workers"
-    found.row("bottleneck", f"{slower}: computing {computing:.1f} rows/s, opening images {opening:.1f} rows/s")
+    def mean(values: Iterable[int]) -> float:
+        return sum(values) / len(good)
+
+    rows = training.per_device_train_batch_size
+    images = mean(len(row["images"]) for row in good)
+    labels = mean(sum(row["assistant_masks"]) for row in good)
+    batch = Batch(rows, round(mean(row["length"] for row in good)), rows * images, rows * labels)
+    memory_bytes, bf16 = ours.device_gb * 1e9, bool(training.bf16)
+    machine = reached(SHEETS[ours.gpu]) if ours.gpu else measured_here(memory_bytes, bf16)
+    workers = max(1, training.dataloader_num_workers)
+    step = step_time(
+        model,
+        batch,
+        machine,
+        engine=engine,
+        processes=ours.processes,
+        micro_batches=micro_batches,
+        bf16=bf16,
+        checkpointing=bool(training.gradient_checkpointing),
+        images_per_second=workers * _images_per_second(good),
+    )
+    ceiling = f"{UTILIZATION:.0%} of {machine.matmul / 1e12:.2f} TFLOP/s and {machine.bandwidth / 1e12:.2f} TB/s"
+    found.row("hours", f"{steps * step.seconds / 3600:.1f} at {ceiling}: {steps:,} steps of {step.seconds:.2f} s")
+    parts = f"computing {step.computing:.2f}, memory traffic {step.traffic:.2f}"
+    parts += f", communication {step.communication:.2f}, opening images {step.images:.2f} s"
+    found.row("bottleneck", f"{step.bottleneck}: {parts} with {workers} workers a process")
 
 
 def _steps(training: SFTConfig, rows: int, global_batch_size: int) -> int:

@@ -21,7 +21,7 @@ usage: train/run.sh --backbone NAME --method NAME [--seed 42] [--output-root res
   --stage        only stage1 or stage2 (default: both)
   --prepare      only check and tokenize the data, which needs no GPU; training then finds it
   --preflight    only check whether both stages can run, what memory and disk they need, and how long they take;
-                 options of `python -m train.preflight` may follow --, such as `-- --processes 8 --device-gb 80`
+                 options of `python -m train.preflight` may follow --, such as `-- --processes 8 --gpu h100`
   --vision-tower, --language-model
                  folders or Hub ids of other backbones than the recipe's
   -- SETTING ... further settings for every stage, e.g. `-- --max_steps 10`

@@ -27,7 +27,7 @@ def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, stage):
 def test_without_a_gpu_the_result_has_a_note(monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
     monkeypatch.setattr(train_throughput.torch.cuda, "is_available", lambda: False)
-    command = ["train_throughput", "--device", "cuda", "--rounds", "1", "--stages", "1", "--no-ablation"]
+    command = ["train_throughput", "--device", "cuda", "--rounds", "1", "--stages", "1", "--ablation"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(out)])
     train_throughput.main()
     result = json.loads(out.read_text())

@@ -7,9 +7,12 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, GlobalWeightCompensatedLayerNorm
+from modeling_aligned_llava.inference.generator import load_generator
+from modeling_aligned_llava.inference.prefix_plan import Segment
+from tests.gpu import needs_gpu
 
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device: these tests need a GPU")
+pytestmark = needs_gpu
 
 
 def norm_and_input(dtype=torch.float32):
@@ -55,3 +58,28 @@ def test_the_model_gives_the_logits_of_the_cpu_and_generates_in_bfloat16(tiny_ch
     for cache in ("dynamic", "static"):
         tokens = half.generate(**inputs.to("cuda", torch.bfloat16), max_new_tokens=3, cache_implementation=cache)
         assert tokens.shape[1] > inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("cache", ["static", "dynamic"])
+def test_decoding_with_cuda_graphs_gives_the_same_tokens(tiny_checkpoint, cache):
+    """With a static cache `generate` compiles the decoding step and replays it as a CUDA graph."""
+    folder = tiny_checkpoint("norm-gwc")
+    processor = AutoProcessor.from_pretrained(folder)
+    inputs = processor(images=[Image.new("RGB", (30, 30), (200, 9, 90))], text=["<image>what?"], return_tensors="pt")
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
+    settings = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
+    expected = model.generate(**inputs, **settings)
+    found = model.cuda().generate(**inputs.to("cuda"), **settings, cache_implementation=cache)
+    assert torch.equal(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_shared_prefixes_give_the_answers_of_single_rows(tiny_checkpoint, attention):
+    generator = load_generator(str(tiny_checkpoint("norm-gwc")), "float32", "cuda")
+    generator.model.set_attn_implementation(attention)
+    image = Image.new("RGB", (30, 30), (200, 9, 90))
+    prompts = [generator.render(text, 1) for text in ("what?", "how many?", "which one is it?")]
+    alone = [generator.answer([prompt], [[image]], 8)[0] for prompt in prompts]
+    rows = generator.tokenize(prompts, [[image.size]] * 3)
+    shared = generator.end_of_images(rows[0])
+    assert generator.answer_shared(prompts, rows, [Segment((0, 1, 2), shared)], [[image]], 8) == alone

@@ -1,0 +1,127 @@
+"""A step on a GPU has the loss, gradients and weights of a CPU: attention, packing, FSDP2, fused head, compiled."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from benchmarks.gpu.numerics import packing
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from tests.gpu import needs_gpu
+from tests.train.test_speed import assert_same_gradients, step, tokens, without_images
+from train.data.collator import ImageTextCollator
+from train.stage import run_stage
+
+
+pytestmark = needs_gpu
+
+
+@pytest.fixture(autouse=True)
+def exact_products():
+    """float32 products without TF32, which would differ from a CPU's in the third digit."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+@pytest.fixture
+def model(tiny_checkpoint):
+    return AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc")).train()
+
+
+def batch_of(model, device="cuda"):
+    rows = tokens(model)
+    pixels = torch.randn(3, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+    batch = ImageTextCollator(None, 0, without_images)(rows)
+    return {name: value.to(device) for name, value in {**batch, "pixel_values": pixels}.items()}
+
+
+def close(found, expected, loss, gradient):
+    """Loss and gradients within relative tolerances; that of gradients is of their norm."""
+    assert found[0] == pytest.approx(expected[0], rel=loss)
+    assert found[1].keys() == expected[1].keys()
+    whole = torch.cat([g.flatten().double().cpu() for g in expected[1].values()])
+    other = torch.cat([found[1][name].flatten().double().cpu() for name in expected[1]])
+    assert (other - whole).norm() <= gradient * whole.norm()
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_a_step_has_the_loss_and_gradients_of_the_cpu(model, attention):
+    model.set_attn_implementation(attention)
+    expected = step(model, batch_of(model, "cpu"))
+    close(step(model.cuda(), batch_of(model)), expected, loss=1e-5, gradient=1e-4)
+
+
+def test_packed_rows_do_not_see_each_other():
+    """With sdpa, eager, flex and, where it is installed, flash attention; their kernels want heads of 16 and more."""
+    found = packing("40m", "cuda")
+    assert {"sdpa, float32", "flex_attention, float32", "flex_attention, bfloat16"} < found.keys()
+    for name, difference in found.items():
+        loss, gradient = (1e-5, 1e-4) if name.endswith("float32") else (1e-2, 5e-2)
+        assert difference["loss"] < loss and difference["gradient"] < gradient, name
+
+
+def test_autocast_to_bfloat16_keeps_weights_norm_and_gradients_in_float32(model):
+    expected = step(model, batch_of(model, "cpu"))
+    model.cuda()
+    seen = []
+    model.model.multi_modal_projector.norm.register_forward_hook(lambda module, args, output: seen.append(args[0]))
+    with torch.autocast("cuda", torch.bfloat16):
+        found = step(model, batch_of(model))
+    close(found, expected, loss=1e-2, gradient=5e-2)
+    assert seen[0].dtype == torch.bfloat16 and {g.dtype for g in found[1].values()} == {torch.float32}
+
+
+def test_a_compiled_model_has_the_same_step(model):
+    expected = step(model.cuda(), batch_of(model))
+    compiled = torch.compile(model)
+    model.zero_grad()
+    loss = compiled(**batch_of(model), use_cache=False).loss
+    loss.backward()
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    close((loss.item(), gradients), expected, loss=1e-5, gradient=1e-4)
+
+
+def test_checkpointing_changes_nothing(model):
+    expected = step(model.cuda(), batch_of(model))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    assert_same_gradients(step(model, batch_of(model))[1], expected[1])
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """A group of this process alone."""
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield init_device_mesh("cuda", (1,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("half", [None, torch.bfloat16])
+def test_fsdp2_on_one_rank(model, one_rank, half):
+    expected = step(copy.deepcopy(model).cuda(), batch_of(model))
+    policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
+    keep = MixedPrecisionPolicy(
+        reduce_dtype=torch.float32, cast_forward_inputs=False
+    )  # as train/optimization/fsdp2.py
+    model.cuda()
+    fully_shard(model.model.multi_modal_projector.norm, mesh=one_rank, mp_policy=keep)
+    for module in (*model.model.language_model.layers, *model.model.vision_tower.encoder.layers, model):
+        fully_shard(module, mesh=one_rank, mp_policy=policy)
+    loss, gradients = step(model, batch_of(model))
+    whole = {name: g.full_tensor() if isinstance(g, DTensor) else g for name, g in gradients.items()}
+    close((loss, whole), expected, loss=1e-2 if half else 1e-5, gradient=5e-2 if half else 1e-4)
+
+
+@pytest.mark.parametrize("packed", ["false", "true"])
+def test_a_stage_with_the_fused_head_has_the_weights_of_the_cpu(stage_arguments, tmp_path, packed):
+    """On CUDA TRL's fused head selects the labelled positions; on a CPU ours does."""
+    trained = {}
+    for place in ("cpu", "cuda"):
+        arguments = stage_arguments(1, "norm-gwc", tmp_path / place, max_steps=2, packed_rows=packed)
+        run_stage([*arguments, "--use_cpu", "true"] if place == "cpu" else arguments)
+        trained[place] = load_file(tmp_path / place / "norm-gwc" / "stage1" / "model.safetensors")
+    for name, tensor in trained["cpu"].items():  # Adam may move a weight without a gradient either way
+        assert (trained["cuda"][name] - tensor).norm() <= 1e-2 * tensor.norm(), name
