@@ -13,9 +13,9 @@ from torch import nn
 from transformers import LlamaConfig, SiglipConfig
 
 from benchmarks import real_shapes
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from benchmarks.scaling import paper_config
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
-from tests.test_cost_page import DECODERS, TOWER
 from train.optimization.parameter_groups import group_parameters
 
 
@@ -69,12 +69,8 @@ def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
 
 def on_meta(backbone):
     """SigLIP-SO400M and a decoder as assembly joins them, without memory."""
-    text = DECODERS[backbone]
-    config = AlignedLlavaConfig(
-        vision_config=TOWER, text_config=text, tie_word_embeddings=text.tie_word_embeddings, text_norm=1.0
-    )
     with torch.device("meta"):
-        return AlignedLlavaForConditionalGeneration(config)
+        return AlignedLlavaForConditionalGeneration(paper_config(backbone))
 
 
 def total(module):
