@@ -18,7 +18,7 @@ from train.stage_folder import say
 class JsonLinesFile(TrainerCallback):
     """A file with one JSON line per record, each with its `step`. Only the first process writes.
 
-    A resumed run first drops the lines after its checkpoint, because it writes them again.
+    A resumed run first drops the lines after its checkpoint, a run without one all lines: it writes them again.
     """
 
     def __init__(self, path: Path):
@@ -26,7 +26,7 @@ class JsonLinesFile(TrainerCallback):
 
     def on_train_begin(self, args, state, control, **kwargs):
         if state.is_world_process_zero:
-            drop_lines_after(self.path, state.global_step)
+            drop_lines_after(self.path, state.global_step or -1)  # -1: step 0 has lines, too
 
     def append(self, state: TrainerState, record: dict[str, Any]) -> None:
         """Add a line."""

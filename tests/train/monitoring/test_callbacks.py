@@ -7,7 +7,9 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import TrainerState
 
+from train.monitoring.log import JsonLinesFile
 from train.stage import run_stage
 
 
@@ -73,6 +75,18 @@ def test_probe_starts_at_the_aligned_norm(run):
         assert {len(line[name]["cosine"]) for name in ("text", "visual")} == {2}
     assert probe[0]["visual"]["norm"][0] == pytest.approx(s, rel=1e-3)
     assert probe[-1]["visual"]["norm"] != probe[0]["visual"]["norm"]
+
+
+def test_a_run_that_starts_over_writes_its_lines_once(tmp_path):
+    """As after a kill before the first checkpoint, when the line of step 0 is there already."""
+    written = tmp_path / "probe.jsonl"
+    written.write_text('{"step": 0}\n{"step": 2}\n{"st')
+    start = TrainerState(is_world_process_zero=True)
+    resumed = TrainerState(global_step=2, is_world_process_zero=True)
+    JsonLinesFile(written).on_train_begin(None, resumed, None)
+    assert written.read_text() == '{"step": 0}\n{"step": 2}\n'
+    JsonLinesFile(written).on_train_begin(None, start, None)
+    assert written.read_text() == ""
 
 
 def test_eval_loss_and_answers_are_written_at_each_evaluation(run):
