@@ -7,7 +7,6 @@ Each cell is a short run of `train/run.sh` with its own schedule, on one core (o
 """
 
 import argparse
-import json
 import os
 import subprocess
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from benchmarks.record import environment, write
 from eval.run_all import read_recipe
-from eval.study.grid import HELD_OUT
+from eval.study.grid import HELD_OUT, words
 from eval.study.records import held_out_loss
 from eval.suite.runner import places
 from eval.suite.schedule import Children, Place, Step, run_steps
@@ -27,7 +26,7 @@ def settings(args: argparse.Namespace, factor: float) -> dict[str, Any]:
     recipe = read_recipe(args.backbone, f"stage{args.stage}")
     rates = {pattern: rate * factor for pattern, rate in recipe["learning_rates"].items()}
     return {
-        "learning_rates": json.dumps(rates),
+        "learning_rates": rates,
         "max_steps": args.steps,
         "save_steps": args.steps,
         "eval_strategy": "steps",
@@ -41,9 +40,9 @@ def command(args: argparse.Namespace, method: str, factor: float, folder: Path) 
     chosen = settings(args, factor)
     if args.stage == 2:
         chosen["model_name_or_path"] = args.start / "checkpoints" / method / "stage1"
-    words = ["bash", "train/run.sh", "--backbone", args.backbone, "--method", method, "--stage", f"stage{args.stage}"]
-    words += ["--output-root", str(folder), "--data", str(args.data), "--"]
-    return words + [word for name, value in chosen.items() for word in (f"--{name}", str(value))]
+    base = ["bash", "train/run.sh", "--backbone", args.backbone, "--method", method, "--stage", f"stage{args.stage}"]
+    base += ["--output-root", str(folder), "--data", str(args.data), "--"]
+    return base + words(chosen)
 
 
 def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
