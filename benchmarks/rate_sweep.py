@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.record import environment, write
-from eval.run_all import read_recipe
+from eval.run.recipes import read_recipe
 from eval.study.grid import HELD_OUT, words
 from eval.study.records import held_out_loss
 from eval.suite.runner import places

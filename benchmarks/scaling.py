@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import CLIPVisionConfig, LlamaConfig, Qwen2Config, SiglipVisionConfig
 
 from benchmarks.real_shapes import LLAMA, SIGLIP
 from benchmarks.training_worlds import FROZEN, RATES, SHAPES, make_model
+from eval.diagnostics.output.tables import markdown_table
+from eval.run.recipes import read_recipe
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.loading.build_once import replacing
 from train.cost import Batch, meta_model
@@ -41,7 +42,6 @@ from train.step_time import (
 )
 
 
-RECIPES = Path(__file__).parents[1] / "configuration" / "train"
 GPUS = (1, 8, 64, 512)
 WORKERS = 4  # of each process, as in the recipes
 # google/siglip-so400m-patch14-384 as assembly keeps it: without last layer and pooling head
@@ -97,14 +97,9 @@ def paper_config(backbone: str) -> AlignedLlavaConfig:
 
 
 @cache
-def recipe(backbone: str, stage: str) -> dict[str, Any]:
-    return yaml.safe_load((RECIPES / backbone / f"{stage}.yaml").read_text(encoding="utf-8"))
-
-
-@cache
 def paper_model(backbone: str, stage: str) -> AlignedLlavaForConditionalGeneration:
     """The model of a recipe on the meta device."""
-    settings = recipe(backbone, stage)
+    settings = read_recipe(backbone, stage)
     rates = {pattern: float(rate) for pattern, rate in settings["learning_rates"].items()}
     return meta_model(paper_config(backbone), rates, settings["frozen"], bf16=True, lora=settings.get("lora"))
 
@@ -131,7 +126,7 @@ def plan(
     backbone: str, stage: str, gpus: int, machine: Machine, utilization: float, engine: str | None = None
 ) -> Plan:
     """The stage with the largest micro-batch that fits. A global batch has at least one row for each GPU."""
-    model, settings = paper_model(backbone, stage), recipe(backbone, stage)
+    model, settings = paper_model(backbone, stage), read_recipe(backbone, stage)
     engine = engine or default_engine(model, gpus)
     checkpointing, global_batch = settings["gradient_checkpointing"], max(settings["global_batch_size"], gpus)
     sizes = {"engine": engine, "processes": gpus, "checkpointing": checkpointing}
@@ -238,12 +233,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table whose first column alone is on the left."""
-    lines = [heads, ["---", *["--:"] * (len(heads) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
 def hours_table(given: Calibration) -> str:
     """Hours and GPU-hours of every stage on every number of GPUs."""
     rows = []
@@ -255,13 +244,13 @@ def hours_table(given: Calibration) -> str:
                 if found.step is None:
                     rows.append([*cells, "none fits", *["-"] * 5])
                     continue
-                larger = "" if found.global_batch == recipe(backbone, stage)["global_batch_size"] else " *"
+                larger = "" if found.global_batch == read_recipe(backbone, stage)["global_batch_size"] else " *"
                 accumulated = found.global_batch // gpus // found.micro_batch
                 split = f"{found.global_batch}{larger} = {found.micro_batch} x {gpus} x {accumulated}"
                 times = [f"{found.step.seconds:.2f}", f"{found.hours:.2f}", f"{found.hours * gpus:.0f}"]
                 rows.append([*cells, str(found.fits), split, *times, found.step.bottleneck])
     heads = ["recipe", "GPUs", "engine", "largest micro-batch", "global batch", "s a step", "hours", "GPU-hours"]
-    return table([*heads, "bottleneck"], rows)
+    return markdown_table([*heads, "bottleneck"], rows)
 
 
 def engines_table(given: Calibration, gpus: int = 64) -> str:
@@ -278,7 +267,7 @@ def engines_table(given: Calibration, gpus: int = 64) -> str:
             waiting = percent(found.step.communication / found.step.seconds)
             rows.append([*cells, str(found.fits), waiting, f"{found.hours:.2f}"])
     heads = ["recipe", "engine", "GB sent a micro-batch", "GB sent a step", "largest micro-batch", "time waiting"]
-    return table([*heads, "hours"], rows)
+    return markdown_table([*heads, "hours"], rows)
 
 
 def check_table() -> str:
@@ -289,7 +278,9 @@ def check_table() -> str:
         gpu = {"a100": "A100 80 GB", "a100-40g": "A100 40 GB"}[run.gpu]
         settings = [f"8 {gpu}", run.engine, f"{run.rows:,}", str(576 + run.text)]
         rows.append([stage, *settings, f"{run.hours:.1f}", f"{hours:.1f}", percent(hours / run.hours - 1)])
-    return table(["LLaVA-1.5-7B", "GPUs", "engine", "rows", "tokens a row", "published", "model", "difference"], rows)
+    return markdown_table(
+        ["LLaVA-1.5-7B", "GPUs", "engine", "rows", "tokens a row", "published", "model", "difference"], rows
+    )
 
 
 def tables(gpu: str, given: Calibration) -> str:
@@ -307,7 +298,7 @@ def tables(gpu: str, given: Calibration) -> str:
             "## LLaVA-1.5, published and computed",
             check_table(),
             f"## Ceilings of one {gpu.upper()}",
-            table(["", "data sheet", "used"], ceilings),
+            markdown_table(["", "data sheet", "used"], ceilings),
             f"Calibrated by: {given.source}. Share of the ceilings that a step reaches: {used}.",
             f"## Hours on {gpu.upper()}s",
             hours_table(given),

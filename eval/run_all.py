@@ -8,23 +8,19 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
 from rich.console import Console
 
 from eval.report.page.report import write_report
 from eval.report.tables.all_tables import write_tables
 from eval.run.files import write_json
+from eval.run.recipes import read_recipe
 from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
 from eval.suite.runner import Runner, only_writer, places
-from eval.suite.schedule import Children, Place, Step, run_steps
-from eval.suite.training import STAGES, Training
+from eval.suite.training import SEED, STAGES, Training, checkpoint_name
+from eval.suite.world import make_world
 from modeling_aligned_llava.errors import UserError, run_main
-
-
-SEED = 42
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,26 +39,6 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
-def build(out: Path, command: Sequence[str], log: Path, children: Children) -> None:
-    """Run `python -m COMMAND`, which writes the folder `out`, unless that exists.
-
-    Raises:
-        UserError: the command failed; its output is in the log.
-    """
-
-    def run(place: Place) -> None:
-        with log.open("a", encoding="utf-8") as file:
-            started = children.start(
-                [sys.executable, "-m", *command], stdout=file, stderr=subprocess.STDOUT, close_fds=False
-            )
-            code = children.wait(started)
-        if code:
-            raise UserError(f"building {out} failed: see {log}")
-
-    if not out.exists():
-        run_steps([Step(out.name, run, 1)], [None], children)
-
-
 def is_trained(folder: Path) -> bool:
     """Whether a training stage has finished in `folder`."""
     return (folder / "training_complete.json").is_file()
@@ -79,12 +55,6 @@ def forecast(trainings: Sequence[Training]) -> None:
             raise UserError(f"training {training.step} cannot succeed")
 
 
-def read_recipe(backbone: str, name: str) -> dict[str, Any]:
-    """A file of the backbone's recipes, empty if there is none."""
-    path = Path(f"configuration/train/{backbone}/{name}.yaml")
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
-
-
 def bare_decoder(backbone: str) -> list[str]:
     """NAME=PATH of the backbone's language model, if it is a folder: what training does to the text benchmarks."""
     folder = Path(read_recipe(backbone, "stage1")["language_model"])
@@ -97,7 +67,7 @@ def models_to_train(own: argparse.Namespace) -> tuple[suite.Models, list[Trainin
     trainings = []
     for seed in own.seeds:
         for method in own.methods:
-            name = method if seed == SEED else f"{method}-seed{seed}"
+            name = checkpoint_name(method, seed)
             folder = own.run / "checkpoints" / name / "stage2"
             models[name] = (EvaluatedModel(name, own.backbone, method, seed), folder.resolve(), True)
             options = ["--backbone", own.backbone, "--method", method, "--seed", str(seed)]
@@ -126,14 +96,7 @@ def main() -> None:
         say("3 benchmarks")
     else:
         made = read_recipe(own.backbone, "world")
-        if made:
-            data = run / "data"
-            say(f"2 data: {data}")
-            build(data, ["tinyworld.build", str(data), "--world", made["world"]], logs / "data.log", Children())
-        if "decoder" in made:
-            decoder_folder = Path(read_recipe(own.backbone, "stage1")["language_model"])
-            say(f"2 language model: {decoder_folder}")
-            build(decoder_folder, [made["decoder"], str(decoder_folder)], logs / "decoder.log", Children())
+        make_world(own.backbone, run / "data", logs, say)
         models, trainings = models_to_train(own)
         if "decoder" in made and not all(is_trained(folder) for _, folder, _ in models.values()):
             say("3 what training takes, for one method")

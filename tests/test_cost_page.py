@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gpu.__main__ import PARTS
-from benchmarks.scaling import DECODERS, ROWS, paper_model, recipe
+from benchmarks.scaling import DECODERS, ROWS, paper_model
+from eval.run.recipes import read_recipe
 from tests import REPOSITORY
 from train.cost import Batch, count, flops, memory
 
@@ -15,7 +16,7 @@ GPUS = 8
 
 
 def row(backbone: str, stage: str) -> list[str]:
-    model, settings = paper_model(backbone, stage), recipe(backbone, stage)
+    model, settings = paper_model(backbone, stage), read_recipe(backbone, stage)
     checkpointing, rows = settings["gradient_checkpointing"], settings["per_device_train_batch_size"]
     batch = Batch(rows=rows, length=TOKENS, images=rows)
     trained = count(model)

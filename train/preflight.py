@@ -34,7 +34,8 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.loading.images import open_image
-from train.arguments import ModelArguments, RunArguments, accumulation_steps, parse_with_backbones
+from train.arguments.model import ModelArguments
+from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, Batch, count, memory, meta_model
 from train.data.conversations import EmbeddedImage
 from train.data.prepared import prepared_root, usable_rows

@@ -16,7 +16,7 @@ from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError, run_main
-from train.arguments import parse_arguments
+from train.arguments.parse import parse_arguments
 from train.data.conversations import NO_FILE
 from train.data.prepared import TrainingData, open_training_data, read_column, row_lengths
 from train.data.row_images import open_row

@@ -22,7 +22,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
 from modeling_aligned_llava.loading.build_once import waiting_lock
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
-from train.arguments import RunArguments, parse_arguments, uses_fsdp
+from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import first_images, first_texts

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from eval.run.files import read_json
-from eval.run_all import SEED, build, read_recipe
+from eval.run.recipes import read_recipe
 from eval.scoring.scores import EvaluatedModel
 from eval.study.grid import RATE, Cell, Study, stage_settings, words
 from eval.study.records import Records, final_loss, record_cell
@@ -25,7 +25,8 @@ from eval.suite import plan as suite
 from eval.suite.job import Job
 from eval.suite.runner import Runner, only_writer
 from eval.suite.schedule import Children, Place, Step, run_steps
-from eval.suite.training import Training
+from eval.suite.training import Training, checkpoint_name
+from eval.suite.world import make_world
 from modeling_aligned_llava.errors import UserError
 
 
@@ -45,7 +46,7 @@ class StudyRun:
         self.study, self.records = with_chosen_rates(study, folder), Records(folder, study.name)
         self.work, self.shared = work.resolve() / study.name, work.resolve()
         self.places, self.device, self.console = places, device, console
-        self.made = read_recipe(study.backbone, "world")
+        self.data = self.shared / "data" / read_recipe(study.backbone, "world")["world"]
         self.children = Children()
         self.lock = threading.Lock()
         self.settings = {
@@ -67,7 +68,8 @@ class StudyRun:
             for cell in self.study.cells:
                 if cell not in self.left:
                     self.clean(cell)  # what a run leaves that ends between recording a cell and cleaning up
-            self.make_data()
+            self.data.parent.mkdir(parents=True, exist_ok=True)
+            make_world(self.study.backbone, self.data, self.work / "logs")
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
             with CellTable(self.study, self.left, costs, self.console) as self.table:
@@ -76,20 +78,6 @@ class StudyRun:
                     for cell in self.left
                 ]
                 run_steps(steps, self.places, self.children)
-
-    @property
-    def data(self) -> Path:
-        """The data of the backbone's world."""
-        return self.shared / "data" / self.made["world"]
-
-    def make_data(self) -> None:
-        """The world's data and the decoder, unless they are there."""
-        made, logs = self.made, self.work / "logs"
-        self.data.parent.mkdir(parents=True, exist_ok=True)
-        build(self.data, ["tinyworld.build", str(self.data), "--world", made["world"]], logs / "data.log", Children())
-        if "decoder" in made:
-            decoder = Path(read_recipe(self.study.backbone, "stage1")["language_model"])
-            build(decoder, [made["decoder"], str(decoder)], logs / "decoder.log", Children())
 
     def plan_jobs(self) -> dict[str, list[Job]]:
         """Evaluated cell -> its jobs."""
@@ -116,8 +104,7 @@ class StudyRun:
         return self.work / "cells" / cell.name
 
     def stage(self, cell: Cell, stage: str) -> Path:
-        name = cell.arm.method if cell.seed == SEED else f"{cell.arm.method}-seed{cell.seed}"
-        return self.root(cell) / "checkpoints" / name / stage
+        return self.root(cell) / "checkpoints" / checkpoint_name(cell.arm.method, cell.seed) / stage
 
     def training(self, cell: Cell, stage: str) -> Training:
         settings = {**self.settings[cell.name][stage], "data_cache": self.shared / "prepared"}

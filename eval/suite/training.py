@@ -13,8 +13,14 @@ from modeling_aligned_llava.errors import UserError
 
 
 PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
+SEED = 42  # of train/run.sh, unless another is given
 STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
 Show = Callable[[float, str, str], None]
+
+
+def checkpoint_name(method: str, seed: int) -> str:
+    """The folder under `checkpoints` that train/run.sh trains in."""
+    return method if seed == SEED else f"{method}-seed{seed}"
 
 
 @dataclass(frozen=True)

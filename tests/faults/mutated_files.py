@@ -35,7 +35,7 @@ from tests import REPOSITORY
 from tests.faults.campaign import Campaign, Case
 from tests.faults.child import in_child
 from tests.faults.tiny import tiny
-from train.arguments import parse_arguments
+from train.arguments.parse import parse_arguments
 from train.optimization.parameter_groups import group_parameters
 
 

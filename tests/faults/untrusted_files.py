@@ -31,7 +31,7 @@ from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from tests.benchmark_stand_in import write_llava
 from tests.faults.refusals import refused
 from tests.faults.tiny import METHOD, tiny
-from train.arguments import parse_arguments
+from train.arguments.parse import parse_arguments
 from train.data.conversations import BadRow, image_files
 from train.data.sources import read_sources
 from train.monitoring.log import LossLog

@@ -22,7 +22,7 @@ from tests.eval.report.stand_in import write_run
 from tests.faults.refusals import refused
 from tests.faults.tiny import tiny
 from tests.faults.untrusted_files import nothing_runs
-from train.arguments import parse_arguments
+from train.arguments.parse import parse_arguments
 
 
 NAME = '"><img src=x onerror=document.title=1337>'

@@ -4,7 +4,7 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
-from train.arguments import RENAMED, accumulation_steps, parse_arguments
+from train.arguments.parse import RENAMED, accumulation_steps, parse_arguments
 
 
 RECIPES = sorted((REPOSITORY / "configuration" / "train").glob("*/stage*.yaml"))
@@ -40,11 +40,15 @@ def test_there_are_ten_recipes():
         ({"learning_rates": '{"(": 1e-3}'}, r"learning_rates, frozen: '\(' is no regular expression"),
         ({"learning_rates": '{"a": NaN}'}, "learning_rates: the rate of 'a' must be a number from 0, not nan"),
         ({"learning_rates": '{"a": [1]}'}, r"learning_rates: the rate of 'a' must be a number from 0, not \[1\]"),
+        ({"learning_rates": "{a"}, "learning_rates: '{a' is not JSON"),
+        ({"learning_rates": "{}"}, "learning_rates must be {regex: rate}, and not empty"),
+        ({"lora": "{"}, "lora: '{' is not JSON"),
         ({"norm_fields": "{"}, "norm_fields: '{' is not JSON"),
-        ({"norm_fields": "[1]"}, r"norm_fields must be a JSON object, not '\[1\]'"),
+        ({"norm_fields": "[1]"}, r"norm_fields must be a JSON object, not \[1\]"),
         ({"norm_fields": '{"scale": 1}'}, "norm_fields of norm: unknown field 'scale'; fields: "),
         ({"norm_fields": '{"text_norm": 1}'}, "norm_fields of norm: unknown field 'text_norm'"),
         ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
+        ({"include_num_input_tokens_seen": "true"}, "include_num_input_tokens_seen: drop it, num_tokens in log.jsonl"),
         ({"norm_storage": "half"}, "norm_storage must be float32 or bfloat16, not 'half'"),
         ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests import REPOSITORY
-from train.arguments import parse_arguments
+from train.arguments.parse import parse_arguments
 
 
 RECIPES = REPOSITORY / "configuration" / "train"

@@ -69,8 +69,7 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     run_stage(arguments)
     straight_weights = weights(straight / f"stage{stage}")
     assert all(torch.equal(tensor, straight_weights[name]) for name, tensor in weights(folder).items())
-    for ours, theirs in zip(logged(folder), logged(straight / f"stage{stage}"), strict=True):
-        assert (ours["step"], ours["loss"], ours["grad_norm"]) == (theirs["step"], theirs["loss"], theirs["grad_norm"])
+    assert logged(folder) == logged(straight / f"stage{stage}")
 
 
 def test_a_finished_stage_is_skipped_and_other_settings_are_refused(straight, stage_arguments, monkeypatch, capsys):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from modeling_aligned_llava.errors import UserError
-from train.arguments import parse_with_backbones
+from train.arguments.parse import parse_with_backbones
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
 from train.data.sources import read_sources

@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 from trl import SFTConfig
 
 from modeling_aligned_llava.errors import UserError
-from train.arguments import RunArguments
+from train.arguments.parse import RunArguments
 from train.data.collator import OpenImages
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine

@@ -11,7 +11,8 @@ from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
-from train.arguments import ModelArguments, RunArguments
+from train.arguments.model import ModelArguments
+from train.arguments.parse import RunArguments
 from train.data.tokenization import Tokenization
 
 

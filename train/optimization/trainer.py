@@ -72,6 +72,15 @@ class AlignedSFTTrainer(SFTTrainer):
             self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
             feature_cache.attach(self.vision_tower)
 
+    @property
+    def _total_train_tokens(self) -> int:
+        """TRL's count for `num_tokens`, kept in the trainer's state: TRL would start from 0 when a run is resumed."""
+        return self.state.num_input_tokens_seen
+
+    @_total_train_tokens.setter
+    def _total_train_tokens(self, count: int) -> None:
+        self.state.num_input_tokens_seen = count
+
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
         inputs = super()._prepare_inputs(inputs)
         if self.feature_cache is None:

@@ -25,9 +25,13 @@ def show_table(title: str, heads: list[str], rows: list[list[str]], out: Path | 
     console.width = console.width if console.is_terminal else 120
     console.print(table)
     if out is not None:
-        lines = [heads, ["---"] + ["--:"] * (len(heads) - 1), *([_escape(cell) for cell in row] for row in rows)]
-        text = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-        write_text(out, f"## {title}\n\n{text}\n")
+        write_text(out, f"## {title}\n\n{markdown_table(heads, rows)}\n")
+
+
+def markdown_table(heads: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table whose first column alone is on the left."""
+    lines = [heads, ["---"] + ["--:"] * (len(heads) - 1), *([_escape(cell) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def _escape(cell: str) -> str:

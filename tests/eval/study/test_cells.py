@@ -32,7 +32,7 @@ def trained(monkeypatch):
         return True
 
     monkeypatch.setattr(Runner, "run_in_turn", run_in_turn)
-    monkeypatch.setattr(StudyRun, "make_data", lambda self: None)
+    monkeypatch.setattr(cells, "make_world", lambda *given: None)
     return commands
 
 

@@ -6,7 +6,7 @@ from eval.study.grid import read_study, stage_settings, words
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.eval.study.stand_in import write_study
-from train.arguments import parse_arguments
+from train.arguments.parse import parse_arguments
 
 
 STUDIES = sorted((REPOSITORY / "configuration/study").glob("*.yaml"))
