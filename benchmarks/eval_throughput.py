@@ -74,9 +74,9 @@ def write_documents(root: Path, images: int) -> None:
             rows[-1]["answer"] = LETTERS.index(choice.letter)
         subjects[subject.removeprefix("mmlu_")] = {"test": rows[5:], "dev": rows[:5]}
     for benchmark in (
-        tinyworld.pope(images),
-        tinyworld.mmbench(4 * images),
-        tinyworld.mmstar(max(1, images // 2)),
+        tinyworld.pope(images=images),
+        tinyworld.mmbench(questions=4 * images),
+        tinyworld.mmstar(each=max(1, images // 2)),
         stories,
         replace(exam, configs=subjects),
     ):
@@ -246,7 +246,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(SHAPES), default="40m")
     parser.add_argument("--device", default="cpu")
@@ -256,7 +256,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS)
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     out = args.out.resolve() if args.out else None
     with tempfile.TemporaryDirectory() as folder:
         write(measure(args, Path(folder)), out)

@@ -8,8 +8,6 @@
 Each part is a benchmark of its own process and ends within nine minutes. Its result goes to
 OUT/<part>_<hardware>_<yyyymm>.json with a table beside it (.md). A part whose result is there is not run again, so the
 same command continues. torch and transformers suffice for most parts; `--list` names what the others need.
-
-The study's grid of SmolLM2 (`eval/run_all.sh`) is not among them.
 """
 
 import argparse
@@ -21,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -46,18 +45,20 @@ class Part:
 
     Args:
         name: of the result; `module` and `arguments` are its command.
-        toy: arguments of the self-test; None: it would take minutes even at a toy shape.
+        toy: arguments of the self-test.
         minutes: on an H100, estimated, until it has been run on one.
         needs: packages beside torch and transformers.
+        quick: a few seconds at the toy shape.
     """
 
     name: str
     about: str
     module: str
     arguments: str
-    toy: str | None
+    toy: str
     minutes: float
     needs: tuple[str, ...] = ()
+    quick: bool = True
 
 
 TRAIN = "benchmarks.train_throughput"
@@ -120,18 +121,21 @@ PARTS = (
         TRAIN,
         "--device cuda --shape llama-3.2-3b --stages 2 --ablation 'without dropped vision layers'"
         " 'without length grouping' 'with packed_rows' 'with packed_rows, flex_attention'",
-        None,
+        f"{TOY_TRAINING} --stages 2 --ablation 'without dropped vision layers' 'without length grouping'"
+        " 'with packed_rows' 'with packed_rows, flex_attention'",
         8.5,
         TRAINING,
+        quick=False,
     ),
     Part(
         "train_stage2_3b_compiled",
         "stage 2 with torch.compile",
         TRAIN,
         "--device cuda --shape llama-3.2-3b --stages 2 --compile --ablation 'with torch_compile'",
-        None,
+        f"{TOY_TRAINING} --stages 2 --compile --ablation 'with torch_compile'",
         8,
         TRAINING,
+        quick=False,
     ),
     Part(
         "train_stage1_3b_cache",
@@ -139,27 +143,40 @@ PARTS = (
         TRAIN,
         "--device cuda --shape llama-3.2-3b --stages 1"
         " --ablation 'with feature_cache, filling' 'with feature_cache, filled'",
-        None,
+        f"{TOY_TRAINING} --stages 1 --ablation 'with feature_cache, filling' 'with feature_cache, filled'",
         7,
         TRAINING,
+        quick=False,
     ),
     Part(
         "train_stage1_7b",
         "stage 1 at the 7B shape, stock TRL against ours",
         TRAIN,
         "--device cuda --shape qwen2.5-7b --stages 1 --ablation",
-        None,
+        f"{TOY_TRAINING} --stages 1 --ablation",
         7,
         TRAINING,
+        quick=False,
     ),
     Part(
         "evaluation_harness_3b",
         "POPE and MMLU through lmms-eval and lm-eval themselves",
         "benchmarks.eval_throughput",
         "--shape 3b --device cuda --dtype bfloat16 --rounds 1 --columns pope mmlu_5shot",
-        None,
+        "--shape toy --rounds 1 --batch-size 8 --max-new-tokens 2 --columns pope mmlu_5shot",
         8.5,
         ("lmms_eval", "lm_eval"),
+        quick=False,
+    ),
+    Part(
+        "study_smollm2",
+        "the study's grids of SmolLM2-135M: cells and their seconds; its records stay in --folder of eval.study",
+        "benchmarks.gpu.study",
+        "d_smollm2 a_smollm2 e_smollm2 --minutes 8.5",
+        "--toy",
+        9,
+        (*TRAINING, "lmms_eval", "lm_eval"),
+        quick=False,
     ),
 )
 
@@ -190,11 +207,11 @@ def report(part: Part, result: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in numbers(result))]) + "\n"
 
 
-def run(part: Part, file: Path) -> str | None:
+def run(part: Part, arguments: str, file: Path) -> str | None:
     """Run a part in its own process; why it failed, if it did."""
     with tempfile.TemporaryDirectory() as folder:
         written = Path(folder) / "result.json"
-        command = [sys.executable, "-m", part.module, *shlex.split(part.arguments), "--out", str(written)]
+        command = [sys.executable, "-m", part.module, *shlex.split(arguments), "--out", str(written)]
         try:
             done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=LIMIT)  # noqa: S603
         except subprocess.TimeoutExpired:
@@ -225,7 +242,7 @@ def run_all(parts: list[Part], out: Path) -> None:
             _say(f"  done before: {file}")
         elif lacking := missing(part):
             _say(f"  skipped: needs {', '.join(lacking)}")
-        elif (reason := run(part, file)) is not None:
+        elif (reason := run(part, part.arguments, file)) is not None:
             failed.append(part.name)
             _say(f"  failed: {reason}")
         else:
@@ -234,16 +251,24 @@ def run_all(parts: list[Part], out: Path) -> None:
         raise UserError(f"failed: {', '.join(failed)}; the same command runs them again")
 
 
-def self_test() -> dict[str, dict[str, Any]]:
-    """Results of every part that has a toy shape, made in this process."""
+def self_test(parts: Sequence[Part] = PARTS) -> dict[str, dict[str, Any]]:
+    """Results of the parts at their toy shapes: quick ones are made in this process, others in processes of their own.
+
+    Raises:
+        UserError: a part failed.
+    """
     results = {}
     with tempfile.TemporaryDirectory() as folder:
-        for part in PARTS:
-            if part.toy is None or missing(part):
+        for part in parts:
+            if lacking := missing(part):
+                _say(f"{part.name}: skipped, needs {', '.join(lacking)}")
                 continue
             file, start = Path(folder) / f"{part.name}.json", time.monotonic()
-            with redirect_stdout(StringIO()):
-                importlib.import_module(part.module).main([*shlex.split(part.toy), "--out", str(file)])
+            if part.quick:
+                with redirect_stdout(StringIO()):
+                    importlib.import_module(part.module).main([*shlex.split(part.toy), "--out", str(file)])
+            elif (reason := run(part, part.toy, file)) is not None:
+                raise UserError(f"{part.name}: {reason}")
             results[part.name] = json.loads(file.read_text(encoding="utf-8"))
             assert report(part, results[part.name])
             _say(f"{part.name}: {time.monotonic() - start:.1f} s")
@@ -272,7 +297,7 @@ def main() -> None:
             needs = f"; needs {', '.join(part.needs)}" if part.needs else ""
             _say(f"{part.name}: {part.about}, about {part.minutes:g} min{needs}")
     elif args.self_test:
-        self_test()
+        self_test(chosen)
     else:
         run_all(chosen, args.out)
 

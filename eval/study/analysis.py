@@ -14,8 +14,9 @@ import numpy as np
 from scipy.stats import t
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.diagnostics.measure.attention import ATTENTION_NUMBERS
 from eval.diagnostics.output.tables import number, show_table
-from eval.run.files import write_json
+from eval.run.files import read_json, write_json
 from eval.scoring.scores import EvaluatedModel, score_rows
 from eval.scoring.statistics import TAIL
 from eval.study.grid import Study
@@ -36,13 +37,13 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
     Raises:
         UserError: no cell has finished.
     """
-    by_arm = records_by_arm(study, records)
+    by_arm, decoder = records_by_arm(study, records), read_json(records.decoder) or {}
     found = {
         "study": study.name,
         "backbone": study.backbone,
         "reference": study.reference,
         "cells": {"finished": sum(map(len, by_arm.values())), "planned": len(study.cells)},
-        "arms": {label: _arm(own, _reference(study, by_arm, own[0])) for label, own in by_arm.items()},
+        "arms": {label: _arm(own, _reference(study, by_arm, own[0]), decoder) for label, own in by_arm.items()},
         "scores": _scores(study, records, by_arm),
     }
     write_json(records.folder / "analysis.json", found)
@@ -50,6 +51,8 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
     _show_stability(study, records, found)
     if found["scores"]:
         _show_scores(study, records, found)
+        _show_text(study, records, found)
+        _show_attention(study, records, found)
     return found
 
 
@@ -87,7 +90,7 @@ def _reference(study: Study, by_arm: dict[str, list[Record]], own: Record) -> di
     return {}
 
 
-def _arm(records: list[Record], reference: dict[int, Record]) -> dict[str, Any]:
+def _arm(records: list[Record], reference: dict[int, Record], decoder: dict[str, Any]) -> dict[str, Any]:
     pairs = [(record, reference[record["seed"]]) for record in records if record["seed"] in reference]
     last = [list(record["stages"].values())[-1] for record in records]
     return {
@@ -106,11 +109,31 @@ def _arm(records: list[Record], reference: dict[int, Record]) -> dict[str, Any]:
             }
             for stage in records[0]["stages"]
         },
+        "text": _text(records, decoder),
+        "attention": _attention(records),
         "visual_norm": interval([_final_norm(stage, "visual", 0) for stage in last]),
         "visual_to_stream": interval(
             [_final_norm(stage, "visual", 0) / _final_norm(stage, "text", 1) for stage in last]
         ),
     }
+
+
+def _text(records: list[Record], decoder: dict[str, Any]) -> dict[str, Any]:
+    """Text benchmark -> score, and score minus that of the decoder before training."""
+    found = {}
+    for key, before in decoder.items():
+        scores = [record["scores"][key]["score"] for record in records if record["scores"]]
+        if scores:
+            minus = interval([score - before["score"] for score in scores])
+            found[key] = {"score": interval(scores), "minus_decoder": minus}
+    return found
+
+
+def _attention(records: list[Record]) -> dict[str, Any]:
+    """Number -> its mean over layers and images."""
+    measured = [record["attention"] for record in records if record["attention"]]
+    names = [name for name in ATTENTION_NUMBERS if measured and name in measured[0]]
+    return {name: interval([float(np.mean(each[name])) for each in measured]) for name in names}
 
 
 def _final_norm(stage: dict[str, Any], series: str, layer: int) -> float:
@@ -210,3 +233,24 @@ def _show_scores(study: Study, records: Records, found: dict[str, Any]) -> None:
             minus = f"  minus {study.reference}"
             rows.append([minus, *(_mean({"mean": row["delta"], "ci95": row["delta_ci95"]}, 1) for row in own)])
     show_table(f"{study.name}: scores", ["arm", *titles], rows, records.folder / "scores.md")
+
+
+def _show_text(study: Study, records: Records, found: dict[str, Any]) -> None:
+    rows = [
+        [label, *(_mean(arm["text"][key][name], 1) for key in arm["text"] for name in ("score", "minus_decoder"))]
+        for label, arm in found["arms"].items()
+        if arm["text"]
+    ]
+    keys = list(next(arm["text"] for arm in found["arms"].values() if arm["text"]))
+    heads = [head for key in keys for head in (BY_KEY[key].title, "minus the decoder before training")]
+    show_table(f"{study.name}: text", ["arm", *heads], rows, records.folder / "text.md")
+
+
+def _show_attention(study: Study, records: Records, found: dict[str, Any]) -> None:
+    rows = [
+        [label, *(_mean(arm["attention"].get(name)) for name in ATTENTION_NUMBERS)]
+        for label, arm in found["arms"].items()
+        if arm["attention"]
+    ]
+    heads = [name.replace("_", " ") for name in ATTENTION_NUMBERS]
+    show_table(f"{study.name}: attention to the image", ["arm", *heads], rows, records.folder / "attention.md")

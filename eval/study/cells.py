@@ -5,7 +5,9 @@ are left alone and an interrupted one resumes where its training stopped. Shared
 world, prepared rows, features of the frozen vision tower, and the harnesses' datasets.
 """
 
+import os
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -23,7 +25,7 @@ from eval.study.records import Records, final_loss, record_cell
 from eval.study.status import CellTable
 from eval.suite import plan as suite
 from eval.suite.job import Job
-from eval.suite.runner import Runner, only_writer
+from eval.suite.runner import Runner, environment_of, only_writer
 from eval.suite.schedule import Children, Place, Step, run_steps
 from eval.suite.training import Training, checkpoint_name
 from eval.suite.world import make_world
@@ -31,6 +33,8 @@ from modeling_aligned_llava.errors import UserError
 
 
 ANSWER_TOKENS = 16  # of tinyworld's and the pictures' answers, as in eval.run_all
+ATTENTION_IMAGES = 48
+DECODER = "language-model"  # the decoder before training; only the text benchmarks are for it
 EVALUATION_STEPS = 500  # an evaluation takes as long as this many steps of stage 1 (tinyworld on a CPU)
 
 
@@ -77,13 +81,13 @@ class StudyRun:
                     Step(cell.name, lambda place, cell=cell: self.run_cell(cell, place), costs[cell.name])
                     for cell in self.left
                 ]
+                if DECODER in self.jobs:
+                    steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
                 run_steps(steps, self.places, self.children)
 
     def plan_jobs(self) -> dict[str, list[Job]]:
-        """Evaluated cell -> its jobs."""
+        """Evaluated cell -> its jobs; those of the decoder before training, unless it has a record."""
         evaluated = [cell for cell in self.left if cell.arm.evaluated]
-        if not evaluated:
-            return {}
         models: suite.Models = {
             cell.name: (
                 EvaluatedModel(cell.name, self.study.backbone, cell.arm.label, cell.seed),
@@ -92,9 +96,15 @@ class StudyRun:
             )
             for cell in evaluated
         }
+        cells = list(models)
+        if self.study.evaluated and not self.records.decoder.exists():
+            folder = Path(read_recipe(self.study.backbone, "stage1")["language_model"]).resolve()
+            models[DECODER] = EvaluatedModel(DECODER, self.study.backbone, DECODER, None), folder, False
+        if not models:
+            return {}
         options = ["--run", str(self.work), "--data", str(self.data / "mirrors"), "--device", self.device]
         args = suite.parser().parse_args([*options, "--max-new-tokens", str(ANSWER_TOKENS), "--models", "cells"])
-        jobs = suite.plan_jobs(args, models, self.work, untrained=list(models))
+        jobs = suite.plan_jobs(args, models, self.work, untrained=cells)
         shared = self.shared / "cache"  # the harnesses' datasets, in a folder named after their content
         jobs = [replace(job, cache=str(shared / Path(job.cache).name)) for job in jobs]
         return {name: [job for job in jobs if job.name == name] for name in models}
@@ -124,19 +134,51 @@ class StudyRun:
 
     def run_cell(self, cell: Cell, place: Place) -> None:
         """Train, evaluate and record a cell, and remove its checkpoints."""
-        jobs, start = self.jobs.get(cell.name, []), time.monotonic()
-        runner = Runner(self.work / "logs", [place], Console(quiet=True), self.children)
+        start, runner = time.monotonic(), self.runner(place)
         self.table.begin(cell, runner)
-        if not runner.run_in_turn(jobs, [self.training(cell, stage) for stage in cell.arm.stages], place):
-            raise UserError(f"{cell.name}: {', '.join(runner.failures)} failed; see {self.work / 'logs'}")
-        results = {task.key: read_json(job.result(task.key)) for job in jobs for task in job.tasks}
+        results = self.run_jobs(cell.name, runner, [self.training(cell, stage) for stage in cell.arm.stages])
+        attention = self.attention(cell, place) if cell.arm.evaluated else None
         stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
         settings, seconds = self.settings[cell.name], time.monotonic() - start
-        record = record_cell(self.study, cell, settings, stages, results, seconds)
+        record = record_cell(self.study, cell, settings, stages, results, attention, seconds)
         with self.lock:
             self.records.add(cell, record, results)
         self.clean(cell)
         self.table.end(cell, final_loss(record))
+
+    def run_decoder(self, place: Place) -> None:
+        """Record what the decoder knew before training."""
+        self.records.add_decoder(self.run_jobs(DECODER, self.runner(place), []))
+
+    def runner(self, place: Place) -> Runner:
+        return Runner(self.work / "logs", [place], Console(quiet=True), self.children)
+
+    def run_jobs(self, name: str, runner: Runner, trainings: list[Training]) -> dict[str, Any]:
+        """Train, and evaluate: benchmark -> its result.json.
+
+        Raises:
+            UserError: something failed.
+        """
+        jobs = self.jobs.get(name, [])
+        if not runner.run_in_turn(jobs, trainings, runner.places[0]):
+            raise UserError(f"{name}: {', '.join(runner.failures)} failed; see {self.work / 'logs'}")
+        return {task.key: read_json(job.result(task.key)) for job in jobs for task in job.tasks}
+
+    def attention(self, cell: Cell, place: Place) -> dict[str, Any]:
+        """Where text attends in the image.
+
+        Raises:
+            UserError: the measurement failed.
+        """
+        folder, log = self.root(cell) / "attention", self.work / "logs" / f"{cell.name}.log"
+        command = [sys.executable, "-m", "eval.diagnostics", "attention", str(self.stage(cell, cell.arm.stages[-1]))]
+        command += ["--data", str(self.data / "mirrors"), "--limit", str(ATTENTION_IMAGES), "--out", str(folder)]
+        with log.open("a", encoding="utf-8") as output:
+            environment = os.environ | environment_of(place)
+            process = self.children.start(command, stdout=output, stderr=output, env=environment)
+        if self.children.wait(process):
+            raise UserError(f"{cell.name}: its attention was not measured; see {log}")
+        return read_json(folder / "attention.json")
 
     def clean(self, cell: Cell) -> None:
         """Remove the checkpoints and answers of a recorded cell."""

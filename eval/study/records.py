@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from eval.diagnostics.measure.attention import ATTENTION_NUMBERS
 from eval.run.files import read_json, write_json
 from eval.run.record import record as run_record
 from eval.scoring.items import Items
@@ -39,6 +40,7 @@ def record_cell(
     settings: dict[str, dict[str, Any]],
     stages: dict[str, Path],
     results: dict[str, Any],
+    attention: dict[str, Any] | None,
     seconds: float,
 ) -> dict[str, Any]:
     """The record of a cell whose training and evaluation have finished.
@@ -47,6 +49,7 @@ def record_cell(
         settings: stage -> what the cell changed in the recipe.
         stages: stage -> its folder.
         results: benchmark -> its result.json, empty without evaluation.
+        attention: attention.json of `eval.diagnostics attention`, None without evaluation.
         seconds: time since the cell was last started.
     """
     about = run_record({}, {}, {})
@@ -63,8 +66,15 @@ def record_cell(
             **{name: about[name] for name in ("versions", "code", "hardware")},
             "stages": {stage: {"settings": settings[stage], **_stage(folder)} for stage, folder in stages.items()},
             "scores": {key: _answers(result) for key, result in results.items()},
+            "attention": attention and {"images": attention["images"], **_attention(attention["plain"])},
         }
     )
+
+
+def _attention(layers: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
+    """Number -> its mean over the images by layer; absent if no image has it."""
+    columns = list(layers.values())
+    return {name: [column[name]["mean"] for column in columns] for name in ATTENTION_NUMBERS if name in columns[0]}
 
 
 def _stage(folder: Path) -> dict[str, Any]:
@@ -160,6 +170,15 @@ class Records:
         if results:
             write_json(file, shared, indent=None)
         write_json(self.path(cell), record, indent=None)
+
+    @property
+    def decoder(self) -> Path:
+        """Scores of the language model before training."""
+        return self.folder / "language-model.json"
+
+    def add_decoder(self, results: dict[str, Any]) -> None:
+        """Write the text benchmarks of the language model before training."""
+        write_json(self.decoder, _short({key: _answers(result) for key, result in results.items()}), indent=None)
 
     def read(self) -> list[dict[str, Any]]:
         """All records, by name."""

@@ -150,7 +150,7 @@ class Runner:
         return not self.failures
 
     def train(self, training: Training, place: Place) -> None:
-        training.run(self.children, _environment_of(place), partial(self.status.train, training.name))
+        training.run(self.children, environment_of(place), partial(self.status.train, training.name))
         self.status.trained(training.name, training.stage)
 
     def evaluate(self, job: Job, place: Place) -> None:
@@ -218,7 +218,7 @@ class Runner:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=worker_environment(job) | _environment_of(place),
+                env=worker_environment(job) | environment_of(place),
             )
 
     @staticmethod
@@ -229,7 +229,8 @@ class Runner:
                 yield json.loads(line)
 
 
-def _environment_of(place: Place) -> dict[str, str]:
+def environment_of(place: Place) -> dict[str, str]:
+    """The variables that keep a process on its place."""
     return {} if place is None else {"CUDA_VISIBLE_DEVICES": place}
 
 

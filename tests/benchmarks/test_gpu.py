@@ -11,9 +11,10 @@ from benchmarks.gpu.__main__ import PARTS, Part, file_of, report, run_all, self_
 from modeling_aligned_llava.errors import UserError
 
 
-def test_every_part_runs_at_a_toy_shape():
-    results = self_test()
-    assert results.keys() == {part.name for part in PARTS if part.toy is not None}
+def test_quick_parts_run_at_a_toy_shape():
+    quick = [part for part in PARTS if part.quick]
+    results = self_test(quick)
+    assert results.keys() == {part.name for part in quick}
     assert results["ceilings"]["matmul_tflops"]["bfloat16"] > 0 and results["ceilings"]["copy_terabytes"] > 0
     numerics = results["numerics"]
     assert numerics["compensated_gradient_error"]["float32"] < 1e-5
@@ -29,13 +30,26 @@ def test_every_part_runs_at_a_toy_shape():
     assert "norm-gwc" in results["norm_overhead"]["ratios"]
 
 
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", [part for part in PARTS if not part.quick], ids=lambda part: part.name)
+def test_other_parts_run_at_a_toy_shape_in_processes_of_their_own(part):
+    (result,) = self_test([part]).values()
+    measured = {
+        "benchmarks.train_throughput": "ratios",
+        "benchmarks.eval_throughput": "ratios",
+        "benchmarks.gpu.study": "studies",
+    }
+    assert result[measured[part.module]]
+
+
 def test_every_part_ends_within_nine_minutes_by_its_own_estimate():
     assert all(part.minutes * 60 <= gpu.LIMIT for part in PARTS)
     assert len({part.name for part in PARTS}) == len(PARTS)
 
 
 def part(name, minutes=1.0, module="no.such.module"):
-    return Part(name, "about it", module, "--shape 3b", None, minutes)
+    return Part(name, "about it", module, "--shape 3b", "", minutes)
 
 
 @pytest.fixture
@@ -70,7 +84,7 @@ def test_results_are_kept_and_failures_do_not_stop_the_rest(card, monkeypatch, t
 
 
 def test_a_part_without_its_packages_is_skipped(card, tmp_path, capsys):
-    run_all([Part("lonely", "about", "no.module", "", None, 1.0, ("no_such_package",))], tmp_path)
+    run_all([Part("lonely", "about", "no.module", "", "", 1.0, ("no_such_package",))], tmp_path)
     assert "skipped: needs no_such_package" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 

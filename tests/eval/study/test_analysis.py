@@ -26,7 +26,9 @@ def record_all(study, folder, tmp_path, losses, scores=None):
         for path in stages.values():
             write_stage(path, losses(cell.arm.label, cell.seed))
         found = scores(cell.arm.label, cell.seed) if scores else {}
-        records.add(cell, record_cell(study, cell, {s: {} for s in stages}, stages, found, 1.0), found)
+        attention = {"images": 2, "plain": {layer: {"mass": {"mean": 0.25}} for layer in "01"}} if scores else None
+        record = record_cell(study, cell, {s: {} for s in stages}, stages, found, attention, 1.0)
+        records.add(cell, record, found)
     return records
 
 
@@ -76,10 +78,17 @@ def test_scores_have_intervals_over_seeds_and_items(tmp_path):
         return {b.key: result([int(each) for each in rng.random(60) < share]) for b in BENCHMARKS}
 
     records = record_all(study, tmp_path, tmp_path, lambda arm, seed: 1.0, scores)
-    rows = {(row["method"], row["benchmark"]): row for row in analyse(study, records)["scores"] if row.get("seeds")}
+    records.add_decoder({"mmlu": result([1, 0])})
+    analysis = analyse(study, records)
+    rows = {(row["method"], row["benchmark"]): row for row in analysis["scores"] if row.get("seeds")}
     mean = rows["norm", "avg"]
     assert mean["seeds"] == [42, 43, 44] and mean["delta_ci95"][0] > 30 and mean["p_value"] < 0.01
     assert rows["baseline", "avg"]["delta"] is None and "minus baseline" in (records.folder / "scores.md").read_text()
+    text = analysis["arms"]["norm"]["text"]["mmlu"]
+    assert text["minus_decoder"]["mean"] == pytest.approx(text["score"]["mean"] - 50) and text["score"]["n"] == 3
+    assert analysis["arms"]["norm"]["attention"]["mass"]["mean"] == 0.25
+    assert "MMLU" in (records.folder / "text.md").read_text()
+    assert "mass" in (records.folder / "attention.md").read_text()
     other = {"pope": result([1] * 7)}
     with pytest.raises(UserError, match=r"items\.json: other items of pope than those of this run"):
         records.add(study.cells[0], {}, other)
