@@ -10,6 +10,7 @@ from pathlib import Path
 
 import datasets
 
+from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.build_once import build_once
 from tinyworld.benchmarks import write_benchmarks
 from tinyworld.conversations import write_conversations
@@ -40,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.errors import run_main
 from tinyworld import layouts
 from tinyworld.facts import FACTS
 from tinyworld.language import (
@@ -282,4 +283,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

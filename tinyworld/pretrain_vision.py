@@ -25,6 +25,7 @@ from transformers import (
     set_seed,
 )
 
+from modeling_aligned_llava.errors import run_main
 from tinyworld.pictures.world import PICTURES
 from tinyworld.scenes import POSITIONS
 from tinyworld.tokenizer import train_tokenizer
@@ -239,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

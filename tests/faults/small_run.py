@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from eval.run.files import read_json, write_json
 from modeling_aligned_llava.loading.build_once import build_once
 from tests.clone import clone_repository
 
@@ -65,9 +67,9 @@ def environment(home: Path) -> dict[str, str]:
 
 def start(phase: Phase, clone: Path, home: Path) -> subprocess.Popen[str]:
     """Start the phase as the leader of a process group; its output is appended to `output.txt` beside the clone."""
-    with clone.with_name("output.txt").open("a", encoding="utf-8") as output:
+    with clone.with_name("output.txt").open("a", encoding="utf-8") as file:
         return subprocess.Popen(  # noqa: S603
-            phase.command, cwd=clone, env=environment(home), text=True, stdout=output, stderr=output, process_group=0
+            phase.command, cwd=clone, env=environment(home), text=True, stdout=file, stderr=file, process_group=0
         )
 
 
@@ -81,9 +83,14 @@ def finish(phase: Phase, clone: Path, home: Path) -> None:
     assert code == 0, f"{phase.name} ended with {code}: {last_lines(clone)}"
 
 
+def output(clone: Path) -> str:
+    """What the phases have said so far."""
+    return clone.with_name("output.txt").read_text("utf-8")
+
+
 def last_lines(clone: Path) -> str:
-    """The end of what the phases have said so far."""
-    return "\n".join(clone.with_name("output.txt").read_text("utf-8").splitlines()[-5:])
+    """The end of it."""
+    return "\n".join(output(clone).splitlines()[-5:])
 
 
 def straight_run(case: Path) -> Path:
@@ -95,12 +102,21 @@ def straight_run(case: Path) -> Path:
 
     def run(unfinished: Path) -> None:
         clone_repository(unfinished / "clone")
+        seconds = {}
         for phase in PHASES:
+            began = time.monotonic()
             finish(phase, unfinished / "clone", unfinished / "home")
+            seconds[phase.name] = time.monotonic() - began
+        write_json(unfinished / "seconds.json", seconds)
 
     folder = case.parents[1] / "straight-run"
     build_once(folder, run)
     return folder / "clone"
+
+
+def seconds_of(phase: Phase, straight: Path) -> float:
+    """How long the phase took in the straight run, the first one with a bare home."""
+    return read_json(straight.with_name("seconds.json"))[phase.name]
 
 
 def before(phase: Phase, straight: Path, clone: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from modeling_aligned_llava.errors import run_main
 from tinyworld.pictures.nouns import EMOJI, NOUNS
 from tinyworld.pictures.sheet import COLUMNS, SHEET, SIDE
 
@@ -49,4 +50,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)
