@@ -9,7 +9,18 @@ from typing import Any
 from safetensors.torch import load_file
 
 from tests.faults.campaign import Campaign, Case
-from tests.faults.small_run import PHASES, RUN, Phase, before, differences, finish, last_lines, start, straight_run
+from tests.faults.small_run import (
+    PHASES,
+    RUN,
+    Phase,
+    before,
+    differences,
+    finish,
+    last_lines,
+    output,
+    start,
+    straight_run,
+)
 
 
 ROUNDS = 20
@@ -23,7 +34,7 @@ def same_folder(phase: Phase, folder: Path) -> dict[str, Any]:
     before(phase, straight, clone)
     codes = [process.wait() for process in [start(phase, clone, home) for _ in range(2)]]
     refused = codes.count(1)
-    assert sorted(codes) in ([0, 0], [0, 1]) and bool(refused) == (REFUSED in last_lines(clone)), last_lines(clone)
+    assert sorted(codes) in ([0, 0], [0, 1]) and bool(refused) == (REFUSED in output(clone)), output(clone)
     assert not (found := differences(phase, clone, straight)), found
     finish(phase, clone, home)
     return {"pairs": 1, "refused": refused}
