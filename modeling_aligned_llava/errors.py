@@ -23,8 +23,8 @@ class UserError(Exception):
 class Stopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM. Not an `Exception`, so that no library takes it for the failure of one item."""
 
-    def __init__(self, number: int):
-        super().__init__(f"stopped by {signal.Signals(number).name}; the same command starts again or continues")
+    def __init__(self, number: int, further: str = "the same command starts again or continues"):
+        super().__init__(f"stopped by {signal.Signals(number).name}; {further}")
         self.number = number
 
 

@@ -18,7 +18,7 @@ from trl.trainer.utils import maybe_gather_lm_head_ctx
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.chat_templates import chat_template
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
 from modeling_aligned_llava.loading.build_once import waiting_lock
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
@@ -114,7 +114,7 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         ) from error
     if stop.stopped:
         if trainer.is_world_process_zero():
-            raise UserError(f"stopped; the same command continues from {folder.last_checkpoint()}")
+            raise Stopped(stop.number, f"the same command continues from {folder.last_checkpoint()}")
         return
     if adapters is not None:
         merge_adapters(adapters, _final_dtype(run))

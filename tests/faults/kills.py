@@ -90,7 +90,7 @@ def ended_by(number: signal.Signals, phase: Phase, seed: int, folder: Path) -> d
         seconds, said = 0.0, "it had ended before"
     finish(phase, clone, home)
     assert not (found := differences(phase, clone, straight)), f"{number.name} at {moment:.1f} s: {found}"
-    return {"signals": 1, "seconds": seconds, "said": said.splitlines()[-1]}
+    return {"signals": 1, "seconds": seconds, "said": said.strip().rpartition("\n")[2]}
 
 
 def _in_one_line(said: str, number: signal.Signals) -> bool:

@@ -19,10 +19,12 @@ class StopOnSignal(TrainerCallback):
 
     Attributes:
         stopped: whether training ended early because of a signal.
+        number: of the signal; SIGTERM if only another process got one.
     """
 
     def __init__(self) -> None:
         self.stopped = False
+        self.number: int = signal.SIGTERM
         self._received: float | None = None  # when
 
     def __enter__(self) -> Self:
@@ -37,7 +39,8 @@ class StopOnSignal(TrainerCallback):
         now = time.monotonic()
         if self._received is not None and now > self._received + 1:
             raise Stopped(number)
-        self._received = self._received or now
+        if self._received is None:
+            self._received, self.number = now, number
 
     def on_step_end(self, args, state, control, **kwargs):
         received = torch.tensor(float(self._received is not None), device=args.device)

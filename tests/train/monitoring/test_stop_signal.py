@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from modeling_aligned_llava.errors import Stopped, UserError
+from modeling_aligned_llava.errors import Stopped
 from train.monitoring.log import LossLog
 from train.monitoring.stop_signal import StopOnSignal
 from train.stage import run_stage
@@ -18,7 +18,7 @@ from train.stage import run_stage
 def test_a_signal_costs_no_step(straight, stage_arguments, tmp_path, monkeypatch, number):
     arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1")
     before = signal.getsignal(number)
-    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"stopped; .* continues from .*checkpoint-3"):
+    with monkeypatch.context() as patch, pytest.raises(Stopped, match=f"stopped by {number.name}; .*checkpoint-3"):
         patch.setattr(
             LossLog,
             "on_step_begin",
