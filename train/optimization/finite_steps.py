@@ -61,14 +61,15 @@ class FiniteSteps(JsonLinesFile):
 
         Args:
             model: without any wrapper.
-            rerun: repeats the forward passes of the step.
+            rerun: drops the gradients and repeats the forward passes of the step. After a forward pass, FSDP2 shows
+                unsharded parameters, which have no gradient.
         """
         found = [(4, "the loss or the gradient")]
         if not _uses_deepspeed(accelerator):  # it keeps gradients to itself, and its step is taken
             found += [(0, text) for text in self._named("the weights of", model.named_parameters())]
-            found += [(1, text) for text in self._outputs(model, rerun)]
             # backward starts at the end: the last parameters are the first to get a broken gradient
             found += [(3, text) for text in self._named("the gradient of", reversed([*_gradients(model)]))]
+            found += [(1, text) for text in self._outputs(model, rerun)]
         if not torch.stack(losses).isfinite().all():
             found.append((2, "the loss"))
         return min(gather_object([min(found)]))[1]

@@ -121,13 +121,13 @@ class AlignedSFTTrainer(SFTTrainer):
 
         @torch.no_grad()
         def rerun() -> None:
+            model.zero_grad()
             for inputs, _ in batches:
                 with self.compute_loss_context_manager():
                     self.compute_loss(model, self._prepare_inputs(inputs))
 
         cause = self.finite_steps.cause(self.accelerator, plain, losses, rerun)
         self.finite_steps.skip(self.state, cause)
-        model.zero_grad()
         self._metrics["train"].clear()  # of TRL: accuracy and entropy
         self._skipped = True
 

@@ -11,7 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from modeling_aligned_llava.errors import UserError
-from train import arguments
+from train.arguments import parse
 from train.monitoring.gradient_ledger import GradientLedger, part_of
 from train.optimization.clipping import clip_by_part
 from train.stage import run_stage
@@ -109,8 +109,8 @@ def test_a_stage_clips_as_its_ledger_says(stage_arguments, tiny_checkpoint, tmp_
 
 
 def test_deepspeed_is_refused_in_one_line(stage_arguments, tmp_path):
-    run, training = arguments.parse_arguments(stage_arguments(1, "norm", tmp_path, clip_by_part="true"))
+    run, training = parse.parse_arguments(stage_arguments(1, "norm", tmp_path, clip_by_part="true"))
     training.deepspeed_plugin = object()
     with pytest.raises(UserError, match="clip_by_part: DeepSpeed clips the whole gradient by itself") as error:
-        arguments._check(run, training)
+        parse._check(run, training)
     assert "\n" not in str(error.value)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from modeling_aligned_llava.errors import UserError
 from tests.faults.broken_numbers import broken_step
-from train import arguments
+from train.arguments import parse
 from train.stage import run_stage
 
 
@@ -91,9 +91,9 @@ def test_broken_weights_are_named_before_what_they_break(stage, tiny_checkpoint,
 
 def test_deepspeed_and_negative_limits_are_refused(stage):
     command, _ = stage(max_skipped_steps=2)
-    run, training = arguments.parse_arguments(command)
+    run, training = parse.parse_arguments(command)
     training.deepspeed_plugin = object()
     with pytest.raises(UserError, match="max_skipped_steps: DeepSpeed takes a step before it can be checked"):
-        arguments._check(run, training)
+        parse._check(run, training)
     with pytest.raises(UserError, match="max_skipped_steps must not be negative"):
-        arguments.parse_arguments([*command, "--max_skipped_steps", "-1"])
+        parse.parse_arguments([*command, "--max_skipped_steps", "-1"])
