@@ -38,6 +38,7 @@ def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_pat
         main()
 
 
+@pytest.mark.slow
 def test_models_that_were_given_are_studied_on_the_data_that_was_given(
     mirror_root, tiny_checkpoint, tiny_language_model, tmp_path, monkeypatch
 ):

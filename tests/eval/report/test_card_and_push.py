@@ -218,6 +218,7 @@ def publish(env, *arguments):
     return done
 
 
+@pytest.mark.slow
 def test_one_commit_with_card_and_weights(results):
     run, checkpoint = results
     config = json.loads((checkpoint / "config.json").read_text())
