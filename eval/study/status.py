@@ -27,6 +27,7 @@ class CellTable:
         self.study, self.left, self.costs, self.console = study, left, costs, console
         self.running: dict[str, tuple[Cell, Runner, float]] = {}
         self.finished: dict[str, tuple[float, float]] = {}  # loss and seconds
+        self.started = time.monotonic()
         self.bar = Progress(
             TextColumn(study.name),
             BarColumn(),
@@ -73,10 +74,9 @@ class CellTable:
         self.finished[cell.name] = loss, time.monotonic() - start
         if not self.console.is_terminal:
             done = sum(self.costs[name] for name in self.finished)
-            self.bar.update(self.all, completed=done)
-            left = self.bar.tasks[0].time_remaining
-            eta = f", {left / 60:.0f} min left" if left is not None else ""
-            self.console.print(f"{cell.name}: held-out loss {loss:.4f}; {self._count()}{eta}", highlight=False)
+            left = (sum(self.costs.values()) / done - 1) * (time.monotonic() - self.started) / 60
+            text = f"{cell.name}: held-out loss {loss:.4f}; {self._count()}, {left:.0f} min left"
+            self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def _share(cell: Cell, runner: Runner) -> float:
