@@ -34,7 +34,7 @@ class CellTable:
             TextColumn("{task.fields[cells]}"),
             TimeElapsedColumn(),
             TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TimeRemainingColumn(),
             speed_estimate_period=24 * 3600,  # cells take minutes
         )
         self.all = self.bar.add_task(study.name, total=sum(costs.values()), cells=self._count())
