@@ -51,7 +51,9 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
     _show_stability(study, records, found)
     if found["scores"]:
         _show_scores(study, records, found)
+    if any(arm["text"] for arm in found["arms"].values()):
         _show_text(study, records, found)
+    if any(arm["attention"] for arm in found["arms"].values()):
         _show_attention(study, records, found)
     return found
 
