@@ -99,11 +99,12 @@ def test_the_settings_of_every_shipped_study_are_known_to_training(path):
             assert run.model.norm_fields == arm.settings.get("norm_fields")
 
 
-def test_the_studies_on_tinyworld_take_at_most_eight_core_hours():
-    """At 1.2 minutes for a stage 1 of tinyworld, 3 for a stage 2 and 2 for an evaluation."""
+def test_the_studies_on_tinyworld_take_at_most_twelve_core_hours():
+    """At 1.2 minutes for a stage 1 of tinyworld, 3 for a stage 2, 0.4 to start one, and 2 for an evaluation."""
     minutes = 0.0
     for study in map(read_study, STUDIES):
         for cell in study.cells if study.backbone == "tinyworld" else ():
             steps = {s: stage_settings("tinyworld", s, cell.arm.settings)["max_steps"] for s in cell.arm.stages}
+            minutes += 0.4 * len(steps)
             minutes += 1.2 * steps["stage1"] / 800 + 3 * steps.get("stage2", 0) / 600 + 2 * cell.arm.evaluated
-    assert minutes <= 8 * 60
+    assert minutes <= 12 * 60
