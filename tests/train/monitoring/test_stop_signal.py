@@ -18,7 +18,11 @@ from train.stage import run_stage
 def test_a_signal_costs_no_step(straight, stage_arguments, tmp_path, monkeypatch, number):
     arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1", logging_steps=4)
     before = signal.getsignal(number)
-    with monkeypatch.context() as patch, pytest.raises(Stopped, match=f"stopped by {number.name}; .*checkpoint-3"):
+    message = f"stopped by {number.name}; .* continues from .*checkpoint-3"
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(Stopped, match=message),
+    ):
         patch.setattr(
             LossLog,
             "on_step_begin",
