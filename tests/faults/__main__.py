@@ -8,6 +8,7 @@ failed cases again. `--jobs` campaigns run side by side. The exit status is 1 if
 
 import argparse
 import multiprocessing
+import signal
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from pathlib import Path
@@ -71,6 +72,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
+    # In the background of a script Ctrl-C is ignored, which everything started from here would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         names = [*BY_NAME] if args.all else args.only
         futures = {name: pool.submit(run_campaign, BY_NAME[name], args.seed, args.folder) for name in names}

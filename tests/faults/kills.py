@@ -1,18 +1,25 @@
 """SIGKILL at random moments of every phase of a small comparison, and signals that must end it in time."""
 
+import json
+import math
 import random
+import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.faults.campaign import Campaign, Case
 from tests.faults.small_run import (
     PHASES,
+    RUN,
     Phase,
     before,
     differences,
@@ -30,6 +37,7 @@ from tests.together import kill_all
 
 KILLS = 5  # a phase
 MOST_SECONDS = 10.0  # from a signal to the end of everything
+MEANS = ("loss", "entropy", "mean_token_accuracy")  # of a line of the training's log
 
 
 def killed_again_and_again(phase: Phase, seed: int, folder: Path) -> dict[str, Any]:
@@ -68,47 +76,86 @@ def killed_again_and_again(phase: Phase, seed: int, folder: Path) -> dict[str, A
     return {"kills": kills, "finished_runs": whole_runs + 1, "seconds": time.monotonic() - began, "moments": moments}
 
 
-def ended_by(number: signal.Signals, phase: Phase, seed: int, folder: Path) -> dict[str, Any]:
-    """Send the signal at a random moment: everything ends in time with one line, and the run continues from there."""
+def ended_by(number: signal.Signals, half: int, phase: Phase, seed: int, folder: Path) -> dict[str, Any]:
+    """Send the signal at a random moment of the phase's first (0) or second (1) half.
+
+    Everything ends in time with one line, which names a checkpoint that is there; the run continues from it.
+    """
     straight = straight_run(folder)
-    clone, home, rng = folder / "clone", folder / "home", random.Random(f"{number} {phase.name} {seed}")
+    clone, home, rng = folder / "clone", folder / "home", random.Random(f"{number} {half} {phase.name} {seed}")
     before(phase, straight, clone)
-    moment = rng.uniform(0, seconds_of(phase, straight))
+    moment = (half + rng.random()) / 2 * seconds_of(phase, straight)
     process = start(phase, clone, home)
+    counts = {"signals": 0, "signals while importing": 0, "checkpoints named": 0}
+    seconds, said = 0.0, "it had ended before"
     try:
         assert process.wait(timeout=moment) == 0, last_lines(clone)
     except subprocess.TimeoutExpired:
+        importing = not _takes_sigterm(process)
         began, before_signal = time.monotonic(), len(output(clone))
         process.send_signal(number)
         with no_orphans(clone):
             code = process.wait(timeout=60)
         seconds = time.monotonic() - began
         said = output(clone)[before_signal:]
-        assert code != 0 and _in_one_line(said), f"{number.name} at {moment:.1f} s: {code}, {said}"
+        in_one_line = said.count("error: stopped by SIG") == 1 and "Traceback" not in said
+        as_python_does = importing and (not said or said.endswith("KeyboardInterrupt\n"))
+        assert code != 0 and (in_one_line or as_python_does), f"{number.name} at {moment:.1f} s: {code}, {said}"
         assert seconds < MOST_SECONDS, f"{number.name} at {moment:.1f} s took {seconds:.1f} s: {said}"
-    else:
-        seconds, said = 0.0, "it had ended before"
+        for checkpoint in re.findall(r"continues from (\S+)", said):
+            assert (clone / checkpoint / "trainer_state.json").exists(), said
+            counts["checkpoints named"] += 1
+        counts |= {"signals": 1, "signals while importing": int(importing)}
     finish(phase, clone, home)
-    found = [name for name in differences(phase, clone, straight) if not name.endswith("/log.jsonl")]  # one line more
+    found = [name for name in differences(phase, clone, straight) if not _of_one_more_line(name, clone, straight)]
     assert not found, f"{number.name} at {moment:.1f} s: {found}"
-    return {"signals": 1, "seconds": seconds, "said": said.strip().rpartition("\n")[2]}
+    return {**counts, "moment": moment, "seconds": seconds, "said": said.strip().rpartition("\n")[2]}
 
 
-def _in_one_line(said: str) -> bool:
-    """Whether the end was told in one line (run.sh passes Ctrl-C on as SIGTERM).
+def _takes_sigterm(process: subprocess.Popen[str]) -> bool:
+    """Whether the phase's first Python process handles SIGTERM; while it imports packages, it does not yet."""
+    started = psutil.Process(process.pid)
+    for each in [started, *started.children(recursive=True)]:
+        if each.name().startswith("python"):
+            status = Path(f"/proc/{each.pid}/status").read_text("ascii").splitlines()
+            caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
+            return bool(caught >> (signal.SIGTERM - 1) & 1)
+    return False
 
-    While Python still imports packages, it ends in its own way.
+
+def _of_one_more_line(name: str, clone: Path, straight: Path) -> bool:
+    """Whether this is a log of training that differs only by what a signal makes it log."""
+    if not name.endswith("/log.jsonl"):
+        return False
+    found, expected = ((root / RUN / name).read_text("utf-8").splitlines() for root in (clone, straight))
+    return same_log([json.loads(line) for line in found], [json.loads(line) for line in expected])
+
+
+def same_log(found: list[dict[str, float]], expected: list[dict[str, float]]) -> bool:
+    """Whether the logs are equal when the one line that a signal added is averaged into the next one.
+
+    The trainer logs means over the steps since the line before.
     """
-    importing = not said or ("<frozen importlib" in said and said.endswith("KeyboardInterrupt\n"))
-    return importing or (said.count("error: stopped by SIG") == 1 and "Traceback" not in said)
+    steps = {line["step"] for line in expected}
+    added = [row for row, line in enumerate(found) if line["step"] not in steps]
+    if len(added) == 1 and (row := added[0]) + 1 < len(found):
+        first, second = found[row : row + 2]
+        start = found[row - 1]["step"] if row else 0
+        share = (first["step"] - start) / (second["step"] - start)
+        means = {key: share * first[key] + (1 - share) * second[key] for key in MEANS}
+        wanted = next(line for line in expected if line["step"] == second["step"])
+        if any(not math.isclose(means[key], wanted[key], rel_tol=1e-5) for key in MEANS):
+            return False
+        found = [*found[:row], second | {key: wanted[key] for key in MEANS}, *found[row + 2 :]]
+    return found == expected
 
 
 def cases(seed: int) -> Iterator[Case]:
     for phase in PHASES:
         yield Case(phase.name, partial(killed_again_and_again, phase, seed))
     for phase in PHASES[:-1]:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            yield Case(f"{phase.name}-{number.name}", partial(ended_by, number, phase, seed))
+        for number, half in product((signal.SIGTERM, signal.SIGINT), (0, 1)):
+            yield Case(f"{phase.name}-{number.name}-{half}", partial(ended_by, number, half, phase, seed))
 
 
 CAMPAIGN = Campaign("kills", cases)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.faults.kills import same_log
 from tests.faults.small_run import PHASES, RUN, before, differences
 
 
@@ -42,3 +43,21 @@ def test_every_difference_is_found(straight, tmp_path):
     assert differences(STAGE1, stage.parents[4], straight)[1:] == [
         f"{root}/{name}" for name in ("log.jsonl", "model.safetensors", "torn.bin")
     ]
+
+
+def line(step, mean):
+    return {"step": step, "loss": mean, "entropy": mean, "mean_token_accuracy": mean, "num_tokens": 100 * step}
+
+
+@pytest.mark.parametrize("log, same", [
+    ([line(10, 2.0), line(20, 1.0)], True),
+    ([line(10, 2.0), line(16, 0.5), line(20, 1.75)], True),
+    ([line(4, 5.0), line(10, 0.0), line(20, 1.0)], True),
+    ([line(10, 2.0), line(16, 0.5), line(20, 1.0)], False),  # another mean of steps 11 to 20
+    ([line(10, 2.0), line(16, 0.5), line(20, 1.75) | {"num_tokens": 400}], False),
+    ([line(10, 2.0), line(12, 1.0), line(16, 1.0), line(20, 1.0)], False),  # two lines more
+    ([line(16, 1.1875), line(20, 1.75)], False),  # a line less
+    ([line(10, 2.0)], False),
+])  # fmt: skip
+def test_a_log_may_have_the_one_line_that_a_signal_adds(log, same):
+    assert same_log(log, [line(10, 2.0), line(20, 1.0)]) == same
