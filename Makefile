@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 AUDIT := .venv-audit/bin
 export RUN ?= tinyworld
+# Empty, they would put caches into the working directory.
+unexport $(foreach name,HF_HOME XDG_CACHE_HOME,$(if $($(name)),,$(name)))
 # They use both cores themselves.
 WHOLE_RUN := tests/test_readme.py tests/test_whole_run.py
 

@@ -2,6 +2,7 @@
 # The whole comparison with one command: train the methods, evaluate them on nine benchmarks, print the paper's Table 4.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+for name in HF_HOME XDG_CACHE_HOME; do [ -n "${!name-}" ] || unset "$name"; done # empty, they put caches right here
 
 usage() {
     cat <<'HELP'

@@ -61,6 +61,7 @@ fi
 
 repository="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$repository"
+for name in HF_HOME XDG_CACHE_HOME; do [ -n "${!name-}" ] || unset "$name"; done # empty, they put caches right here
 recipes="configuration/train/$backbone"
 if [ ! -d "$recipes" ]; then
   echo "error: no backbone $backbone; there are: $(ls configuration/train | xargs)" >&2

@@ -18,6 +18,14 @@ def run(*options, launch="echo", backbone="tinyworld"):
     return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True)  # noqa: S603
 
 
+def test_empty_variables_do_not_put_caches_into_the_repository(tmp_path, monkeypatch):
+    (tmp_path / "show.py").write_text("import os; print(*(os.environ.get(n) for n in ('HF_HOME', 'XDG_CACHE_HOME')))")
+    monkeypatch.setenv("HF_HOME", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    ended = run("--stage", "stage1", launch=f"{sys.executable} {tmp_path}/show.py")
+    assert ended.stdout == f"None {tmp_path}\n"
+
+
 def settings(*options, **kwargs):
     """The settings of each stage that is started."""
     ended = run(*options, **kwargs)
