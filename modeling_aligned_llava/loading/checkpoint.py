@@ -13,6 +13,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -134,7 +135,7 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
     try:
         if trusted:
             copy_remote_code(name, revision)
-        return auto_class.from_pretrained(name, **kwargs)
+        part = auto_class.from_pretrained(name, **kwargs)
     except UserError:
         raise
     except Exception as error:  # a damaged file makes transformers raise anything
@@ -143,6 +144,18 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
         if type(error).__name__ != "PanicException":  # of tokenizers, in Rust; no Exception
             raise
         raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
+    _forget_loading(part)
+    return part
+
+
+def _forget_loading(part: Any) -> None:
+    """Drop what transformers notes in a tokenizer, or that of a processor, about its loading, and would save with it:
+    the same checkpoint would differ online and offline.
+    """
+    tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
+    if isinstance(tokenizer, PreTrainedTokenizerBase):
+        for name in ("is_local", "local_files_only"):
+            tokenizer.init_kwargs.pop(name, None)
 
 
 def load_strict(

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, LlavaForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    LlavaForConditionalGeneration,
+)
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
 from modeling_aligned_llava.assembly.from_backbones import assemble
@@ -16,7 +21,7 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.loading.checkpoint import check_source, load_strict, pinned
+from modeling_aligned_llava.loading.checkpoint import check_source, load_part, load_strict, pinned
 
 
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -204,3 +209,12 @@ def test_damaged_files_of_a_checkpoint_are_one_line(tiny_checkpoint, tmp_path, f
     with pytest.raises(UserError, match=message) as error:
         load_generator(str(folder))
     assert "\n" not in str(error.value)
+
+
+def test_a_tokenizer_is_saved_alike_online_and_offline(tiny_checkpoint, tmp_path):
+    assembled = tiny_checkpoint("norm")
+    processor = load_part(AutoProcessor, assembled, local_files_only=True)
+    processor.save_pretrained(tmp_path)
+    for folder in (assembled, tmp_path):
+        saved = json.loads((folder / "tokenizer_config.json").read_text())
+        assert "eos_token" in saved and not saved.keys() & {"is_local", "local_files_only"}
