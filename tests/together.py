@@ -1,12 +1,15 @@
-"""Eight processes that start the same work at the same moment; processes that are killed with all they started."""
+"""Eight processes that start the same work at the same moment; processes that are killed with all they started, and
+whether one handles a signal."""
 
 import multiprocessing
 import queue
+import signal
 import subprocess
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -56,6 +59,13 @@ def _next(results: multiprocessing.Queue, processes: Sequence[BaseProcess]) -> A
         except queue.Empty:
             died = [process.exitcode for process in processes if process.exitcode]
             assert not died, f"processes ended with {died}"
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal."""
+    status = Path(f"/proc/{pid}/status").read_text("ascii").splitlines()
+    caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
+    return bool(caught >> (number - 1) & 1)
 
 
 def kill_all(process: subprocess.Popen) -> None:

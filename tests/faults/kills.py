@@ -32,7 +32,7 @@ from tests.faults.small_run import (
     start,
     straight_run,
 )
-from tests.together import kill_all
+from tests.together import catches, kill_all
 
 
 KILLS = 5  # a phase
@@ -117,9 +117,7 @@ def _takes_sigterm(process: subprocess.Popen[str]) -> bool:
     started = psutil.Process(process.pid)
     for each in [started, *started.children(recursive=True)]:
         if each.name().startswith("python"):
-            status = Path(f"/proc/{each.pid}/status").read_text("ascii").splitlines()
-            caught = next(int(line.split()[1], 16) for line in status if line.startswith("SigCgt:"))
-            return bool(caught >> (signal.SIGTERM - 1) & 1)
+            return catches(each.pid, signal.SIGTERM)
     return False
 
 
