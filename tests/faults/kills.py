@@ -99,7 +99,8 @@ def ended_by(number: signal.Signals, half: int, phase: Phase, seed: int, folder:
         seconds = time.monotonic() - began
         said = output(clone)[before_signal:]
         in_one_line = said.count("error: stopped by SIG") == 1 and "Traceback" not in said
-        as_python_does = importing and (not said or said.endswith("KeyboardInterrupt\n"))
+        interrupted = "<frozen importlib" in said and said.endswith("KeyboardInterrupt\n")
+        as_python_does = importing and (not said or interrupted)
         assert code != 0 and (in_one_line or as_python_does), f"{number.name} at {moment:.1f} s: {code}, {said}"
         assert seconds < MOST_SECONDS, f"{number.name} at {moment:.1f} s took {seconds:.1f} s: {said}"
         for checkpoint in re.findall(r"continues from (\S+)", said):
