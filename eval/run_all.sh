@@ -143,11 +143,24 @@ export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 
 # Pass Ctrl-C and SIGTERM on to the running command, and wait until it has stopped its own children.
 child=
-trap 'trap "" INT TERM; [[ -z $child ]] || { kill -TERM "$child"; wait "$child"; }; exit 130' INT TERM
+stop() {
+    trap "" INT TERM
+    if [[ -n $child ]]; then
+        kill -TERM "$child" 2>/dev/null && wait "$child" || true
+    else
+        echo "error: stopped by SIG$1; the same command starts again or continues" >&2
+    fi
+    exit 130
+}
+trap 'stop INT' INT
+trap 'stop TERM' TERM
 attend() {
+    local status=0
     "$@" &
     child=$!
-    wait "$child"
+    wait "$child" || status=$?
+    child=
+    return "$status"
 }
 
 # Set-up: install everything into .venv. Once, about 4 minutes and 7 GB.

@@ -13,11 +13,13 @@ from tests import REPOSITORY
 
 
 PLUGIN = "modeling_aligned_llava"
+EARLY = "early_signals.py"
 MAY_IMPORT = {
     PLUGIN: set(),
-    "tinyworld": {PLUGIN},
-    "train": {PLUGIN},
-    "eval": {PLUGIN},
+    EARLY: set(),
+    "tinyworld": {PLUGIN, EARLY},
+    "train": {PLUGIN, EARLY},
+    "eval": {PLUGIN, EARLY},
     "benchmarks": {PLUGIN, "tinyworld", "train", "eval"},
 }
 MOST_ENTRIES = 16

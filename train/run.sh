@@ -78,11 +78,24 @@ launch=("${python[@]}")
 
 # Pass Ctrl-C and SIGTERM on to the running command, and wait until it has saved what it can.
 child=
-trap 'trap "" INT TERM; [ -z "$child" ] || { kill -TERM "$child"; wait "$child"; }; exit 130' INT TERM
+stop() {
+  trap "" INT TERM
+  if [ -n "$child" ]; then
+    kill -TERM "$child" 2>/dev/null && wait "$child" || true
+  else
+    echo "error: stopped by SIG$1; the same command starts again or continues" >&2
+  fi
+  exit 130
+}
+trap 'stop INT' INT
+trap 'stop TERM' TERM
 attend() {
+  local status=0
   "$@" &
   child=$!
-  wait "$child"
+  wait "$child" || status=$?
+  child=
+  return "$status"
 }
 
 find_data() {

@@ -128,8 +128,14 @@ class Worker:
 
 
 def main() -> None:
-    job = Job.from_json(sys.argv[1])
     die_with_the_runner()
+    from modeling_aligned_llava.errors import run_main  # imports torch, which takes seconds
+
+    run_main(evaluate)
+
+
+def evaluate() -> None:
+    job = Job.from_json(sys.argv[1])
     events = take_events_stream()
     read_cards_fast()
     with tempfile.TemporaryDirectory(prefix="eval-") as folder:

@@ -3,16 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from modeling_aligned_llava.errors import Stopped
-from tests.together import catches
 from train.monitoring.log import LossLog
 from train.monitoring.stop_signal import StopOnSignal
 from train.stage import run_stage
@@ -53,15 +49,3 @@ def test_a_second_ctrl_c_ends_at_once(monkeypatch):
         with pytest.raises(Stopped, match="SIGINT"):
             os.kill(os.getpid(), signal.SIGINT)
         assert not stop.stopped
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_packages_are_imported_is_told_in_one_line(number):
-    process = subprocess.Popen([sys.executable, "-m", "train.sft"], stderr=subprocess.PIPE, text=True)
-    while not catches(process.pid, signal.SIGTERM):
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert said == f"error: stopped by {number.name}; the same command starts again or continues\n"
