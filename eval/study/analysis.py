@@ -44,11 +44,14 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
         "reference": study.reference,
         "cells": {"finished": sum(map(len, by_arm.values())), "planned": len(study.cells)},
         "arms": {label: _arm(own, _reference(study, by_arm, own[0]), decoder) for label, own in by_arm.items()},
+        "contrasts": {name: _contrast(weights, by_arm) for name, weights in study.contrasts.items()},
         "scores": _scores(study, records, by_arm),
     }
     write_json(records.folder / "analysis.json", found)
     _show_losses(study, records, found)
     _show_stability(study, records, found)
+    if study.contrasts:
+        _show_contrasts(study, records, found)
     if found["scores"]:
         _show_scores(study, records, found)
     if any(arm["text"] for arm in found["arms"].values()):
@@ -118,6 +121,16 @@ def _arm(records: list[Record], reference: dict[int, Record], decoder: dict[str,
             [_final_norm(stage, "visual", 0) / _final_norm(stage, "text", 1) for stage in last]
         ),
     }
+
+
+def _contrast(weights: dict[str, int], by_arm: dict[str, list[Record]]) -> dict[str, Any] | None:
+    """Weighted sum of held-out losses over the seeds that all its arms have; None while there is no such seed."""
+    losses = [
+        {record["seed"]: weight * final_loss(record) for record in by_arm.get(label, [])}
+        for label, weight in weights.items()
+    ]
+    seeds = set.intersection(*map(set, losses))
+    return interval([sum(each[seed] for each in losses) for seed in sorted(seeds)]) if seeds else None
 
 
 def _text(records: list[Record], decoder: dict[str, Any]) -> dict[str, Any]:
@@ -219,6 +232,12 @@ def _show_stability(study: Study, records: Records, found: dict[str, Any]) -> No
         for stage, measured in arm["stability"].items()
     ]
     show_table(f"{study.name}: stability", ["arm", "stage", *STABILITY], rows, records.folder / "stability.md")
+
+
+def _show_contrasts(study: Study, records: Records, found: dict[str, Any]) -> None:
+    rows = [[name, str(each["n"] if each else 0), _mean(each)] for name, each in found["contrasts"].items()]
+    heads = ["contrast", "seeds", "difference of held-out losses"]
+    show_table(f"{study.name}: contrasts", heads, rows, records.folder / "contrasts.md")
 
 
 def _show_scores(study: Study, records: Records, found: dict[str, Any]) -> None:

@@ -22,7 +22,8 @@ HELD_OUT = 256  # rows
 MEASURES = ("held_out_loss", "full")
 PROJECTOR = "multi_modal_projector"
 RATE, STEPS = "rate", "steps"  # settings of the study: factors on the recipe's values
-_KEYS = {"question", "predictions", "analysis", "backbone", "seeds", "reference", "rates_from", "settings", "arms"}
+_NEEDED = {"question", "predictions", "analysis", "seeds", "reference", "arms"}
+_KEYS = {*_NEEDED, "backbone", "rates_from", "settings", "contrasts"}
 _ARM_KEYS = {"methods", "vary", "settings", "measure", "stages"}
 _STAGES = ("stage1", "stage2")
 
@@ -72,6 +73,7 @@ class Study:
         name: of the file.
         reference: the method that others are compared with: its arm with the same levels, else the one without any.
         rates_from: the study that chose each method's rate.
+        contrasts: name -> weight of each arm's held-out loss, by label.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Study:
     reference: str
     rates_from: str | None
     arms: list[Arm] = field(default_factory=list)
+    contrasts: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @property
     def cells(self) -> list[Cell]:
@@ -107,7 +110,7 @@ def read_study(path: Path) -> Study:
     if not isinstance(content, dict) or not content.keys() <= _KEYS:
         unknown = sorted(map(str, content.keys() - _KEYS)) if isinstance(content, dict) else []
         raise UserError(f"{path}: {f'unknown key {unknown[0]}' if unknown else 'no study'}; keys: {_names(_KEYS)}")
-    if missing := sorted({"question", "predictions", "analysis", "seeds", "reference", "arms"} - content.keys()):
+    if missing := sorted(_NEEDED - content.keys()):
         raise UserError(f"{path}: {missing[0]} is missing")
     backbone = content.get("backbone", "tinyworld")
     if not read_recipe(backbone, "world"):
@@ -133,7 +136,17 @@ def read_study(path: Path) -> Study:
         content["reference"],
         content.get("rates_from"),
         arms,
+        {name: _contrast(path, name, given, labels) for name, given in content.get("contrasts", {}).items()},
     )
+
+
+def _contrast(path: Path, name: str, given: Any, labels: list[str]) -> dict[str, int]:
+    """Label -> weight: 1 for the arms under `plus`, -1 for those under `minus`."""
+    if not isinstance(given, dict) or given.keys() != {"plus", "minus"}:
+        raise UserError(f"{path}: contrast {name!r} must have plus and minus, lists of arms")
+    if unknown := [label for label in [*given["plus"], *given["minus"]] if label not in labels]:
+        raise UserError(f"{path}: contrast {name!r}: no arm {unknown[0]!r}; there are: {'; '.join(labels)}")
+    return dict.fromkeys(given["plus"], 1) | dict.fromkeys(given["minus"], -1)
 
 
 def _arms(path: Path, entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[Arm]:

@@ -69,6 +69,20 @@ def test_the_reference_at_the_same_levels_comes_first(tmp_path):
     }
 
 
+def test_a_contrast_is_paired_by_seed(tmp_path):
+    arms = [{"methods": ["baseline", "norm"], "stages": ["stage1"], "vary": {"steps": [1.0, 4.0]}}]
+    plus, minus = ["norm, steps 4", "baseline, steps 1"], ["baseline, steps 4", "norm, steps 1"]
+    study = read_study(write_study(tmp_path, arms=arms, contrasts={"crossing": {"plus": plus, "minus": minus}}))
+    noise = {42: 0.0, 43: 0.3, 44: 0.5}
+    losses = {"baseline, steps 1": 1.0, "norm, steps 1": 1.5, "baseline, steps 4": 0.5, "norm, steps 4": 0.4}
+    records = record_all(study, tmp_path, tmp_path, lambda arm, seed: losses[arm] + noise[seed])
+    found = analyse(study, records)["contrasts"]["crossing"]
+    assert found["mean"] == pytest.approx(-0.6) and found["ci95"] == pytest.approx([-0.6, -0.6], abs=1e-3)
+    records.path(study.cells[-1]).unlink()  # a seed that one of the arms lacks
+    assert analyse(study, records)["contrasts"]["crossing"]["n"] == 2
+    assert "crossing" in (records.folder / "contrasts.md").read_text()
+
+
 def test_scores_have_intervals_over_seeds_and_items(tmp_path):
     study = read_study(write_study(tmp_path, arms=FULL))
     rng = np.random.default_rng(0)

@@ -59,6 +59,11 @@ def test_levels_may_be_names_and_norm_fields_are_joined(tmp_path):
         ({"arms": [{"methods": ["baseline"], "measure": "loss"}]}, "measure must be one of held_out_loss, full"),
         ({"arms": [{"methods": ["baseline"], "measure": "full", "stages": ["stage1"]}]}, "and both for measure full"),
         ({"arms": [{"methods": ["baseline"], "vary": {"rate": 1}}]}, "vary rate must be a list of values, or a map"),
+        ({"contrasts": {"a": {"plus": ["norm"]}}}, "contrast 'a' must have plus and minus"),
+        (
+            {"contrasts": {"a": {"plus": ["norm"], "minus": ["baseline"]}}},
+            "no arm .norm.; there are: baseline; n",
+        ),
         ({"arms": [{"methods": ["baseline", "baseline"]}]}, "there are two arms 'baseline'"),
         (
             {"arms": [{"methods": ["baseline"], "measure": "full", "settings": {"bypassed_layers": [0]}}]},
