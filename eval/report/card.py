@@ -4,6 +4,7 @@ A pure function of files: `results/RUN/{run,scores}.json`, those of the checkpoi
 what is not recorded. A score belongs to the checkpoint only if the run evaluated exactly these weights.
 """
 
+from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.tables import table4 as tables
 from eval.report.tables.writers import plain
 from eval.run.files import read_json
+from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -25,17 +27,8 @@ HARNESS_PAGES = {
     "lmms-eval": "https://github.com/EvolvingLMMs-Lab/lmms-eval",
     "lm-eval": "https://github.com/EleutherAI/lm-evaluation-harness",
 }
-FIELDS = (
-    "projector_norm",
-    "projector_scale",
-    "norm_init",
-    "norm_parametrization",
-    "norm_eps",
-    "text_norm",
-    "target_scale",
-    "compensation_exponent",
-    "compensation_max",
-)
+_OTHER_FIELDS = ("vision_config", "text_config", "method")
+FIELDS = [name for name in get_annotations(AlignedLlavaConfig) if name not in _OTHER_FIELDS]
 SETTINGS = (
     "dataset",
     "prompt_format",

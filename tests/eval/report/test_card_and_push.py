@@ -132,6 +132,12 @@ def test_tables_of_the_card_are_tables(results):
             assert len(set(columns)) == 1, (before, rule, after)
 
 
+def test_the_fields_tell_the_target_of_the_norm(results):
+    run, checkpoint = results
+    text = model_card(checkpoint, run, "a/b").text
+    assert "| `norm_target` | text |" in text and "| `norm_gain` | vector |" in text and "vision_config" not in text
+
+
 def test_names_and_reasons_are_text(results):
     run, checkpoint = results
     evil = "<img src=x onerror=alert(1)>[a](javascript:alert(1))"
