@@ -1,5 +1,6 @@
-"""Ctrl-C and SIGTERM while a program imports its packages; imports nothing itself that takes time."""
+"""Ctrl-C and SIGTERM while a program imports its packages, and while it exits; imports nothing that takes time."""
 
+import atexit
 import os
 import signal
 import sys
@@ -10,7 +11,8 @@ from typing import NoReturn
 def end_on_early_signals() -> None:
     """Let a signal end `python -m ...` at once with one line, until `run_main` takes over and lets it clean up.
 
-    For the `__init__` of a package with programs. Does nothing where the package is imported by another program.
+    While Python exits, when the work is done, signals are ignored. For the `__init__` of a package with programs; does
+    nothing where the package is imported by another program.
     """
     if sys.argv[0] != "-m":  # as Python names the program while it imports the packages that hold it
         return
@@ -25,3 +27,4 @@ def end_on_early_signals() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
+        atexit.register(signal.signal, number, signal.SIG_IGN)  # Python drops handlers before it has exited

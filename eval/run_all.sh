@@ -145,9 +145,7 @@ export GLIBC_TUNABLES=${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}
 child=
 stop() {
     trap "" INT TERM
-    if [[ -n $child ]]; then
-        kill -TERM "$child" 2>/dev/null && wait "$child" || true
-    else
+    if [[ -z $child ]] || { kill -TERM "$child" 2>/dev/null && wait "$child"; }; then # nobody else says it
         echo "error: stopped by SIG$1; the same command starts again or continues" >&2
     fi
     exit 130

@@ -1,4 +1,4 @@
-"""A signal in the seconds in which a program imports its packages ends it with one line."""
+"""A signal while a program imports its packages ends it with one line; one while it exits is too late."""
 
 import signal
 import subprocess
@@ -30,6 +30,18 @@ def test_a_signal_while_packages_are_imported_is_told_in_one_line(file, number):
     out, said = process.communicate(timeout=60)
     assert process.returncode == 128 + number and out == ""
     assert said == f"error: stopped by {number.name}; the same command starts again or continues\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_python_exits_is_too_late(number):
+    code = (
+        "import os, sys; sys.argv[0] = '-m'; import eval\n"
+        "class Late:\n"
+        f"    def __del__(self, kill=os.kill, process=os.getpid()): kill(process, {number.value})\n"
+        "late = Late()  # deleted when Python has dropped the handlers\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_every_program_lets_a_later_signal_clean_up():
