@@ -8,16 +8,17 @@ failed cases again. `--jobs` campaigns run side by side. The exit status is 1 if
 
 import argparse
 import multiprocessing
-import signal
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from benchmarks.record import environment, write
-from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.errors import Stopped, run_main
 from tests.faults import (
     damaged_images,
     damaged_rows,
@@ -72,12 +73,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    # In the background of a script Ctrl-C is ignored, which everything started from here would inherit.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     with ProcessPoolExecutor(args.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         names = [*BY_NAME] if args.all else args.only
         futures = {name: pool.submit(run_campaign, BY_NAME[name], args.seed, args.folder) for name in names}
-        show(futures, args.seed, args.folder)
+        try:
+            show(futures, args.seed, args.folder)
+        except Stopped:  # else the pool waits for the running campaigns
+            for child in psutil.Process().children(recursive=True):
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
+            raise
     found = {name: future.result() for name, future in futures.items()}
     write({"benchmark": "faults", **environment(), "seed": args.seed, "campaigns": found}, args.out)
     sys.exit(any(each["failures"] for each in found.values()))
