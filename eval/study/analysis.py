@@ -90,8 +90,9 @@ def _reference(study: Study, by_arm: dict[str, list[Record]], own: Record) -> di
     """What the arm of `own` is compared with, by seed: the reference at the same levels, else without levels."""
     for levels in (own["levels"], {}):
         for records in by_arm.values():
-            if records[0]["method"] == study.reference and records[0]["levels"] == levels:
-                return {} if records[0]["arm"] == own["arm"] else {record["seed"]: record for record in records}
+            first = records[0]
+            if (first["method"], first["levels"]) == (study.reference, levels) and first["arm"] != own["arm"]:
+                return {record["seed"]: record for record in records}
     return {}
 
 

@@ -10,7 +10,6 @@ import argparse
 import multiprocessing
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, wait
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ from tests.faults import (
     two_at_once,
 )
 from tests.faults.campaign import recorded, run_campaign
+from tests.together import kill_each
 
 
 MODULES = (  # the longest first
@@ -79,9 +79,7 @@ def main() -> None:
         try:
             show(futures, args.seed, args.folder)
         except Stopped:  # else the pool waits for the running campaigns
-            for child in psutil.Process().children(recursive=True):
-                with suppress(psutil.NoSuchProcess):
-                    child.kill()
+            kill_each(psutil.Process().children(recursive=True))
             raise
     found = {name: future.result() for name, future in futures.items()}
     write({"benchmark": "faults", **environment(), "seed": args.seed, "campaigns": found}, args.out)

@@ -69,6 +69,14 @@ def test_the_reference_at_the_same_levels_comes_first(tmp_path):
     }
 
 
+def test_a_changed_reference_is_compared_with_the_plain_one(tmp_path):
+    arms = [{"methods": ["baseline"]}, {"methods": ["baseline"], "vary": {"rate": [3.0]}}]
+    study = read_study(write_study(tmp_path, arms=arms))
+    found = analyse(study, record_all(study, tmp_path, tmp_path, lambda arm, seed: 1.25 if "rate" in arm else 1.0))
+    assert found["arms"]["baseline, rate 3"]["difference"]["mean"] == pytest.approx(0.25)
+    assert found["arms"]["baseline"]["difference"] is None
+
+
 def test_a_contrast_is_paired_by_seed(tmp_path):
     arms = [{"methods": ["baseline", "norm"], "stages": ["stage1"], "vary": {"steps": [1.0, 4.0]}}]
     plus, minus = ["norm, steps 4", "baseline, steps 1"], ["baseline, steps 4", "norm, steps 1"]
