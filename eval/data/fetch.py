@@ -9,6 +9,7 @@ from huggingface_hub import HfApi
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.run.files import read_json, write_json
+from modeling_aligned_llava.loading.build_once import exclusive_lock
 from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
 
 
@@ -24,16 +25,17 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
     """Download what is missing and return the commit of each dataset. An interrupted download resumes.
 
     Raises:
-        UserError: a dataset cannot be downloaded, or the disk is too small for it.
+        UserError: a dataset cannot be downloaded, the disk is too small for it, or another process is fetching.
     """
     root.mkdir(parents=True, exist_ok=True)
-    revisions: dict[str, str] = read_json(root / REVISIONS) or {}
-    for benchmark in datasets():
-        name = benchmark.folder
-        dataset = find_dataset(name, revisions.get(name), ["README.md", "*.parquet"], api)
-        if name not in revisions:
-            revisions[name] = dataset.commit
-            write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
-        require_space(root, dataset.missing_bytes(root / name), name)
-        dataset.download(root / name, api)
+    with exclusive_lock(root / REVISIONS, f"another process is fetching to {root}"):
+        revisions: dict[str, str] = read_json(root / REVISIONS) or {}
+        for benchmark in datasets():
+            name = benchmark.folder
+            dataset = find_dataset(name, revisions.get(name), ["README.md", "*.parquet"], api)
+            if name not in revisions:
+                revisions[name] = dataset.commit
+                write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
+            require_space(root, dataset.missing_bytes(root / name), name)
+            dataset.download(root / name, api)
     return revisions

@@ -8,12 +8,15 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from huggingface_hub import HfApi
 
 from eval.data import __main__ as command
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.data.check import check, problem
 from eval.data.fetch import REVISIONS
+from eval.data.fetch import fetch as fetch_here
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.build_once import exclusive_lock
 from tests.benchmark_stand_in import pope, write_dataset
 from tests.dataset_hub import DatasetHub
 
@@ -59,6 +62,11 @@ def test_fetch_brings_all_nine_once_and_keeps_to_their_revisions(hub, tmp_path):
 def test_a_hub_that_does_not_answer_is_one_line(tmp_path):
     ended = fetch(tmp_path / "root", "http://127.0.0.1:9")
     assert ended.returncode == 1 and ended.stderr.splitlines()[-1].startswith("error: cannot fetch lmms-lab-encoder/")
+
+
+def test_two_do_not_fetch_into_one_folder(tmp_path):
+    with exclusive_lock(tmp_path / REVISIONS, ""), pytest.raises(UserError, match="another process is fetching to "):
+        fetch_here(tmp_path, HfApi(endpoint="http://127.0.0.1:9"))
 
 
 def test_check_names_what_is_missing(tmp_path):
