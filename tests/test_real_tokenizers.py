@@ -110,7 +110,7 @@ def row(name):
 
 
 def answers(name):
-    """The answers as they should be learned; Qwen's tokenizer writes text in NFC."""
+    """The answers as they should be supervised; Qwen's tokenizer writes text in NFC."""
     return [turn["value"].strip() for turn in ROWS[name][0] if turn["from"] == "gpt"]
 
 
@@ -187,8 +187,8 @@ def test_stage_two_learns_the_answers_and_their_ends(family, name):
     (found,) = tokenization(family)([row(name)])
     ids, mask = found["input_ids"], found["assistant_masks"]
     check_bos(family, ids)
-    learned = [family.tokenizer.decode(span) for span in spans(ids, mask)]
-    assert [in_nfc(text) for text in learned] == [in_nfc(answer) + END[family.name] for answer in answers(name)]
+    supervised = [family.tokenizer.decode(span) for span in spans(ids, mask)]
+    assert [in_nfc(text) for text in supervised] == [in_nfc(answer) + END[family.name] for answer in answers(name)]
     assert ids.count(IMAGE_ID[family.name]) == ROWS[name][1]
     expanded, labels = expand(ids, mask, IMAGE_ID[family.name], IMAGE_TOKENS)
     assert expanded.count(IMAGE_ID[family.name]) == IMAGE_TOKENS * ROWS[name][1] and len(expanded) == found["length"]
@@ -205,7 +205,7 @@ def test_our_template_is_the_models_own(family, name):
 
 @pytest.mark.parametrize("name", ROWS)
 def test_an_answer_begins_where_the_prompt_ends(family, name):
-    """What is learned after a prompt is what the model reads when it is asked."""
+    """What is supervised after a prompt is what the model reads when it is asked."""
     messages = row(name)["messages"]
     (found,) = tokenization(family)([row(name)])
     for number in (i for i, message in enumerate(messages) if message["role"] == "assistant"):
@@ -253,9 +253,9 @@ def test_the_evaluation_asks_as_the_model_was_trained(family, generator, images)
 def test_answers_are_decoded_as_they_were_learned(family, generator):
     for name in ROWS:
         (found,) = tokenization(family)([row(name)])
-        learned = spans(found["input_ids"], found["assistant_masks"])
-        assert generator._texts(learned) == [family.tokenizer.decode(span[:-1]) for span in learned]
-        assert [in_nfc(text) for text in generator._texts(learned)] == [in_nfc(answer) for answer in answers(name)]
+        supervised = spans(found["input_ids"], found["assistant_masks"])
+        assert generator._texts(supervised) == [family.tokenizer.decode(span[:-1]) for span in supervised]
+        assert [in_nfc(text) for text in generator._texts(supervised)] == [in_nfc(answer) for answer in answers(name)]
 
 
 def test_the_diagnostics_ask_the_same(family, generator, tmp_path):

@@ -164,10 +164,10 @@ def _check_data(found: Preflight, run: RunArguments, how: Tokenization) -> tuple
     if total < run.optimization.global_batch_size:
         raise UserError(f"{total} rows are fewer than one global batch of {run.optimization.global_batch_size}")
     end = how.tokenizer.eos_token_id
-    learned = [token for token, mask in zip(good[0]["input_ids"], good[0]["assistant_masks"], strict=True) if mask]
-    if end not in learned:
+    supervised = [token for token, mask in zip(good[0]["input_ids"], good[0]["assistant_masks"], strict=True) if mask]
+    if end not in supervised:
         raise UserError(f"the template does not teach the end token {how.tokenizer.eos_token!r} after an answer")
-    found.row("template", f"an answer ends with {how.tokenizer.decode(learned[-1:])!r}")
+    found.row("template", f"an answer ends with {how.tokenizer.decode(supervised[-1:])!r}")
     return total, good
 
 
