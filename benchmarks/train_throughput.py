@@ -39,7 +39,7 @@ from train.data.prepared import checked_rows, open_training_data
 from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
 from train.data.sources import raw_table, read_sources
-from train.data.tokenization import Tokenization
+from train.data.tokenization import IGNORE_INDEX, Tokenization
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -187,7 +187,7 @@ def _labels(trainer: SFTTrainer) -> int:
     rows = trainer.train_dataset
     assert isinstance(rows, Dataset)
     collate = trainer.data_collator
-    return sum(int((collate([rows[i]])["labels"][:, 1:] != -100).sum()) for i in range(len(rows)))
+    return sum(int((collate([rows[i]])["labels"][:, 1:] != IGNORE_INDEX).sum()) for i in range(len(rows)))
 
 
 def _peak_memory(device: str) -> int:

@@ -19,7 +19,7 @@ from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
 from eval.suite.runner import Runner, only_writer, places
 from eval.suite.training import SEED, STAGES, Training, checkpoint_name
-from eval.suite.world import make_world
+from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError, run_main
 
 
@@ -105,7 +105,7 @@ def main() -> None:
         named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), *decoder]
         options = ["--run", str(run), "--data", str(own.data or run / "data" / "mirrors"), "--models", *named]
         options += ["--backbone", own.backbone, "--seed", str(SEED)]
-        options += ["--max-new-tokens", "16"] if made else []
+        options += ["--max-new-tokens", str(ANSWER_TOKENS)] if made else []
         args = suite.parser().parse_args([*options, *theirs])
         folder = suite.folder_of(args)
         models |= suite.read_models(decoder, own.backbone, SEED)

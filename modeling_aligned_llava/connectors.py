@@ -17,13 +17,11 @@ from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, P
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
-from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
+from .loading.checkpoint import CAUSAL, NORM, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
 from .modeling_aligned_llava import build_norm
 from .norm_alignment import mean_embedding_norm
 
-
-NORM = "alignment_norm"  # name of the submodule of the connector, and of the settings in the model's config
 
 Model = TypeVar("Model", bound=PreTrainedModel)
 

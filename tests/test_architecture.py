@@ -100,6 +100,13 @@ def test_folders_fit_on_a_screen(room):
     } == {}
 
 
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_tests_lie_in_the_folders_of_the_code(room):
+    """Helpers and runs of several parts lie in the folders above."""
+    folders = {path.parent.relative_to("tests") for path in tracked(f"tests/{room}")}
+    assert {str(folder) for folder in folders - {path.parent for path in tracked(room)}} == set()
+
+
 def test_the_page_names_files_that_are_there():
     named = re.findall(r"`((?:modeling_aligned_llava|train|eval|tinyworld|configuration)/[\w./-]+)`", PAGE)
     assert len(named) > 20

@@ -30,6 +30,7 @@ KNOWN = re.compile(
   | (all\ rows|everything|images|attention|training\ images\ and\ conversations|benchmark\ folders)\ ━+.*
   | (scores|report|tables):\ results/.*
   | ==\ \d\ .*
+  | ==\ --limit\ \d+:\ a\ trial,\ without\ tables;.*
   | \s*Table\ 4\s*
   | [┏┡├└│┃].*
   | ±\ half\ a\ 95\ %\ interval.*
@@ -86,12 +87,13 @@ def output(start):
     model = ["--models", f"norm={RUN}/checkpoints/norm/stage2", "--max-new-tokens", "2", "--backbone", "tinyworld"]
     data = ["--data", f"{RUN}/data/mirrors"]
     run("evaluation", "python", "-m", "eval.suite", "--run", RUN, *data, *model, "--tasks", "pope")
+    run("trial", "bash", "eval/run_all.sh", "--run", "given", *model[:2], *data, "--tasks", "pope", "--limit", "4")
     run("tables", "python", "-m", "eval.report.tables", RUN)
     run("report", "python", "-m", "eval.report.page", RUN)
     return said
 
 
-@pytest.mark.parametrize("command", ["data", "training", "evaluation", "tables", "report"])
+@pytest.mark.parametrize("command", ["data", "training", "evaluation", "trial", "tables", "report"])
 def test_only_known_lines_are_printed(output, command):
     assert output[command].strip() and unknown(output[command]) == []
 

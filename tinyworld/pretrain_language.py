@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.loading.checkpoint import load_strict
 from tinyworld import layouts
 from tinyworld.facts import FACTS
 from tinyworld.language import (
@@ -263,7 +264,7 @@ def pretrain(out: Path, tokens: int, seed: int) -> None:
     for number, phase in enumerate(PHASES, 1):
         done = out.with_name(f"{out.name}.phases") / str(number)
         if done.exists():
-            model = Qwen2ForCausalLM.from_pretrained(done, attn_implementation="eager")
+            model = load_strict(Qwen2ForCausalLM, done, attn_implementation="eager")
             continue
         train(model, tokenizer, phase, tokens, f"tinyworld language {seed} {number}")
         unfinished = done.with_suffix(".unfinished")

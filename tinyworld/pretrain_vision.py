@@ -26,6 +26,7 @@ from transformers import (
 )
 
 from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.loading.checkpoint import load_strict
 from tinyworld.pictures.world import PICTURES
 from tinyworld.scenes import POSITIONS
 from tinyworld.tokenizer import train_tokenizer
@@ -221,7 +222,7 @@ def pretrain(tower: Tower, out: Path, batch_size: int, learning_rate: float, see
             unfinished = done.with_suffix(".unfinished")
             model.vision_model.save_pretrained(unfinished)
             unfinished.rename(done)
-        trained = SiglipVisionModel.from_pretrained(done, attn_implementation="eager")
+        trained = load_strict(SiglipVisionModel, done, attn_implementation="eager")
     assert trained is not None
     trained.to(tower.dtype).save_pretrained(out)
     side = tower.world.canvas

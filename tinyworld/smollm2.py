@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.checkpoint import load_strict
 from modeling_aligned_llava.quiet import quiet
 
 
@@ -34,7 +35,7 @@ TEXT_NORM = 3.2  # mean L2 norm of the token embeddings, the same to 1 % before 
 def from_hub() -> tuple[Any, Any]:
     """Model and tokenizer of the Hub's repository, at full precision (bfloat16)."""
     folder = snapshot_download(REPOSITORY, revision=REVISION, allow_patterns=["*.json", "*.safetensors", "*.txt"])
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
+    return load_strict(AutoModelForCausalLM, folder, dtype=torch.float32), AutoTokenizer.from_pretrained(folder)
 
 
 def from_wheel() -> tuple[Any, Any]:

@@ -142,7 +142,7 @@ def _whole_models(training: SFTConfig) -> Iterator[None]:
 
 
 def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
-    """DeepSpeed keeps the optimizer as one file per process, and cannot share it out anew."""
+    """DeepSpeed keeps the optimizer as one file per process, and cannot redistribute it."""
     written = len(list(checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt")))
     running = trainer.args.world_size
     if trainer.is_deepspeed_enabled and written != running:

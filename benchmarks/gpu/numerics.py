@@ -26,6 +26,7 @@ from benchmarks.training_worlds import SHAPES, make_model
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, GlobalWeightCompensatedLayerNorm
 from modeling_aligned_llava.inference.generator import load_generator
 from train.data.collator import ImageTextCollator
+from train.data.tokenization import IGNORE_INDEX
 
 
 BATCHES = (1, 4, 16)
@@ -72,7 +73,7 @@ def packing(shape: str, device: str) -> dict[str, Any]:
     for text in TEXTS:
         words = torch.randint(8, config.text_config.vocab_size, (text,), generator=generator).tolist()
         ids = [config.image_token_id] * config.image_seq_length + words
-        rows.append({"input_ids": ids, "labels": [-100] * config.image_seq_length + words, "images": []})
+        rows.append({"input_ids": ids, "labels": [IGNORE_INDEX] * config.image_seq_length + words, "images": []})
     side = config.vision_config.image_size
     pixels = torch.randn(len(rows), 3, side, side, generator=generator).to(device)
 

@@ -23,11 +23,13 @@ class ImageSample:
         id_column: column that names a row, in the data and in the data root's boxes.json.
         suffix: what the harness adds to the question.
         asks_for_words: whether the question and its suffix alone ask for the words of the answer.
+        lists_options: whether the question column holds the options too.
     """
 
     id_column: str
     suffix: str = ""
     asks_for_words: bool = False
+    lists_options: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,7 @@ BENCHMARKS = (
         stratum=logged("average", "l2_category"),
         macro=True,
         example=sample_lines.generated,
-        image_sample=ImageSample("index"),
+        image_sample=ImageSample("index", lists_options=True),
     ),
     Benchmark(
         key="pope",

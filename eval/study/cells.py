@@ -28,11 +28,10 @@ from eval.suite.job import Job
 from eval.suite.runner import Runner, environment_of, only_writer
 from eval.suite.schedule import Children, Place, Step, run_steps
 from eval.suite.training import Training, checkpoint_name
-from eval.suite.world import make_world
+from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError
 
 
-ANSWER_TOKENS = 16  # of tinyworld's and the pictures' answers, as in eval.run_all
 ATTENTION_IMAGES = 48
 DECODER = "language-model"  # the decoder before training; only the text benchmarks are for it
 EVALUATION_STEPS = 500  # an evaluation takes as long as this many steps of stage 1 (tinyworld on a CPU)

@@ -10,6 +10,9 @@ from eval.suite.schedule import Children, Place, Step, run_steps
 from modeling_aligned_llava.errors import UserError
 
 
+ANSWER_TOKENS = 16  # longer than any right answer in these worlds
+
+
 def make_world(backbone: str, data: Path, logs: Path, say: Callable[[str], None] = lambda text: None) -> None:
     """Write the world's data to `data` and the decoder to where stage 1 expects it, unless they are there.
 

@@ -60,7 +60,7 @@ def _lines(file: Path) -> Iterator[str]:
         with file.open(encoding="utf-8") as lines:
             yield from (line.strip() for line in lines if line.strip())
     except UnicodeDecodeError as error:
-        raise UserError(f"--texts: {file} is no text in UTF-8 ({error.reason}): convert it") from error
+        raise UserError(f"--texts: {file} is not text in UTF-8 ({error.reason}): convert it") from error
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from transformers import (
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
@@ -33,7 +34,6 @@ from .checkpoint_folder import build_checkpoint, choose_template
 from .initial_norm import initialise_norm
 
 
-IMAGE_TOKEN = "<image>"  # noqa: S105
 VOCABULARY_MULTIPLE = 64
 
 
@@ -42,7 +42,7 @@ class TowerKind(NamedTuple):
 
     Args:
         select_strategy: "full": every token is a patch; "default": the first `extra_tokens`, CLS, are dropped.
-        extra_tokens: tokens that are no patches.
+        extra_tokens: tokens that are not patches.
     """
 
     select_strategy: Literal["full", "default"]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from modeling_aligned_llava.inspection.model_parts import image_token_id
+from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN, image_token_id
 
 
 def user_turn(processor: Any, text: str, images: int, system: str | None = None) -> str:
@@ -24,7 +24,7 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
 
 def image_tokens(processor: Any, config: Any) -> list[str]:
     """The strings that open an image slot: `<image>`, the processor's placeholder and the model's visual token."""
-    found = {"<image>", processor.image_token}
+    found = {IMAGE_TOKEN, processor.image_token}
     if (visual := image_token_id(config)) is not None:
         found.add(processor.tokenizer.convert_ids_to_tokens(visual))
     return sorted(found)

@@ -12,6 +12,9 @@ from torch import nn
 from modeling_aligned_llava.errors import UserError
 
 
+IMAGE_TOKEN = "<image>"  # noqa: S105  in LLaVA's data, and in the tokenizer of the checkpoints that we assemble
+
+
 class Family(NamedTuple):
     """Where a family keeps its connector, and what a reader of its norms has to know.
 

@@ -1,4 +1,4 @@
-"""Extract a zip of images without letting it write outside its folder; started again, it goes on where it was."""
+"""Extract a zip of images without letting it write outside its folder; started again, it resumes."""
 
 import shutil
 import stat

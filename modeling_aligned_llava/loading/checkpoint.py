@@ -31,8 +31,9 @@ _WIDER = 8  # quantized tensors are packed
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 VISION_LANGUAGE = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | {"aligned_llava"}
 CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+NORM = "alignment_norm"  # in families other than ours: the submodule of the connector, and the settings in the config
 # The tensors of our norm, in AlignedLlava and in other families: leaving one unread changes the model.
-NORM_TENSORS = r".*\b(multi_modal_projector\.norm|alignment_norm)\..*"
+NORM_TENSORS = rf".*\b(multi_modal_projector\.norm|{NORM})\..*"
 
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")

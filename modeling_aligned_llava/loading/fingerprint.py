@@ -55,7 +55,7 @@ def hash_checkpoint(folder: str | Path) -> str:
         return kept.read_text()
     digest = hash_files(files, root)
     if time.time_ns() - max((modified for _, _, modified, _ in state), default=0) > SETTLED:
-        with suppress(OSError), replacing(kept) as unfinished:  # a cache that cannot be written to is no failure
+        with suppress(OSError), replacing(kept) as unfinished:  # an unwritable cache is not a failure
             unfinished.write_text(digest)
     return digest
 

@@ -1,4 +1,4 @@
-"""The time of a step: what GPUs send, what hides behind computing, and what is named as the bottleneck."""
+"""The time of a step: what GPUs send, what overlaps with computing, and what is named as the bottleneck."""
 
 import math
 

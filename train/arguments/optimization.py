@@ -67,7 +67,9 @@ class OptimizationArguments:
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise UserError(f"learning_rates, frozen: {pattern!r} is no regular expression ({error})") from error
+                raise UserError(
+                    f"learning_rates, frozen: {pattern!r} is not a regular expression ({error})"
+                ) from error
 
 
 def _rate(pattern: str, rate: Any) -> float:

@@ -4,8 +4,9 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 
-PLACEHOLDER = "<image>"
+
 NO_FILE = "there is no image file"
 _ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
 
@@ -43,7 +44,7 @@ def image_files(image: Any, folder: Path | None) -> list[str]:
 
 def _image_file(name: Any, folder: Path | None) -> str:
     if not isinstance(name, str) or not name:
-        raise BadRow("`image` is no file name", _short(name))
+        raise BadRow("`image` is not a file name", _short(name))
     if folder is None:
         raise BadRow("there is no image_folder", name)
     relative = PurePosixPath(name)
@@ -67,7 +68,7 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
         BadRow: the turns are malformed, empty, one-sided or in another order, or mention fewer images than there are.
     """
     if not isinstance(turns, list) or not all(isinstance(t, dict) and isinstance(t.get("value"), str) for t in turns):
-        raise BadRow("`conversations` is no list of {from, value}")
+        raise BadRow("`conversations` is not a list of {from, value}")
     if not turns:
         raise BadRow("the conversation is empty")
     messages: list[dict[str, Any]] = []
@@ -110,10 +111,10 @@ def _check_text(message: dict[str, Any], images: int) -> None:
 def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
     """Replace the text of the turns with images by parts."""
     users = [message for message in spoken if message["role"] == "user"]
-    mentions = sum(message["content"].count(PLACEHOLDER) for message in users)
+    mentions = sum(message["content"].count(IMAGE_TOKEN) for message in users)
     if images == 1:
-        asking = next((m for m in users if PLACEHOLDER in m["content"]), users[0])
-        asking["content"] = [_IMAGE, _text(asking["content"].replace(PLACEHOLDER, "", 1).strip())]
+        asking = next((m for m in users if IMAGE_TOKEN in m["content"]), users[0])
+        asking["content"] = [_IMAGE, _text(asking["content"].replace(IMAGE_TOKEN, "", 1).strip())]
     elif images and not mentions:
         users[0]["content"] = [*[_IMAGE] * images, _text(users[0]["content"])]
     elif mentions < images:
@@ -121,7 +122,7 @@ def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
     elif images:
         left = images
         for message in users:
-            head, *rest = message["content"].split(PLACEHOLDER, left)
+            head, *rest = message["content"].split(IMAGE_TOKEN, left)
             left -= len(rest)
             # the template ends the line after an image
             pieces = [[_text(head)], *([_IMAGE, _text(piece.removeprefix("\n"))] for piece in rest)]
@@ -132,7 +133,7 @@ _IMAGE = {"type": "image"}
 
 
 def _text(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text.replace(PLACEHOLDER, "< image >")}
+    return {"type": "text", "text": text.replace(IMAGE_TOKEN, "< image >")}
 
 
 def _short(value: Any) -> str:

@@ -50,7 +50,7 @@ SETS = {
 
 
 def fetch(name: str, folder: Path, api: HfApi, revision: str | None = None, remove_zip: bool = False) -> None:
-    """Fetch a dataset of `SETS`; started again, it goes on where it was.
+    """Fetch a dataset of `SETS`; started again, it resumes where it stopped.
 
     Args:
         name: a key of `SETS`.

@@ -140,7 +140,7 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
         if isinstance(raw, ValueError):
             raise BadRow("the line is not JSON", str(raw))
         if not isinstance(raw, dict):
-            raise BadRow("the row is no object with conversations")
+            raise BadRow("the row is not an object with conversations")
         name = str(raw["id"])[:200] if raw.get("id") is not None else None
         images = image_files(raw.get("image"), source.image_folder)
         messages = messages_of(raw.get("conversations"), len(images))

@@ -9,6 +9,7 @@ from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
 from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.arguments.model import ModelArguments
@@ -48,7 +49,7 @@ def stage_tokenization(
     return Tokenization(
         tokenizer,
         template=chat_template("plain") if run.data.prompt_format == "plain" else template,
-        image_token_id=tokenizer.get_vocab()["<image>"],
+        image_token_id=tokenizer.get_vocab()[IMAGE_TOKEN],
         image_tokens=image_tokens,
         max_length=training.max_length,
     )

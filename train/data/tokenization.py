@@ -11,6 +11,7 @@ from typing import Any, cast
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from train.data.conversations import BadRow
 
 
@@ -80,7 +81,7 @@ class Tokenization:
 
     def _control_tokens(self) -> re.Pattern:
         special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        return re.compile("|".join(re.escape(token) for token in special if token != "<image>") or "(?!)")  # noqa: S105
+        return re.compile("|".join(re.escape(token) for token in special if token != IMAGE_TOKEN) or "(?!)")
 
 
 def expand(

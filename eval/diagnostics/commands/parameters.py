@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from eval.diagnostics.hooks.loading import load
-from eval.diagnostics.measure.norm_parameters import alignment_norm, norm_parameters
+from eval.diagnostics.measure.norm_statistics import alignment_norm, norm_statistics
 from eval.diagnostics.output.result_tables import show_parameters
 from eval.run.files import write_json
 from modeling_aligned_llava.errors import UserError
@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
         norm = alignment_norm(model)
         if norm is None:
             raise UserError(f"{path} has no alignment norm (method {getattr(model.config, 'method', None)})")
-        found[path] = norm_parameters(norm)
+        found[path] = norm_statistics(norm)
     show_parameters(found, arguments.out and arguments.out / "parameters.md")
     if arguments.out is not None:
         write_json(arguments.out / "parameters.json", found)

@@ -11,7 +11,7 @@ from eval.diagnostics.measure.attention import attention
 from eval.diagnostics.measure.embeddings import embedding_norms, embedding_tables
 from eval.diagnostics.measure.encoders import encoder_norms
 from eval.diagnostics.measure.gradients import gradients
-from eval.diagnostics.measure.norm_parameters import alignment_norm, norm_parameters
+from eval.diagnostics.measure.norm_statistics import alignment_norm, norm_statistics
 from eval.diagnostics.measure.profile import profile_loaded
 from eval.diagnostics.measure.profile_file import read_training
 from eval.diagnostics.measure.rescale import FACTORS, rescale
@@ -112,7 +112,7 @@ class _StaticTables:
         embedding = model.get_input_embeddings()
         self.embeddings[method] = embedding_tables(embedding, embedding_norms(embedding), tokenizer_of(processor))
         if (norm := alignment_norm(model)) is not None:
-            self.parameters[method] = norm_parameters(norm)
+            self.parameters[method] = norm_statistics(norm)
 
     def write(self, out: Path) -> None:
         tables.show_encoders(self.encoders, out / "encoders.md")

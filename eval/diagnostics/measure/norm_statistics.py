@@ -15,14 +15,14 @@ def alignment_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
     return next((each for each in model.modules() if isinstance(each, GlobalWeightCompensatedLayerNorm)), None)
 
 
-def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
+def norm_statistics(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
     """Statistics of the effective gain and bias [D] in float64, drift and collapse of the gain, and the token norm."""
     start = norm.gain_init * norm.scale
     gain, bias = effective_parameters(norm)
     bias = torch.zeros_like(gain) if bias is None else bias
     return {
-        "gain": _statistics(gain),
-        "bias": _statistics(bias),
+        "gain": _without_std(gain),
+        "bias": _without_std(bias),
         "gain_start": start,
         "gain_collapsed": collapsed(gain, norm),
         "relative_drift": ((gain - start).abs().mean() / abs(start)).item(),
@@ -30,5 +30,5 @@ def norm_parameters(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
     }
 
 
-def _statistics(values: Tensor) -> dict[str, float]:
+def _without_std(values: Tensor) -> dict[str, float]:
     return {key: value for key, value in statistics(values).items() if key != "std"}

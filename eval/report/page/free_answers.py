@@ -10,7 +10,6 @@ from modeling_aligned_llava.inference.generator import Generator
 
 
 ASKED = 10
-OPEN = ("mmbench", "pope")  # their question column holds no options
 LONGEST = 48  # tokens of an answer
 
 
@@ -27,8 +26,8 @@ def free_questions(sample: list[ImageQuestion]) -> list[tuple[ImageQuestion, str
     """The first images with an open question, and that question without instructions on the form of the answer."""
     found: dict[str, tuple[ImageQuestion, str]] = {}
     for asked in sample:
-        key = asked.id.split("/")[0]
-        if key in OPEN and (kind := BY_KEY[key].image_sample) is not None:
+        kind = BY_KEY[asked.id.split("/")[0]].image_sample
+        if kind is not None and not kind.lists_options:
             question = asked.question.removesuffix(kind.suffix)
             found.setdefault(question, (asked, question))
     return list(found.values())[:ASKED]

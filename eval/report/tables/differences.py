@@ -6,13 +6,9 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 
-from eval.data.benchmarks import BENCHMARKS
-from eval.report.tables.table4 import table_lines
+from eval.report.tables.table4 import HEADINGS, table_lines
 from eval.run.files import write_text
 from eval.run.svg import svg_axes
-
-
-HEADINGS = {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"}
 
 
 def draw_differences(rows: list[dict[str, Any]], path: Path) -> None:

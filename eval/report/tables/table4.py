@@ -22,13 +22,14 @@ from modeling_aligned_llava.errors import UserError
 
 ScoreEntry = dict[str, Any]  # a row of scores.json
 PAPER_SUFFIX = " (paper)"
+HEADINGS = {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"}
 
 
 def columns(rows: list[ScoreEntry]) -> dict[str, str]:
     """Benchmark -> heading: the nine, their average, and the extra ones in the run."""
     asked = {row["benchmark"] for row in rows}
     extra = {benchmark.key: benchmark.title for benchmark in EXTRA_BENCHMARKS if benchmark.key in asked}
-    return {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"} | extra
+    return HEADINGS | extra
 
 
 def table_lines(rows: list[ScoreEntry]) -> list[tuple[str, dict[str, ScoreEntry]]]:
@@ -155,7 +156,7 @@ def as_json(rows: list[ScoreEntry]) -> str:
     """The models in the order of the table, each with its cells by column: a row of scores.json, or the reason."""
     titles = columns(rows)
     table = [
-        {"arm": label, "cells": {title: missing(cells.get(key)) or cells[key] for key, title in titles.items()}}
+        {"method": label, "cells": {title: missing(cells.get(key)) or cells[key] for key, title in titles.items()}}
         for label, cells in table_lines(rows)
     ]
     return json.dumps(table, indent=1) + "\n"

@@ -37,7 +37,7 @@ def test_there_are_ten_recipes():
         ({"global_batch_size": 9}, "global_batch_size 9 is not a multiple of per_device_train_batch_size 4 x 1"),
         ({"no_such_setting": 1}, "no_such_setting"),
         ({"per_device_train_batch_size": 0}, "per_device_train_batch_size must be above 0, not 0"),
-        ({"learning_rates": '{"(": 1e-3}'}, r"learning_rates, frozen: '\(' is no regular expression"),
+        ({"learning_rates": '{"(": 1e-3}'}, r"learning_rates, frozen: '\(' is not a regular expression"),
         ({"learning_rates": '{"a": NaN}'}, "learning_rates: the rate of 'a' must be a number from 0, not nan"),
         ({"learning_rates": '{"a": [1]}'}, r"learning_rates: the rate of 'a' must be a number from 0, not \[1\]"),
         ({"learning_rates": "{a"}, "learning_rates: '{a' is not JSON"),
