@@ -5,6 +5,7 @@ With one row per micro-batch and a third of the rows without an image, processes
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
 from tests.invariant.test_global_batch import REFERENCE, assert_recorded_trajectory, trajectory
 from tests.together import kill_all
+from tests.train.optimization.test_lora import lora_arguments
 from tests.train.sharded_on_cpu import accelerate_environment
 from train.stage import run_stage
 
@@ -138,6 +140,31 @@ def test_checkpointing_without_clipping_follows_one_process(arguments, tmp_path,
     run_stage(arguments(stage, tmp_path / "one", **settings))
     train(engine, 2, arguments(stage, tmp_path / "sharded", **settings))
     assert_follows_one_process(tmp_path, stage)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "bf16"),
+    [("fsdp2", "false"), campaign("fsdp2", "true"), *(campaign(e, "false") for e in ("ddp", "zero2"))],
+)
+def test_merged_adapters_are_those_of_one_process(stage_arguments, tiny_checkpoint, tmp_path, engine, bf16):
+    start = tiny_checkpoint("norm-gwc")
+    settings = {"max_steps": 2, "save_dtype": "float32", "dataloader_drop_last": "true"}
+
+    def arguments(name):
+        return [*lora_arguments(stage_arguments, tmp_path / name, start, **settings), "--bf16", bf16]
+
+    run_stage(arguments("one"))
+    train(engine, 2, arguments("sharded"))
+    before = load_file(start / "model.safetensors")
+    one, sharded = weights(tmp_path / "one"), weights(tmp_path / "sharded")
+    adapted = [name for name in before if re.search(r"language_model.*\.[qv]_proj\.weight", name)]
+    assert len(adapted) == 4
+    for name in adapted:
+        base = before[name] if bf16 == "false" else before[name].bfloat16().float()
+        change = torch.linalg.vector_norm(one[name] - base)
+        assert torch.linalg.vector_norm(sharded[name] - one[name]) <= 0.05 * change, name
+    assert_same_weights(one, sharded)
 
 
 @pytest.mark.slow
