@@ -14,15 +14,14 @@ STAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def config():
-    """Wide enough that matrices outweigh the rest."""
-    vision = {"model_type": "siglip_vision_model", "hidden_size": 128, "intermediate_size": 512, "image_size": 112}
-    vision |= {"num_hidden_layers": 3, "num_attention_heads": 4, "patch_size": 14, "vision_use_head": False}
-    text = {"model_type": "qwen2", "hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
-    text |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512}
+def small_config(scale=1):
+    """Wide enough that matrices outweigh the rest; `scale` widens it."""
+    vision = {"model_type": "siglip_vision_model", "hidden_size": 128 * scale, "intermediate_size": 512 * scale}
+    vision |= {"num_hidden_layers": 3, "num_attention_heads": 4, "patch_size": 14, "image_size": 112}
+    text = {"model_type": "qwen2", "hidden_size": 256 * scale, "intermediate_size": 1024 * scale}
+    text |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 512}
     return AlignedLlavaConfig(
-        vision_config=vision,
+        vision_config={**vision, "vision_use_head": False},
         text_config=text,
         image_token_index=511,
         image_seq_length=64,
@@ -30,6 +29,11 @@ def config():
         vision_feature_select_strategy="full",
         text_norm=1.0,
     )
+
+
+@pytest.fixture(scope="module")
+def config():
+    return small_config()
 
 
 BATCH = Batch(rows=2, length=160, images=2)
@@ -49,14 +53,19 @@ def inputs(config):
     return {"input_ids": ids, "pixel_values": torch.randn(BATCH.images, 3, 112, 112), "use_cache": False}
 
 
+def backward(model, batch):
+    """Leave a gradient in every trained parameter; the head, which is not called, gets zeros."""
+    model.model(**batch).last_hidden_state.sum().backward()
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+
+
 @pytest.mark.parametrize("stage", [1, 2])
 def test_weights_gradients_and_moments_are_counted_exactly(config, stage):
     model, meta = real_model(config, stage)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    model.model(**inputs(config)).last_hidden_state.sum().backward()
-    for parameter in model.parameters():
-        if parameter.requires_grad and parameter.grad is None:  # the head
-            parameter.grad = torch.zeros_like(parameter)
+    backward(model, inputs(config))
     optimizer.step()
     expected = memory(meta, BATCH, bf16=False)
     assert expected.weights == 4 * sum(p.numel() for p in model.parameters())

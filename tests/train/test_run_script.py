@@ -85,6 +85,14 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
     assert wrong.returncode == 1 and wrong.stderr.startswith("error: --backbone and --method are needed")
 
 
+def test_a_preflight_that_finds_a_reason_fails(tiny_backbones, tiny_data, tmp_path):
+    options = ["--stage", "stage1", "--data", tiny_data, "--output-root", tmp_path / "run", "--preflight"]
+    options += ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2]
+    ended = run(*options, "--", "--device-gb", "0.001", "--data_cache", tmp_path / "cache")
+    assert ended.returncode == 1 and "do not fit into" in ended.stdout, ended.stderr
+    assert ended.stdout.count("cannot run: ") == 1
+
+
 @pytest.mark.slow
 @pytest.mark.campaign
 def test_both_stages_are_prepared_then_trained(tiny_backbones, tiny_data, tmp_path):

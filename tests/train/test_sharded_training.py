@@ -5,6 +5,7 @@ With one row per micro-batch and a third of the rows without an image, processes
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
 from tests.invariant.test_global_batch import REFERENCE, assert_recorded_trajectory, trajectory
 from tests.together import kill_all
+from tests.train.optimization.test_lora import lora_arguments
 from tests.train.sharded_on_cpu import accelerate_environment
 from train.stage import run_stage
 
@@ -38,6 +40,7 @@ def started(engine, processes, arguments):
 def train(engine, processes, arguments):
     done = subprocess.run(**started(engine, processes, arguments), timeout=900, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
 
 
 def kill_after_checkpoint(engine, processes, arguments, folder):
@@ -65,6 +68,23 @@ def arguments(stage_arguments, tiny_checkpoint):
 def stage_trajectory(root, stage):
     lines = [json.loads(line) for line in (root / "norm-gwc" / f"stage{stage}" / "log.jsonl").read_text().splitlines()]
     return [line["loss"] for line in lines if "loss" in line], [line["grad_norm"] for line in lines if "loss" in line]
+
+
+def reference(arguments, root, stage):
+    """Losses and gradient norms of one process in float32: a run of stage 1, the recorded ones of stage 2."""
+    if stage == 1:
+        run_stage(arguments(1, root))
+        return stage_trajectory(root, 1)
+    recorded = json.loads(REFERENCE.read_text())
+    return recorded["loss"], recorded["grad_norm"]
+
+
+def clip_factors(root):
+    """Those of the four parts, step after step."""
+    lines = (root / "norm-gwc" / "stage2" / "gradients.jsonl").read_text().splitlines()
+    factors = [{part: record["clip_factor"] for part, record in json.loads(line)["parts"].items()} for line in lines]
+    assert len(factors) == 6
+    return [of_step[part] for of_step in factors for part in ("norm", "projector", "vision", "language")]
 
 
 def weights(root, stage=2):
@@ -121,6 +141,15 @@ def test_stage_1_follows_one_process(arguments, tmp_path, engine, processes):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fsdp2", *map(campaign, ("ddp", "zero2", "zero3"))])
+def test_stage_1_with_rows_without_an_image_follows_one_process(arguments, tiny_data, tmp_path, engine):
+    settings = {"data_path": tiny_data / "stage2.json", "prompt_format": "chat"}
+    run_stage(arguments(1, tmp_path / "one", **settings))
+    train(engine, 2, arguments(1, tmp_path / "sharded", **settings))
+    assert_follows_one_process(tmp_path, 1)
+
+
+@pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_tied_head_follows_one_process(arguments, tmp_path, engine):
@@ -141,36 +170,78 @@ def test_checkpointing_without_clipping_follows_one_process(arguments, tmp_path,
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["fsdp2", campaign("ddp")])
+def test_clipping_by_part_follows_one_process(arguments, tmp_path, engine):
+    settings = {"clip_by_part": "true", "max_grad_norm": 0.5}
+    run_stage(arguments(2, tmp_path / "one", **settings))
+    train(engine, 2, arguments(2, tmp_path / "sharded", **settings))
+    assert_follows_one_process(tmp_path, 2)
+    one, sharded = clip_factors(tmp_path / "one"), clip_factors(tmp_path / "sharded")
+    assert sharded == pytest.approx(one, rel=TOLERANCE)
+    assert len({factor for factor in one if factor < 1}) > 6, "several parts of a step are clipped"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "before", "after"),
+    ("engine", "bf16"),
+    [("fsdp2", "false"), campaign("fsdp2", "true"), *(campaign(e, "false") for e in ("ddp", "zero2"))],
+)
+def test_merged_adapters_are_those_of_one_process(stage_arguments, tiny_checkpoint, tmp_path, engine, bf16):
+    start = tiny_checkpoint("norm-gwc")
+    settings = {"max_steps": 2, "save_dtype": "float32", "dataloader_drop_last": "true"}
+
+    def arguments(name):
+        return [*lora_arguments(stage_arguments, tmp_path / name, start, **settings), "--bf16", bf16]
+
+    run_stage(arguments("one"))
+    train(engine, 2, arguments("sharded"))
+    before = load_file(start / "model.safetensors")
+    one, sharded = weights(tmp_path / "one"), weights(tmp_path / "sharded")
+    adapted = [name for name in before if re.search(r"language_model.*\.[qv]_proj\.weight", name)]
+    assert len(adapted) == 4
+    for name in adapted:
+        base = before[name] if bf16 == "false" else before[name].bfloat16().float()
+        change = torch.linalg.vector_norm(one[name] - base)
+        assert torch.linalg.vector_norm(sharded[name] - one[name]) <= 0.05 * change, name
+    assert_same_weights(one, sharded)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("stage", "engine", "before", "after"),
     [
-        ("fsdp2", 2, 4),
-        campaign("fsdp2", 4, 2),
-        *(campaign(e, 2, n) for e in ("ddp", "zero2", "zero3") for n in (2, 4)),
+        (2, "fsdp2", 2, 4),
+        campaign(2, "fsdp2", 4, 2),
+        *(campaign(2, e, 2, n) for e in ("ddp", "zero2", "zero3") for n in (2, 4)),
+        campaign(1, "fsdp2", 2, 4),
+        *(campaign(1, "ddp", 2, n) for n in (2, 4)),
     ],
 )
-def test_a_killed_run_resumes_on_another_number_of_processes(arguments, tmp_path, engine, before, after):
-    given = arguments(2, tmp_path, save_steps=2)
-    folder = tmp_path / "norm-gwc" / "stage2"
+def test_a_killed_run_resumes_on_another_number_of_processes(arguments, tmp_path, stage, engine, before, after):
+    given = arguments(stage, tmp_path / "sharded", save_steps=2)
+    folder = tmp_path / "sharded" / "norm-gwc" / f"stage{stage}"
     kill_after_checkpoint(engine, before, given, folder)
     if engine.startswith("zero") and before != after:
         done = subprocess.run(**started(engine, after, given), timeout=900, capture_output=True, text=True)
         assert done.returncode != 0 and "was written by 2 processes, and DeepSpeed resumes on the same" in done.stderr
-        train(engine, before, given)
-    else:
-        train(engine, after, given)
-    assert_recorded_trajectory(trajectory(tmp_path))
+        after = before
+    assert f"resuming from {folder}/checkpoint-" in train(engine, after, given)
+    found = stage_trajectory(tmp_path / "sharded", stage)
+    for one, resumed in zip(reference(arguments, tmp_path / "one", stage), found, strict=True):
+        assert resumed == pytest.approx(one, rel=TOLERANCE)
 
 
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
-def test_bfloat16_stays_close_to_float32(arguments, tmp_path, engine):
-    train(engine, 2, [*arguments(2, tmp_path), "--bf16", "true"])
-    found, recorded = trajectory(tmp_path), json.loads(REFERENCE.read_text())
-    assert found["loss"] == pytest.approx(recorded["loss"], rel=2e-3)
-    assert found["grad_norm"] == pytest.approx(recorded["grad_norm"], rel=2e-2)
-    saved = weights(tmp_path)
+@pytest.mark.parametrize("stage", [1, 2])
+def test_bfloat16_stays_close_to_float32(arguments, tmp_path, engine, stage):
+    train(engine, 2, [*arguments(stage, tmp_path / "sharded"), "--bf16", "true"])
+    losses, norms = reference(arguments, tmp_path / "one", stage)
+    found, found_norms = stage_trajectory(tmp_path / "sharded", stage)
+    assert found == pytest.approx(losses, rel=2e-3) and found != losses
+    assert found_norms == pytest.approx(norms, rel=2e-2)
+    saved = weights(tmp_path / "sharded", stage)
     assert {name for name, tensor in saved.items() if tensor.dtype == torch.float32} == {
         "model.multi_modal_projector.norm.weight",
         "model.multi_modal_projector.norm.bias",

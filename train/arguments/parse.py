@@ -131,6 +131,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("clip_by_part: DeepSpeed clips the whole gradient by itself; use DDP or FSDP2, or drop it")
     if run.optimization.max_skipped_steps and training.deepspeed_plugin is not None:
         raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
+    if run.model.lora and training.deepspeed_plugin is not None and training.deepspeed_plugin.zero_stage == 3:
+        raise UserError("lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")

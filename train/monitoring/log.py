@@ -65,7 +65,10 @@ def _step(line: str) -> float:
 
 
 class ProgressBar(TrainerCallback):
-    """Steps, rate, ETA and loss; without a terminal, one line per log."""
+    """Steps, rate, ETA and loss; without a terminal, one line per log.
+
+    The Trainer's own bar, of tqdm, prints each log as a whole dictionary, and writes every redrawing into a log file.
+    """
 
     def __init__(self, title: str):
         self.title = title

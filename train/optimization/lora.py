@@ -7,6 +7,8 @@ them.
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
@@ -44,15 +46,30 @@ def add_adapters(model: AlignedLlavaForConditionalGeneration, settings: dict[str
 
 
 def merge_adapters(adapters: "LoraModel", dtype: torch.dtype) -> None:
-    """Merge the adapters into the weights and remove them.
+    """Merge the adapters into the weights and remove them; called by every process.
 
-    The sum is computed in float32, one layer after the other, and stored in `dtype`.
+    The sum is computed in float32, one layer after the other, and stored in `dtype`. FSDP2's shards are gathered for
+    it: peft assigns the sum to `.data`, which does nothing to a shard.
     """
     from peft.tuners.lora import LoraLayer
 
     for layer in adapters.model.modules():
         if isinstance(layer, LoraLayer):
-            cast(torch.nn.Module, layer).float()
+            base = layer.get_base_layer()
+            shards = {name: p for name, p in base.named_parameters() if isinstance(p, DTensor)}
+            _gather(cast(nn.Module, layer))
+            cast(nn.Module, layer).float()
             layer.merge(safe_merge=True)
-            layer.get_base_layer().to(dtype)
+            base.to(dtype)
+            for name, shard in shards.items():
+                merged = distribute_tensor(getattr(base, name).detach(), shard.device_mesh, shard.placements)
+                setattr(base, name, nn.Parameter(merged, requires_grad=False))
     adapters.unload()
+
+
+def _gather(layer: nn.Module) -> None:
+    """Replace the shards of a layer by whole tensors, as if FSDP2 had never seen it."""
+    for module in layer.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if isinstance(parameter, DTensor):
+                setattr(module, name, nn.Parameter(parameter.full_tensor(), requires_grad=False))

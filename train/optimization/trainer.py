@@ -200,6 +200,11 @@ class AlignedSFTTrainer(SFTTrainer):
         if self.args.should_save:
             rotate_checkpoints(str(self.args.output_dir), limit)
 
+    def _init_training_state(self, max_steps, *args, **kwargs):
+        done = super()._init_training_state(max_steps, *args, **kwargs)
+        self.state.compute_steps(self.args, max_steps)  # logging_steps and so on of this start, not of the checkpoint
+        return done
+
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
         with reading_state(resume_from_checkpoint):
             super()._load_from_checkpoint(resume_from_checkpoint, model)

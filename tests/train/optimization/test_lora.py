@@ -1,6 +1,7 @@
 """LoRA adapters: what they train, resuming bit by bit, and the merged model."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from safetensors.torch import load_file
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
+from train.arguments import parse
 from train.monitoring.log import LossLog
+from train.optimization.lora import add_adapters, merge_adapters
 from train.stage import run_stage
 
 
@@ -86,6 +89,36 @@ def test_with_bfloat16_only_frozen_matrices_are_rounded(straight, stage_argument
             assert torch.equal(tensor, after[name])
         elif "q_proj" not in name and "v_proj" not in name:
             assert torch.equal(tensor.bfloat16().float(), after[name])
+
+
+def test_only_adapted_layers_are_widened_to_be_merged(tiny_checkpoint):
+    """The whole model in float32 would not fit where the run did."""
+    folder = tiny_checkpoint("norm-gwc")
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16)
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    adapters = add_adapters(model, LORA, seed=0)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.ones_(parameter)
+    merge_adapters(adapters, torch.float32)
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys()
+    adapted = {name for name, parameter in after.items() if not torch.equal(parameter, before[name])}
+    assert len(adapted) == 4 and all("q_proj.weight" in name or "v_proj.weight" in name for name in adapted)
+    for name, parameter in after.items():
+        layer_adapted = name.replace("bias", "weight") in adapted
+        assert parameter.dtype == (torch.float32 if layer_adapted else before[name].dtype), name
+    assert {parameter.dtype for name, parameter in before.items() if "norm" not in name} == {torch.bfloat16}
+
+
+def test_zero3_is_refused_in_one_line(stage_arguments, tmp_path):
+    run, training = parse.parse_arguments(lora_arguments(stage_arguments, tmp_path, "stage1"))
+    training.deepspeed_plugin = SimpleNamespace(zero_stage=2)
+    parse._check(run, training)
+    training.deepspeed_plugin.zero_stage = 3
+    with pytest.raises(UserError, match=r"^lora: ZeRO-3 shards the weights") as error:
+        parse._check(run, training)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("lora", "message"), [({"rank": 4}, "lora: .*rank"), ({"target_modules": "x"}, "lora: .*x")])

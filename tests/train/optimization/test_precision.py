@@ -26,6 +26,17 @@ def test_final_weights_are_bfloat16_and_the_norm_float32(stage_arguments, tiny_c
     assert {name for name, p in loaded.named_parameters() if p.dtype == torch.float32} == NORM
 
 
+def test_stage_1_rounds_matrices_that_it_does_not_train(stage_arguments, tmp_path):
+    words = stage_arguments(1, "norm-gwc", tmp_path, max_steps=1)
+    run_stage([*words, "--bf16", "true", "--save_dtype", "float32"])
+    folder = tmp_path / "norm-gwc" / "stage1"
+    before, after = (load_file(path / "model.safetensors") for path in (folder / "assembled", folder))
+    for name, tensor in before.items():
+        if "multi_modal_projector" not in name:
+            assert torch.equal(after[name], tensor.bfloat16().float() if tensor.dim() > 1 else tensor), name
+    assert not any(torch.equal(after[name], before[name].bfloat16().float()) for name in before if "linear_" in name)
+
+
 def test_a_tied_head_is_saved_once(stage_arguments, tiny_checkpoint, tmp_path):
     start = tiny_checkpoint("norm-gwc", "llama")
     run_stage([*stage_arguments(2, "norm-gwc", tmp_path, max_steps=1, model_name_or_path=start), "--bf16", "true"])
