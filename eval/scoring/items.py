@@ -111,7 +111,7 @@ def _harness_results(folder: Path) -> dict[str, Any]:
 
 
 def read_result(
-    benchmark: Benchmark, folder: Path, expected_rows: int, images: dict[int, str], root: Path
+    benchmark: Benchmark, folder: Path, expected_rows: int, images: dict[int, str], root: Path, trial: bool = False
 ) -> TaskResult:
     """Read and check what the harness wrote into `folder`.
 
@@ -119,6 +119,7 @@ def read_result(
         expected_rows: rows of the split in the data root, or as many as `--limit` asks for.
         images: scored document -> digest of its image, "" or absent for text-only ones.
         root: the data root, whose rows name their subtasks.
+        trial: the rows are the first of the split, and a score that divides by a fixed number of rows is scaled.
 
     Raises:
         ValueError: there are no results, the number of samples is not that of rows, or the items do not add up to the
@@ -131,9 +132,12 @@ def read_result(
         raise ValueError(f"{expected_rows} rows in the data, the harness saw {counted} and scored {len(lines)}")
     score = results["results"][benchmark.task][benchmark.metric] * benchmark.scale
     if benchmark.fixed_rows not in (None, expected_rows):
-        raise ValueError(
-            f"the stock {benchmark.title} score divides by {benchmark.fixed_rows}, the data has {expected_rows} rows"
-        )
+        if not trial:
+            raise ValueError(
+                f"the stock {benchmark.title} score divides by {benchmark.fixed_rows}, "
+                f"the data has {expected_rows} rows"
+            )
+        score *= benchmark.fixed_rows / expected_rows
 
     items, subtask = Items(), _subtask(benchmark, root)
     for name, own in group_by_item(benchmark, lines).items():

@@ -83,6 +83,7 @@ class Worker:
         self.job = job
         self.events = events
         self.harness: Any = None
+        self.resumed = {task.stock for task in job.tasks if Path(job.answer_log(task.stock)).exists()}
 
     def report(self, **event: Any) -> None:
         self.events.write(json.dumps(event) + "\n")
@@ -119,8 +120,13 @@ class Worker:
         images = self.harness.evaluate(
             benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows)
         )
-        cost = {"seconds": time.perf_counter() - start, "peak_memory": peak_memory(self.job.device)}
-        return read_result(benchmark, folder, task.rows, images, Path(self.job.root)).to_json() | cost
+        cost = {
+            "seconds": time.perf_counter() - start,
+            "resumed": task.stock in self.resumed,  # with answers of an earlier start, which took none of the seconds
+            "peak_memory": peak_memory(self.job.device),
+        }
+        root, trial = Path(self.job.root), self.job.limit is not None
+        return read_result(benchmark, folder, task.rows, images, root, trial).to_json() | cost
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)

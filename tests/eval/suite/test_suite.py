@@ -17,6 +17,7 @@ from lmms_eval.api.model import lmms
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.run.files import read_json
 from eval.scoring import items as samples
 from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
@@ -181,7 +182,7 @@ def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
 
 
 def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
-    tasks = ("pope", "hellaswag", "hellaswag_acc", "mmlu", "mmlu_5shot")
+    tasks = ("pope", "ocrbench", "hellaswag", "hellaswag_acc", "mmlu", "mmlu_5shot")
     code, errors = finish(
         suite(tmp_path, mirror_root, {"only": tiny_llava}, "--estimate", "--limit", "2", "--tasks", *tasks)
     )
@@ -189,7 +190,9 @@ def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
     run = tmp_path / "limit-2"
     assert "--limit 2: a trial" in errors and "hours on 2 processes" in errors
     rows = {r["benchmark"]: r for r in json.loads((run / "scores.json").read_text()) if r["source"] == "measured"}
-    assert {key: rows[key]["n"] for key in tasks} == dict(zip(tasks, (2, 2, 2, 114, 114), strict=True))
+    assert {key: rows[key]["n"] for key in tasks} == dict(zip(tasks, (2, 2, 2, 2, 114, 114), strict=True))
+    assert rows["ocrbench"]["score"] in (0, 50, 100)
+    assert not read_json(run / "harness/only/hellaswag_acc/result.json")["resumed"]
     assert all(row["limit"] == 2 for row in rows.values())
     assert len(rows["mmlu_5shot"]["subtasks"]) == 57 and rows["pope"]["subtasks"]["random"]["n"] == 2
     (results,) = (run / "harness/only/hellaswag_acc").rglob("results_*.json")
