@@ -63,12 +63,21 @@ class Items:
 
 @dataclass
 class TaskResult:
-    """A finished task: the harness's score in points, rows scored, share of unparseable answers, and the items."""
+    """A finished task.
+
+    Attributes:
+        score: the harness's score in points.
+        rows: rows scored.
+        unparseable: share of answers that the scorer could not read.
+        items: right or wrong, item by item.
+        answer_tokens: length of an answer that the stock task asks for; None if it leaves that to the model.
+    """
 
     score: float
     rows: int
     unparseable: float
     items: Items
+    answer_tokens: int | None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -147,4 +156,5 @@ def read_result(
     if abs(recomputed - score) > 1e-6:
         raise ValueError(f"the harness reports {score:.4f}, its sample log adds up to {recomputed:.4f}")
     unparseable = sum(not benchmark.parses(line) for line in lines) / len(lines)
-    return TaskResult(score, len(lines), unparseable, items)
+    asked = results["configs"].get(benchmark.task, {}).get("generation_kwargs") or {}
+    return TaskResult(score, len(lines), unparseable, items, asked.get("max_new_tokens"))

@@ -25,11 +25,11 @@ def main() -> None:
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
     with only_writer(args.run):
-        write_json(folder / "run.json", describe_run(args, models, jobs))
         workers = places(args.jobs, args.device)
         if args.estimate:
             forget_untimed(jobs)
         ok = Runner(folder / "logs", workers, console).run(jobs)
+        write_json(folder / "run.json", describe_run(args, models, jobs))
         write_scores(args, models, jobs, baseline)
     console.print(f"scores: {folder / 'scores.json'}")
     if args.estimate:

@@ -19,7 +19,7 @@ from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.harness.deviations import deviations
+from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
 from modeling_aligned_llava.loading.checkpoint import read_config, sees_images
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -187,13 +187,17 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
             task = planned.get(benchmark.key) or Task(
                 benchmark.key, result["inputs"]["rows"], result["inputs"]["data"]
             )
-            if result["inputs"] == job.inputs(task):
-                results[job.name][benchmark.key] = result
+            if result["inputs"] != job.inputs(task):
+                changed = ", ".join(job.changes(task, result["inputs"]))
+                result = {"status": "not run", "reason": f"its result is outdated ({changed}); evaluate it again"}
+            results[job.name][benchmark.key] = result
     return results
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
-    """The content of run.json. Tasks are those asked for and those with a result from before."""
+    """The content of run.json. Tasks are those asked for and those with a result from before; versions, code and
+    hardware are those that made the results.
+    """
     names = (
         "batch_size",
         "max_new_tokens",
@@ -216,18 +220,25 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         }
         for name, (model, path, _) in models.items()
     }
-    tasks = {
-        key: {"rows": result["inputs"]["rows"], "sha256": result["inputs"]["data"]}
-        for results in collect(models, jobs).values()
-        for key, result in results.items()
-        if "inputs" in result
-    } | {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
+    results = collect(models, jobs)
+    found = [(key, each) for own in results.values() for key, each in own.items() if "inputs" in each]
+    tasks = {key: {"rows": result["inputs"]["rows"], "sha256": result["inputs"]["data"]} for key, result in found} | {
+        task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks
+    }
     settings["tasks"] = [key for key in BY_KEY if key in tasks]
     asked = [BY_KEY[key].task for key in tasks if BY_KEY[key].harness == "lmms-eval"]
     for name, (_, path, multimodal) in models.items():
         if multimodal and asked:
-            described[name]["deviations"] = deviations(read_config(path)["model_type"], asked)
-    return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})
+            family = read_config(path)["model_type"]
+            described[name]["deviations"] = deviations(family, asked)
+            described[name]["answer_tokens"] = {
+                key: min(result["answer_tokens"] or stock(family).max_new_tokens, args.max_new_tokens or sys.maxsize)
+                for key, result in results[name].items()
+                if result["status"] == "ok" and BY_KEY[key].harness == "lmms-eval"
+            }
+    data = {"root": str(args.data), "tasks": tasks}
+    makers = [result["made_by"] for _, result in found if result["status"] == "ok"]
+    return run_record.record(settings | {"decoding": "greedy"}, described, data, makers)
 
 
 def baseline_of(models: Models, wanted: str | None) -> str:

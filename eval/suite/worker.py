@@ -21,6 +21,7 @@ import yaml
 
 from eval.data.benchmarks import BY_KEY
 from eval.run.files import write_json
+from eval.run.record import made_by
 from eval.suite.job import Job, Task
 
 
@@ -126,7 +127,8 @@ class Worker:
             "peak_memory": peak_memory(self.job.device),
         }
         root, trial = Path(self.job.root), self.job.limit is not None
-        return read_result(benchmark, folder, task.rows, images, root, trial).to_json() | cost
+        result = read_result(benchmark, folder, task.rows, images, root, trial).to_json()
+        return result | cost | {"made_by": made_by()}
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)
