@@ -55,6 +55,7 @@ class Benchmark:
         hub_rows: rows of the split on the Hub, where they are not the questions.
         fixed_rows: the stock score divides by this number of rows, whatever the data has.
         subtasks: column that names the parts of the breakdown; None for none.
+        always_image: whether every question is about an image; lm-eval's tasks have none.
 
         correct: 1 or 0 from the lines of one item in the sample log.
         parses: whether the scorer can read the answer in a line.
@@ -87,6 +88,7 @@ class Benchmark:
     hub_rows: int | None = None
     fixed_rows: int | None = None
     subtasks: str | None = None
+    always_image: bool = True
 
     correct: Callable[[list[Line]], float]
     parses: Callable[[Line], bool] = sample_lines.always
@@ -97,6 +99,10 @@ class Benchmark:
 
     example: Callable[[list[Line]], Exchange]
     image_sample: ImageSample | None = None
+
+    @property
+    def has_text_only_questions(self) -> bool:
+        return self.harness == "lm-eval" or not self.always_image
 
 
 BENCHMARKS = (
@@ -214,6 +220,7 @@ BENCHMARKS = (
         columns=("image", "question", "choices", "answer", "hint"),
         num_questions=4241,
         subtasks="subject",
+        always_image=False,
         correct=logged("exact_match"),
         parses=sample_lines.letter_parses,
         example=sample_lines.generated,

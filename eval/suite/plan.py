@@ -18,6 +18,7 @@ from eval.run.files import read_json, write_json
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
+from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
@@ -135,6 +136,10 @@ def plan_jobs(
     # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     trained = {name: checkpoint for name, (_, checkpoint, _) in models.items() if name not in untrained}
+    for name, checkpoint in trained.items():
+        _, _, multimodal = models[name]
+        asked = [benchmark for benchmark in wanted if multimodal or benchmark.harness == "lm-eval"]
+        check_servable(name, checkpoint, asked, args.trust_remote_code)
     weights = {name: hash_checkpoint(checkpoint) for name, checkpoint in trained.items()}
     device, dtype = resolve_device(args.device), resolve_dtype(args.dtype, args.device)
     produced_by = producer(device)

@@ -1,14 +1,22 @@
 """What a user gets wrong ends in one line that names it, before any work starts."""
 
+import json
+import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
 from eval import vision_check
+from eval.data.benchmarks import BY_KEY
 from eval.suite import __main__ as suite
+from eval.suite import servable
+from eval.suite.plan import parser, plan
+from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
 
 
 def refuse(monkeypatch, module, arguments):
@@ -33,6 +41,56 @@ def test_suite_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
     write_dataset(tmp_path / "lmms-lab-encoder/POPE", {"default": {"test": pope(2)}})
     assert "--baseline norm" in message(good, more=["--baseline", "norm", "--tasks", "pope"])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def checkpoint(tiny_llava, tmp_path):
+    """`checkpoint(file, **entries)` -> a copy of the tiny LLaVA with these entries in one of its JSON files."""
+
+    def make(file, **entries):
+        folder = shutil.copytree(tiny_llava, tmp_path / "changed")
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | entries))
+        return folder
+
+    return make
+
+
+def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root, tmp_path, monkeypatch):
+    """Before any work starts, with a model beside it that can be served."""
+
+    def message(folder, *options):
+        models = ["--models", f"good={tiny_llava}", f"bad={folder}"]
+        return refuse(monkeypatch, suite, ["--run", tmp_path / "run", "--data", mirror_root, *options, *models])
+
+    foreign = checkpoint("config.json", model_type="unheard_of", auto_map={"AutoConfig": "code.Config"})
+    assert (
+        message(foreign)
+        == f"--models bad: unheard_of is custom code: read it in {foreign}, then add --trust-remote-code"
+    )
+    assert "--models bad: cannot load" in message(foreign, "--trust-remote-code")  # there is no code.py
+    shutil.rmtree(foreign)
+
+    (checkpoint("config.json") / "processor_config.json").unlink()
+    assert message(foreign).startswith("--models bad: cannot load")
+
+    paligemma = write_checkpoint("paligemma", tmp_path / "paligemma")
+    text = "--models bad: paligemma answers no question without an image"
+    assert message(paligemma) == (
+        f"{text} (scienceqa, hellaswag, mmlu): "
+        "evaluate it alone with --tasks mmbench mmstar pope seedbench_2_plus ocrbench ai2d"
+    )
+    assert message(paligemma, "--tasks", "mmlu") == f"{text} (mmlu): leave it out"
+    assert not (tmp_path / "run").exists()
+    arguments = ["--run", tmp_path / "run", "--data", mirror_root, "--tasks", "pope", "--models", f"a={paligemma}"]
+    assert plan(parser().parse_args([str(word) for word in arguments]), tmp_path / "run")
+
+
+def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, monkeypatch):
+    monkeypatch.setattr(servable.AutoProcessor, "from_pretrained", lambda *arguments, **options: SimpleNamespace())
+    check_servable("bad", tiny_llava, [BY_KEY["mmlu"]], False)
+    with pytest.raises(UserError, match="--models bad: llava cannot be served: its processor names no image token"):
+        check_servable("bad", tiny_llava, [BY_KEY["mmlu"], BY_KEY["pope"]], False)
 
 
 def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
