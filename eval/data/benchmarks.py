@@ -48,6 +48,7 @@ class Benchmark:
         requests_per_row: likelihoods that the harness asks for per row, to show progress in rows.
 
         folder: the dataset's name on the Hub, and its folder in a data root.
+        revision: commit of the dataset that `eval.data fetch` takes first; None for the newest.
         config: dataset configuration; None for the only one, "*" for all of them.
         split: split that is scored.
         columns: columns that the stock task reads.
@@ -81,6 +82,7 @@ class Benchmark:
     requests_per_row: int = 1
 
     folder: str
+    revision: str | None = None
     config: str | None = None
     split: str
     columns: tuple[str, ...]
@@ -116,6 +118,7 @@ BENCHMARKS = (
         measures="circular accuracy: a question is right if every rotation of its options is",
         scale=1,
         folder="lmms-lab-encoder/MMBench",
+        revision="56ba1af8954932c4804bd3f522e05ed96e63b654",
         config="en",
         split="dev",
         columns=("index", "question", "hint", "answer", "A", "B", "C", "D", "category", "L2-category", "image"),
@@ -138,6 +141,7 @@ BENCHMARKS = (
         metric="average,none",
         measures="mean over the l2 categories of their accuracies",
         folder="Lin-Chen/MMStar",
+        revision="bc98d668301da7b14f648724866e57302778ab27",
         split="val",
         columns=("index", "question", "image", "answer", "category", "l2_category"),
         num_questions=1500,
@@ -158,6 +162,7 @@ BENCHMARKS = (
         metric="pope_accuracy,none",
         measures="accuracy over the three samplings; the paper says neither accuracy nor F1",
         folder="lmms-lab-encoder/POPE",
+        revision="4db1276663dfa5eb8ad16a52d24c31a09e470896",
         split="test",
         columns=("question_id", "question", "answer", "image"),
         num_questions=9000,
@@ -197,6 +202,7 @@ BENCHMARKS = (
         metric="ocrbench_accuracy,none",
         measures="accuracy over 1,000 questions, the score divided by 10",
         folder="echo840/OCRBench",
+        revision="92a54bd1384387c178d5a07140a2d85e0a3d12e1",
         split="test",
         columns=("dataset", "question", "question_type", "answer", "image"),
         num_questions=1000,
@@ -215,6 +221,7 @@ BENCHMARKS = (
         metric="exact_match,none",
         measures="accuracy on ScienceQA-FULL, questions without an image included",
         folder="lmms-lab-encoder/ScienceQA",
+        revision="69dd4d6b67373d38f96a5badd5d24d0eb5bcdc50",
         config="ScienceQA-FULL",
         split="test",
         columns=("image", "question", "choices", "answer", "hint"),
@@ -234,6 +241,7 @@ BENCHMARKS = (
         metric="exact_match,flexible-extract",
         measures="accuracy",
         folder="lmms-lab-encoder/ai2d",
+        revision="c83a9b9692933aff8349157c88a413df9d02c4e5",
         split="test",
         columns=("question", "options", "answer", "image"),
         num_questions=3088,
