@@ -1,13 +1,15 @@
 """What a user gets wrong ends in one line that names it, before any work starts."""
 
 import json
+import os
 import shutil
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from eval import vision_check
+from eval import run_all, vision_check
 from eval.data.benchmarks import BY_KEY
 from eval.suite import __main__ as suite
 from eval.suite import servable
@@ -133,3 +135,31 @@ def test_run_all_help():
     assert all(
         option in done.stdout for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline")
     )
+
+
+OPTIONS = "--dtype bfloat16 --batch-size 3 --jobs 1 --tasks pope ai2d --limit 2 --no-shared-prefix --trust-remote-code"
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_run_all_hands_its_options_on(trains, tiny_llava, tmp_path):
+    """In a copy whose `make` and `python` write down how they are called."""
+    (tmp_path / "eval").mkdir()
+    shutil.copy(REPOSITORY / "eval/run_all.sh", tmp_path / "eval")
+    (tmp_path / "configuration").symlink_to(REPOSITORY / "configuration")
+    for program in ("stubs/make", ".venv/bin/python"):
+        stub = tmp_path / program
+        stub.parent.mkdir(parents=True)
+        stub.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path / stub.name}\n')
+        stub.chmod(0o755)
+    models = ["--backbone", "smollm2-135m"] if trains else ["--models", f"a={tiny_llava}", "--data", tmp_path]
+    command = ["bash", tmp_path / "eval/run_all.sh", "--run", "x", *models, *OPTIONS.split()]
+    environment = os.environ | {"PATH": f"{tmp_path / 'stubs'}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([str(word) for word in command], env=environment, check=True, timeout=20)  # noqa: S603
+    assert (tmp_path / "make").read_text().split() == ["--silent", "install"]
+    module, *words = (tmp_path / "python").read_text().splitlines()[1:]
+    own, theirs = run_all.parser().parse_known_args(words)
+    assert (module, own.run) == ("eval.run_all", Path("results/x"))
+    assert (own.backbone == "smollm2-135m") == trains and own.models == (None if trains else [f"a={tiny_llava}"])
+    args = parser().parse_args(["--run", "x", "--data", "x", "--models", "a=b", *theirs])
+    assert (args.dtype, args.batch_size, args.jobs, args.limit) == ("bfloat16", 3, 1, 2)
+    assert (args.tasks, args.no_shared_prefix, args.trust_remote_code) == (["pope", "ai2d"], True, True)
