@@ -120,7 +120,7 @@ def write_run(folder: Path, checkpoint: Path) -> None:
     """Write the files of a run that evaluated the checkpoint on nothing."""
     model = {"method": METHOD, "seed": SEED, "backbone": "random", "path": str(checkpoint)}
     models = {"random": {**model, "sha256": hash_checkpoint(checkpoint)}}
-    write_json(folder / "run.json", record({}, models, {"root": str(folder)}))
+    write_json(folder / "run.json", record({}, models, {"root": str(folder)}, []))
     write_json(folder / "scores.json", [])
 
 

@@ -1,4 +1,6 @@
-"""A stand-in for the nine benchmarks in the official schemas, and a tiny random LLaVA to answer them."""
+"""A stand-in for the nine benchmarks, with the files, columns, types and splits that the Hub has at the revisions of
+`eval/data/benchmarks.py`, and a tiny random LLaVA to answer them.
+"""
 
 import random
 from pathlib import Path
@@ -24,7 +26,9 @@ TEXT = Value("string")
 LETTERS = "ABCD"
 OPTIONS = ["red", "green", "blue", "black"]
 OCR_TYPES = ["Regular Text Recognition", "Scene Text-centric VQA", "Doc-oriented VQA", "Key Information Extraction"]
+SEEDBENCH_NOTES = ("data_id", "question_image_subtype", "data_source", "data_type", "level", "subpart", "version")
 SCIENCEQA_NOTES = ("task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
+POPE_PARTS = ("adversarial", "popular", "random")
 SUBJECTS_FILES = "tasks/mmlu/default/mmlu_*.yaml"
 
 
@@ -40,20 +44,24 @@ def write_dataset(
     folder: Path,
     configs: dict[str, dict[str, tuple[list[dict[str, Any]], Features]]],
     file: str | None = None,
+    shards: int = 1,
 ) -> None:
     """A dataset folder as the Hub has it: a card that lists the configurations, and parquet files.
 
     Args:
         file: the only file's name; None: `CONFIG/SPLIT-00000-of-00001.parquet`, the default configuration's in `data`.
+        shards: files of each split of the default configuration.
     """
     card = ["---", "configs:"]
     for config, splits in configs.items():
         card += [f"- config_name: {config}", "  data_files:"]
         for split, (rows, features) in splits.items():
             place = f"{'data' if config == 'default' else config}/{split}-"
-            path = folder / (file or f"{place}00000-of-00001.parquet")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Dataset.from_list(rows, features=features).to_parquet(path)
+            count = shards if config == "default" else 1
+            for shard in range(count):
+                path = folder / (file or f"{place}{shard:05}-of-{count:05}.parquet")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Dataset.from_list(rows, features=features).shard(count, shard).to_parquet(path)
             card += [f"  - split: {split}", f"    path: {file or place + '*'}"]
     (folder / "README.md").write_text("\n".join([*card, "---", ""]))
 
@@ -62,7 +70,7 @@ def strings(*names: str) -> dict[str, Value]:
     return dict.fromkeys(names, TEXT)
 
 
-def mmbench(n: int) -> tuple[list[dict], Features]:
+def mmbench(n: int, split: str = "dev") -> tuple[list[dict], Features]:
     """Every question twice, its options rotated by one the second time."""
     rows = []
     for index in range(n):
@@ -70,13 +78,21 @@ def mmbench(n: int) -> tuple[list[dict], Features]:
         turned = OPTIONS[turn:3] + OPTIONS[:turn]
         options = dict(zip(LETTERS, [*turned, "nan"], strict=True))
         answer = LETTERS[turned.index("green")]
-        text = {"question": question(base), "hint": "nan", "source": "x", "comment": "nan", "split": "dev"}
+        text = {"question": question(base), "hint": "nan", "source": "x", "comment": "nan", "split": split}
         groups = {"category": "ocr", "L2-category": "logic_reasoning"}
         rows.append(
             {"index": base + turn * 1_000_000, "image": image_of(base), "answer": answer} | options | text | groups
         )
     names = ("question", "hint", "answer", *LETTERS, "category", "source", "L2-category", "comment", "split")
     return rows, Features({"index": Value("int64"), "image": Image(), **strings(*names)})
+
+
+def mmbench_cc(n: int) -> tuple[list[dict], Features]:
+    """The part about Chinese culture has no hints and one level of categories."""
+    rows, features = mmbench(n, "cc")
+    lacking = ("hint", "L2-category")
+    kept = Features({name: feature for name, feature in features.items() if name not in lacking})
+    return [{name: row[name] for name in kept} for row in rows], kept
 
 
 def mmstar(n: int) -> tuple[list[dict], Features]:
@@ -112,7 +128,7 @@ def pope(n: int) -> tuple[list[dict], Features]:
             "answer": ["yes", "no"][i % 2],
             "image_source": f"COCO_val2014_{i // 2:012}",
             "image": image_of(i // 2),
-            "category": "random",
+            "category": POPE_PARTS[3 * i // n],
         }
         for i in range(n)
     ]
@@ -129,11 +145,12 @@ def seedbench(n: int) -> tuple[list[dict], Features]:
             "answer": LETTERS[i % 4],
             "question_image_type": ["chart", "map", "web"][i % 3],
             "image": image_of(i),
+            **dict.fromkeys(SEEDBENCH_NOTES, "note"),
         }
         for i in range(n)
     ]
     names = ("question_id", "question", *(f"choice_{letter}" for letter in LETTERS), "answer", "question_image_type")
-    return rows, Features({"image": Image(), **strings(*names)})
+    return rows, Features({"image": Image(), **strings(*names, *SEEDBENCH_NOTES)})
 
 
 def ocrbench(n: int) -> tuple[list[dict], Features]:
@@ -207,26 +224,34 @@ def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
             {"question": f"{subject} {i}?", "subject": subject, "choices": ["1", "2", "3", "4"], "answer": i % 4}
             for i in range(max(n, 5))
         ]
-        configs[subject] = {"test": (rows[:n], features), "dev": (rows[:5], features)}
+        parts = {"test": rows[:n], "validation": rows[:n], "dev": rows[:5]}
+        configs[subject] = {split: (part, features) for split, part in parts.items()}
     tests = [row for splits in configs.values() for row in splits["test"][0]]
-    return configs | {"all": {"test": (tests, features), "dev": (tests[:5], features)}}
+    several = (tests[:5], features)
+    configs["auxiliary_train"] = {"train": several}
+    configs["all"] = {"test": (tests, features), "validation": several, "dev": several, "auxiliary_train": several}
+    return configs
 
 
-def write_mirror(root: Path, n: int = 4, ocr: int = 1000) -> Path:
-    """All nine benchmarks with `n` rows each (MMLU: each subject), but OCRBench, whose scorer divides by 1000.
+def write_mirror(root: Path, n: int = 10, ocr: int = 1000, subject: int = 4) -> Path:
+    """All nine benchmarks with `n` rows each (each of MMLU's: `subject`), but OCRBench, whose scorer divides by 1000.
 
-    Files are called as on the Hub, and configurations that no task reads lie beside those that are read.
+    Configurations, splits and files that no task reads lie beside those that are read.
     """
-    write_dataset(root / "lmms-lab-encoder/MMBench", {"cn": {"dev": mmbench(n)}, "en": {"dev": mmbench(n)}})
+    translated = {language: {split: mmbench(n, split) for split in ("dev", "test")} for language in ("cn", "en")}
+    write_dataset(root / "lmms-lab-encoder/MMBench", {"cc": {"test": mmbench_cc(n)}} | translated)
     write_dataset(root / "Lin-Chen/MMStar", {"val": {"val": mmstar(n)}}, "mmstar.parquet")
-    write_dataset(root / "lmms-lab-encoder/POPE", {"default": {"test": pope(n)}, "Full": {"random": pope(n)}})
-    write_dataset(root / "doolayer/SEED-Bench-2-Plus", {"default": {"test": seedbench(n)}})
+    (root / "Lin-Chen/MMStar/MMStar.tsv").write_text("index\tquestion\n")
+    pope_parts = {part: pope(n) for part in POPE_PARTS}
+    write_dataset(root / "lmms-lab-encoder/POPE", {"default": {"test": pope(n)}, "Full": pope_parts}, shards=3)
+    write_dataset(root / "doolayer/SEED-Bench-2-Plus", {"default": {"test": seedbench(n)}}, shards=2)
     write_dataset(root / "echo840/OCRBench", {"default": {"test": ocrbench(ocr)}})
-    parts = {config: {"test": scienceqa(n)} for config in ("ScienceQA-FULL", "ScienceQA-IMG")}
-    write_dataset(root / "lmms-lab-encoder/ScienceQA", parts)
-    write_dataset(root / "lmms-lab-encoder/ai2d", {"default": {"test": ai2d(n)}})
-    write_dataset(root / "Rowan/hellaswag", {"default": {"train": hellaswag(n), "validation": hellaswag(n)}})
-    write_dataset(root / "cais/mmlu", mmlu(n))
+    splits = {split: scienceqa(n) for split in ("train", "validation", "test")}
+    write_dataset(root / "lmms-lab-encoder/ScienceQA", {"ScienceQA-FULL": splits, "ScienceQA-IMG": splits})
+    write_dataset(root / "lmms-lab-encoder/ai2d", {"default": {"test": ai2d(n)}}, shards=2)
+    endings = {split: hellaswag(n) for split in ("train", "test", "validation")}
+    write_dataset(root / "Rowan/hellaswag", {"default": endings})
+    write_dataset(root / "cais/mmlu", mmlu(subject))
     return root
 
 

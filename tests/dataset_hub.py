@@ -38,16 +38,17 @@ class _Handler(QuietHandler):
             folder = self.hub.root / organisation / name
             files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
             tree = "/tree/" in path
+            commit = path.split("/")[6] if "/revision/" in path else self.hub.commit
             body = (
                 [_entry(file, folder) for file in files]
                 if tree
-                else {"id": f"{organisation}/{name}", "sha": self.hub.commit, "siblings": []}
+                else {"id": f"{organisation}/{name}", "sha": commit, "siblings": []}
             )
             self.send(json.dumps(body).encode(), 200, {"Content-Type": "application/json"}, kind)
         else:  # /datasets/org/name/resolve/commit/path
-            _, _, organisation, name, _, _, *rest = path.split("/")
+            _, _, organisation, name, _, commit, *rest = path.split("/")
             content = (self.hub.root / organisation / name / "/".join(rest)).read_bytes()
-            headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": self.hub.commit}
+            headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": commit}
             start = int(span.removeprefix("bytes=").split("-")[0]) if span else 0
             if span:
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"

@@ -50,6 +50,7 @@ class Benchmark:
         requests_per_row: likelihoods that the harness asks for per row, to show progress in rows.
 
         folder: the dataset's name on the Hub, and its folder in a data root.
+        revision: commit of the dataset that `eval.data fetch` takes first; None for the newest.
         config: dataset configuration; None for the only one, "*" for all of them.
         split: split that is scored.
         columns: columns that the stock task reads.
@@ -57,6 +58,7 @@ class Benchmark:
         hub_rows: rows of the split on the Hub, where they are not the questions.
         fixed_rows: the stock score divides by this number of rows, whatever the data has.
         subtasks: column that names the parts of the breakdown; None for none.
+        always_image: whether every question is about an image; lm-eval's tasks have none.
 
         correct: 1 or 0 from the lines of one item in the sample log.
         parses: whether the scorer can read the answer in a line.
@@ -82,6 +84,7 @@ class Benchmark:
     requests_per_row: int = 1
 
     folder: str
+    revision: str | None = None
     config: str | None = None
     split: str
     columns: tuple[str, ...]
@@ -89,6 +92,7 @@ class Benchmark:
     hub_rows: int | None = None
     fixed_rows: int | None = None
     subtasks: str | None = None
+    always_image: bool = True
 
     correct: Callable[[list[Line]], float]
     parses: Callable[[Line], bool] = sample_lines.always
@@ -99,6 +103,10 @@ class Benchmark:
 
     example: Callable[[list[Line]], Exchange]
     image_sample: ImageSample | None = None
+
+    @property
+    def has_text_only_questions(self) -> bool:
+        return self.harness == "lm-eval" or not self.always_image
 
 
 BENCHMARKS = (
@@ -112,6 +120,7 @@ BENCHMARKS = (
         measures="circular accuracy: a question is right if every rotation of its options is",
         scale=1,
         folder="lmms-lab-encoder/MMBench",
+        revision="56ba1af8954932c4804bd3f522e05ed96e63b654",
         config="en",
         split="dev",
         columns=("index", "question", "hint", "answer", "A", "B", "C", "D", "category", "L2-category", "image"),
@@ -134,6 +143,7 @@ BENCHMARKS = (
         metric="average,none",
         measures="mean over the l2 categories of their accuracies",
         folder="Lin-Chen/MMStar",
+        revision="bc98d668301da7b14f648724866e57302778ab27",
         split="val",
         columns=("index", "question", "image", "answer", "category", "l2_category"),
         num_questions=1500,
@@ -154,6 +164,7 @@ BENCHMARKS = (
         metric="pope_accuracy,none",
         measures="accuracy over the three samplings; the paper says neither accuracy nor F1",
         folder="lmms-lab-encoder/POPE",
+        revision="4db1276663dfa5eb8ad16a52d24c31a09e470896",
         split="test",
         columns=("question_id", "question", "answer", "image"),
         num_questions=9000,
@@ -193,6 +204,7 @@ BENCHMARKS = (
         metric="ocrbench_accuracy,none",
         measures="accuracy over 1,000 questions, the score divided by 10",
         folder="echo840/OCRBench",
+        revision="92a54bd1384387c178d5a07140a2d85e0a3d12e1",
         split="test",
         columns=("dataset", "question", "question_type", "answer", "image"),
         num_questions=1000,
@@ -211,11 +223,13 @@ BENCHMARKS = (
         metric="exact_match,none",
         measures="accuracy on ScienceQA-FULL, questions without an image included",
         folder="lmms-lab-encoder/ScienceQA",
+        revision="69dd4d6b67373d38f96a5badd5d24d0eb5bcdc50",
         config="ScienceQA-FULL",
         split="test",
         columns=("image", "question", "choices", "answer", "hint"),
         num_questions=4241,
         subtasks="subject",
+        always_image=False,
         correct=logged("exact_match"),
         parses=sample_lines.letter_parses,
         example=sample_lines.generated,
@@ -229,6 +243,7 @@ BENCHMARKS = (
         metric="exact_match,flexible-extract",
         measures="accuracy",
         folder="lmms-lab-encoder/ai2d",
+        revision="c83a9b9692933aff8349157c88a413df9d02c4e5",
         split="test",
         columns=("question", "options", "answer", "image"),
         num_questions=3088,

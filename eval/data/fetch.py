@@ -1,6 +1,7 @@
 """Downloads the datasets of the benchmarks to `ROOT/org/name/`, where the stock tasks find them offline.
 
-`ROOT/revisions.json` records the commit of each; a later fetch gets the same commits.
+The first fetch takes the revisions of `benchmarks.py`, and the newest of the other datasets. `ROOT/revisions.json`
+records the commit of each; a later fetch gets the commits that it names.
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
         revisions: dict[str, str] = read_json(root / REVISIONS) or {}
         for benchmark in datasets():
             name = benchmark.folder
-            dataset = find_dataset(name, revisions.get(name), ["README.md", "*.parquet"], api)
+            dataset = find_dataset(name, revisions.get(name, benchmark.revision), ["README.md", "*.parquet"], api)
             if name not in revisions:
                 revisions[name] = dataset.commit
                 write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit

@@ -1,5 +1,6 @@
 """`run.json`: settings, models, data, versions and hardware, to repeat a run and to explain why two runs differ."""
 
+import functools
 import os
 import platform
 import subprocess
@@ -36,13 +37,34 @@ def _commit() -> str | None:
     return output.stdout.strip() or None
 
 
-def record(settings: dict[str, Any], models: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
-    """The content of run.json, without time stamps so that a repeated run does not change the file."""
+@functools.cache
+def made_by() -> dict[str, Any]:
+    """What runs here and now: package versions, commit and hardware."""
     return {
-        "settings": settings,
-        "models": models,
-        "data": data,
         "versions": {"python": platform.python_version()} | versions(PACKAGES),
         "code": _commit(),
         "hardware": {"cpu": _processor(), "cores": os.cpu_count(), "gpus": _gpus(), "system": platform.system()},
     }
+
+
+def combined(values: list[Any]) -> Any:
+    """What several records agree on, entry by entry; where they differ, all of it."""
+    if all(isinstance(value, dict) for value in values):
+        names = dict.fromkeys(name for value in values for name in value)
+        return {name: combined([value.get(name) for value in values]) for name in names}
+    if all(value == values[0] for value in values):
+        return values[0]
+    if all(isinstance(value, list) for value in values):
+        return list(dict.fromkeys(entry for value in values for entry in value))
+    return " and ".join(dict.fromkeys(map(str, values)))
+
+
+def record(
+    settings: dict[str, Any], models: dict[str, Any], data: dict[str, Any], makers: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """The content of run.json, without time stamps so that a repeated run does not change the file.
+
+    Args:
+        makers: `made_by` of each result.
+    """
+    return {"settings": settings, "models": models, "data": data} | combined(makers or [made_by()])

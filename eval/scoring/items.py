@@ -63,12 +63,21 @@ class Items:
 
 @dataclass
 class TaskResult:
-    """A finished task: the harness's score in points, rows scored, share of unparseable answers, and the items."""
+    """A finished task.
+
+    Attributes:
+        score: the harness's score in points.
+        rows: rows scored.
+        unparseable: share of answers that the scorer could not read.
+        items: right or wrong, item by item.
+        answer_tokens: length of an answer that the stock task asks for; None if it leaves that to the model.
+    """
 
     score: float
     rows: int
     unparseable: float
     items: Items
+    answer_tokens: int | None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -111,7 +120,7 @@ def _harness_results(folder: Path) -> dict[str, Any]:
 
 
 def read_result(
-    benchmark: Benchmark, folder: Path, expected_rows: int, images: dict[int, str], root: Path
+    benchmark: Benchmark, folder: Path, expected_rows: int, images: dict[int, str], root: Path, trial: bool = False
 ) -> TaskResult:
     """Read and check what the harness wrote into `folder`.
 
@@ -119,6 +128,7 @@ def read_result(
         expected_rows: rows of the split in the data root, or as many as `--limit` asks for.
         images: scored document -> digest of its image, "" or absent for text-only ones.
         root: the data root, whose rows name their subtasks.
+        trial: the rows are the first of the split, and a score that divides by a fixed number of rows is scaled.
 
     Raises:
         ValueError: there are no results, the number of samples is not that of rows, or the items do not add up to the
@@ -131,9 +141,12 @@ def read_result(
         raise ValueError(f"{expected_rows} rows in the data, the harness saw {counted} and scored {len(lines)}")
     score = results["results"][benchmark.task][benchmark.metric] * benchmark.scale
     if benchmark.fixed_rows not in (None, expected_rows):
-        raise ValueError(
-            f"the stock {benchmark.title} score divides by {benchmark.fixed_rows}, the data has {expected_rows} rows"
-        )
+        if not trial:
+            raise ValueError(
+                f"the stock {benchmark.title} score divides by {benchmark.fixed_rows}, "
+                f"the data has {expected_rows} rows"
+            )
+        score *= benchmark.fixed_rows / expected_rows
 
     items, subtask = Items(), _subtask(benchmark, root)
     for name, own in group_by_item(benchmark, lines).items():
@@ -143,4 +156,5 @@ def read_result(
     if abs(recomputed - score) > 1e-6:
         raise ValueError(f"the harness reports {score:.4f}, its sample log adds up to {recomputed:.4f}")
     unparseable = sum(not benchmark.parses(line) for line in lines) / len(lines)
-    return TaskResult(score, len(lines), unparseable, items)
+    asked = results["configs"].get(benchmark.task, {}).get("generation_kwargs") or {}
+    return TaskResult(score, len(lines), unparseable, items, asked.get("max_new_tokens"))

@@ -15,7 +15,7 @@ from typing import Any
 
 from eval.diagnostics.measure.attention import ATTENTION_NUMBERS
 from eval.run.files import read_json, write_json
-from eval.run.record import record as run_record
+from eval.run.record import made_by
 from eval.scoring.items import Items
 from eval.study.grid import Cell, Study
 from modeling_aligned_llava.errors import UserError
@@ -52,7 +52,6 @@ def record_cell(
         attention: attention.json of `eval.diagnostics attention`, None without evaluation.
         seconds: time since the cell was last started.
     """
-    about = run_record({}, {}, {})
     return _short(
         {
             "study": study.name,
@@ -63,7 +62,7 @@ def record_cell(
             "seed": cell.seed,
             "seconds": seconds,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            **{name: about[name] for name in ("versions", "code", "hardware")},
+            **made_by(),
             "stages": {stage: {"settings": settings[stage], **_stage(folder)} for stage, folder in stages.items()},
             "scores": {key: _answers(result) for key, result in results.items()},
             "attention": attention and {"images": attention["images"], **_attention(attention["plain"])},

@@ -10,7 +10,7 @@ from rich.console import Console
 from eval.data import mirror
 from eval.data.benchmarks import BY_KEY
 from eval.run.files import write_json
-from eval.suite.estimate import TRIAL, show_estimate
+from eval.suite.estimate import TRIAL, forget_untimed, show_estimate
 from eval.suite.plan import baseline_of, collect, describe_run, folder_of, parser, plan, write_scores
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import run_main
@@ -25,9 +25,11 @@ def main() -> None:
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
     with only_writer(args.run):
-        write_json(folder / "run.json", describe_run(args, models, jobs))
         workers = places(args.jobs, args.device)
+        if args.estimate:
+            forget_untimed(jobs)
         ok = Runner(folder / "logs", workers, console).run(jobs)
+        write_json(folder / "run.json", describe_run(args, models, jobs))
         write_scores(args, models, jobs, baseline)
     console.print(f"scores: {folder / 'scores.json'}")
     if args.estimate:

@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.data.benchmarks import BY_KEY
+from eval.scoring.provenance import scoring_code
+
+
+DIGESTS = ("weights", "data", "code", "scoring code")  # of a task's inputs; their digits say nothing to a reader
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,14 @@ class Job:
     def inputs(self, task: Task) -> dict[str, Any]:
         """Everything that a result depends on. A finished task is skipped while this stays the same."""
         settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "producer")
-        return {"data": task.data, "rows": task.rows} | {name: getattr(self, name) for name in settings}
+        own = {"data": task.data, "rows": task.rows, "scoring code": scoring_code()}
+        return own | {name: getattr(self, name) for name in settings}
 
     def changes(self, task: Task, earlier: dict[str, Any]) -> list[str]:
         """How the inputs of an earlier result differ from today's, in words."""
         before, now = (inputs | inputs.get("producer", {}) for inputs in (earlier, self.inputs(task)))
         return [
-            f"other {name}" if name in ("weights", "data", "code") else f"{name} {before.get(name)} -> {now.get(name)}"
+            f"other {name}" if name in DIGESTS else f"{name} {before.get(name)} -> {now.get(name)}"
             for name in sorted(before.keys() | now.keys())
             if name != "producer" and before.get(name) != now.get(name)
         ]

@@ -18,8 +18,9 @@ from eval.run.files import read_json, write_json
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
+from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.harness.deviations import deviations
+from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
 from modeling_aligned_llava.loading.checkpoint import read_config, sees_images
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -135,6 +136,10 @@ def plan_jobs(
     # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     trained = {name: checkpoint for name, (_, checkpoint, _) in models.items() if name not in untrained}
+    for name, checkpoint in trained.items():
+        _, _, multimodal = models[name]
+        asked = [benchmark for benchmark in wanted if multimodal or benchmark.harness == "lm-eval"]
+        check_servable(name, checkpoint, asked, args.trust_remote_code)
     weights = {name: hash_checkpoint(checkpoint) for name, checkpoint in trained.items()}
     device, dtype = resolve_device(args.device), resolve_dtype(args.dtype, args.device)
     produced_by = producer(device)
@@ -187,13 +192,17 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
             task = planned.get(benchmark.key) or Task(
                 benchmark.key, result["inputs"]["rows"], result["inputs"]["data"]
             )
-            if result["inputs"] == job.inputs(task):
-                results[job.name][benchmark.key] = result
+            if result["inputs"] != job.inputs(task):
+                changed = ", ".join(job.changes(task, result["inputs"]))
+                result = {"status": "not run", "reason": f"its result is outdated ({changed}); evaluate it again"}
+            results[job.name][benchmark.key] = result
     return results
 
 
 def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
-    """The content of run.json. Tasks are those asked for and those with a result from before."""
+    """The content of run.json. Tasks are those asked for and those with a result from before; versions, code and
+    hardware are those that made the results.
+    """
     names = (
         "batch_size",
         "max_new_tokens",
@@ -216,18 +225,25 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         }
         for name, (model, path, _) in models.items()
     }
-    tasks = {
-        key: {"rows": result["inputs"]["rows"], "sha256": result["inputs"]["data"]}
-        for results in collect(models, jobs).values()
-        for key, result in results.items()
-        if "inputs" in result
-    } | {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}
+    results = collect(models, jobs)
+    found = [(key, each) for own in results.values() for key, each in own.items() if "inputs" in each]
+    tasks = {key: {"rows": result["inputs"]["rows"], "sha256": result["inputs"]["data"]} for key, result in found} | {
+        task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks
+    }
     settings["tasks"] = [key for key in BY_KEY if key in tasks]
     asked = [BY_KEY[key].task for key in tasks if BY_KEY[key].harness == "lmms-eval"]
     for name, (_, path, multimodal) in models.items():
         if multimodal and asked:
-            described[name]["deviations"] = deviations(read_config(path)["model_type"], asked)
-    return run_record.record(settings | {"decoding": "greedy"}, described, {"root": str(args.data), "tasks": tasks})
+            family = read_config(path)["model_type"]
+            described[name]["deviations"] = deviations(family, asked)
+            described[name]["answer_tokens"] = {
+                key: min(result["answer_tokens"] or stock(family).max_new_tokens, args.max_new_tokens or sys.maxsize)
+                for key, result in results[name].items()
+                if result["status"] == "ok" and BY_KEY[key].harness == "lmms-eval"
+            }
+    data = {"root": str(args.data), "tasks": tasks}
+    makers = [result["made_by"] for _, result in found if result["status"] == "ok"]
+    return run_record.record(settings | {"decoding": "greedy"}, described, data, makers)
 
 
 def baseline_of(models: Models, wanted: str | None) -> str:

@@ -21,6 +21,7 @@ import yaml
 
 from eval.data.benchmarks import BY_KEY
 from eval.run.files import write_json
+from eval.run.record import made_by
 from eval.suite.job import Job, Task
 
 
@@ -83,6 +84,7 @@ class Worker:
         self.job = job
         self.events = events
         self.harness: Any = None
+        self.resumed = {task.stock for task in job.tasks if Path(job.answer_log(task.stock)).exists()}
 
     def report(self, **event: Any) -> None:
         self.events.write(json.dumps(event) + "\n")
@@ -119,8 +121,14 @@ class Worker:
         images = self.harness.evaluate(
             benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows)
         )
-        cost = {"seconds": time.perf_counter() - start, "peak_memory": peak_memory(self.job.device)}
-        return read_result(benchmark, folder, task.rows, images, Path(self.job.root)).to_json() | cost
+        cost = {
+            "seconds": time.perf_counter() - start,
+            "resumed": task.stock in self.resumed,  # with answers of an earlier start, which took none of the seconds
+            "peak_memory": peak_memory(self.job.device),
+        }
+        root, trial = Path(self.job.root), self.job.limit is not None
+        result = read_result(benchmark, folder, task.rows, images, root, trial).to_json()
+        return result | cost | {"made_by": made_by()}
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)

@@ -1,14 +1,24 @@
 """What a user gets wrong ends in one line that names it, before any work starts."""
 
+import json
+import os
+import shutil
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from eval import vision_check
+from eval import run_all, vision_check
+from eval.data.benchmarks import BY_KEY
 from eval.suite import __main__ as suite
+from eval.suite import servable
+from eval.suite.plan import parser, plan
+from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
 
 
 def refuse(monkeypatch, module, arguments):
@@ -33,6 +43,56 @@ def test_suite_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
     write_dataset(tmp_path / "lmms-lab-encoder/POPE", {"default": {"test": pope(2)}})
     assert "--baseline norm" in message(good, more=["--baseline", "norm", "--tasks", "pope"])
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def checkpoint(tiny_llava, tmp_path):
+    """`checkpoint(file, **entries)` -> a copy of the tiny LLaVA with these entries in one of its JSON files."""
+
+    def make(file, **entries):
+        folder = shutil.copytree(tiny_llava, tmp_path / "changed")
+        content = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(content | entries))
+        return folder
+
+    return make
+
+
+def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root, tmp_path, monkeypatch):
+    """Before any work starts, with a model beside it that can be served."""
+
+    def message(folder, *options):
+        models = ["--models", f"good={tiny_llava}", f"bad={folder}"]
+        return refuse(monkeypatch, suite, ["--run", tmp_path / "run", "--data", mirror_root, *options, *models])
+
+    foreign = checkpoint("config.json", model_type="unheard_of", auto_map={"AutoConfig": "code.Config"})
+    assert (
+        message(foreign)
+        == f"--models bad: unheard_of is custom code: read it in {foreign}, then add --trust-remote-code"
+    )
+    assert "--models bad: cannot load" in message(foreign, "--trust-remote-code")  # there is no code.py
+    shutil.rmtree(foreign)
+
+    (checkpoint("config.json") / "processor_config.json").unlink()
+    assert message(foreign).startswith("--models bad: cannot load")
+
+    paligemma = write_checkpoint("paligemma", tmp_path / "paligemma")
+    text = "--models bad: paligemma answers no question without an image"
+    assert message(paligemma) == (
+        f"{text} (scienceqa, hellaswag, mmlu): "
+        "evaluate it alone with --tasks mmbench mmstar pope seedbench_2_plus ocrbench ai2d"
+    )
+    assert message(paligemma, "--tasks", "mmlu") == f"{text} (mmlu): leave it out"
+    assert not (tmp_path / "run").exists()
+    arguments = ["--run", tmp_path / "run", "--data", mirror_root, "--tasks", "pope", "--models", f"a={paligemma}"]
+    assert plan(parser().parse_args([str(word) for word in arguments]), tmp_path / "run")
+
+
+def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, monkeypatch):
+    monkeypatch.setattr(servable.AutoProcessor, "from_pretrained", lambda *arguments, **options: SimpleNamespace())
+    check_servable("bad", tiny_llava, [BY_KEY["mmlu"]], False)
+    with pytest.raises(UserError, match="--models bad: llava cannot be served: its processor names no image token"):
+        check_servable("bad", tiny_llava, [BY_KEY["mmlu"], BY_KEY["pope"]], False)
 
 
 def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
@@ -75,3 +135,31 @@ def test_run_all_help():
     assert all(
         option in done.stdout for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline")
     )
+
+
+OPTIONS = "--dtype bfloat16 --batch-size 3 --jobs 1 --tasks pope ai2d --limit 2 --no-shared-prefix --trust-remote-code"
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_run_all_hands_its_options_on(trains, tiny_llava, tmp_path):
+    """In a copy whose `make` and `python` write down how they are called."""
+    (tmp_path / "eval").mkdir()
+    shutil.copy(REPOSITORY / "eval/run_all.sh", tmp_path / "eval")
+    (tmp_path / "configuration").symlink_to(REPOSITORY / "configuration")
+    for program in ("stubs/make", ".venv/bin/python"):
+        stub = tmp_path / program
+        stub.parent.mkdir(parents=True)
+        stub.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path / stub.name}\n')
+        stub.chmod(0o755)
+    models = ["--backbone", "smollm2-135m"] if trains else ["--models", f"a={tiny_llava}", "--data", tmp_path]
+    command = ["bash", tmp_path / "eval/run_all.sh", "--run", "x", *models, *OPTIONS.split()]
+    environment = os.environ | {"PATH": f"{tmp_path / 'stubs'}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run([str(word) for word in command], env=environment, check=True, timeout=20)  # noqa: S603
+    assert (tmp_path / "make").read_text().split() == ["--silent", "install"]
+    module, *words = (tmp_path / "python").read_text().splitlines()[1:]
+    own, theirs = run_all.parser().parse_known_args(words)
+    assert (module, own.run) == ("eval.run_all", Path("results/x"))
+    assert (own.backbone == "smollm2-135m") == trains and own.models == (None if trains else [f"a={tiny_llava}"])
+    args = parser().parse_args(["--run", "x", "--data", "x", "--models", "a=b", *theirs])
+    assert (args.dtype, args.batch_size, args.jobs, args.limit) == ("bfloat16", 3, 1, 2)
+    assert (args.tasks, args.no_shared_prefix, args.trust_remote_code) == (["pope", "ai2d"], True, True)

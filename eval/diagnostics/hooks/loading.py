@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import torch
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
@@ -15,6 +14,7 @@ from transformers import (
 
 import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
 from eval.data.image_sample import ImageQuestion
+from eval.run.device import resolve_device, resolve_dtype
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
@@ -22,7 +22,8 @@ from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 
 
 def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Model in eval mode and processor, on the GPU if there is one.
+    """Model in eval mode and processor, on the GPU if there is one; every model in the precision of that device,
+    because models are compared.
 
     Raises:
         UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
@@ -31,9 +32,9 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     config = load_part(AutoConfig, path, **flag)
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
         raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
-    model: Any = load_vision_language(path, config, **flag)
+    model: Any = load_vision_language(path, config, dtype=resolve_dtype("auto", "auto"), **flag)
     processor = load_part(AutoProcessor, path, **flag)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu"), processor
+    return model.to(resolve_device("auto")), processor
 
 
 def _is_remote(config: Any) -> bool:
@@ -66,7 +67,7 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     if encoder.main_input_name != "pixel_values":
         raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
     processor = load_part(AutoImageProcessor, path, **flag)
-    return encoder.to("cuda" if torch.cuda.is_available() else "cpu"), processor
+    return encoder.to(resolve_device("auto")), processor
 
 
 def tokenizer_of(processor: Any) -> Any:

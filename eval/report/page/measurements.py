@@ -19,6 +19,7 @@ from eval.diagnostics.measure.profile import profile_loaded
 from eval.diagnostics.statistics.bootstrap import mean_interval
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.page.free_answers import answer_freely
+from eval.run.device import resolve_dtype
 from eval.run.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
@@ -67,6 +68,7 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
         raise UserError("run.json does not record which weights were evaluated")
     data = {key: task["sha256"] for key, task in run.record["data"]["tasks"].items() if key in SAMPLE}
     inputs = {"schema": SCHEMA, "weights": weights, "data": data, "pictures": [PROFILED, ATTENDED, SHOWN]}
+    inputs["dtype"] = resolve_dtype("auto", "auto")
     path = run.folder / "diagnostics" / "report" / f"{name}.json"
     kept = read_json(path)
     if kept is not None and kept["inputs"] == inputs:

@@ -2,11 +2,13 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from datasets import load_dataset
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.data.check import check
 from modeling_aligned_llava.errors import UserError
-from tests.benchmark_stand_in import mmlu, pope, scienceqa, write_dataset
+from tests.benchmark_stand_in import POPE_PARTS, mmlu, pope, scienceqa, write_dataset
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def test_a_limit_holds_for_every_subject(root):
 
 
 def test_parts_are_named_row_by_row(root):
-    assert mirror.subtask_names(root, BY_KEY["pope"]) == ["random"] * 6
+    assert mirror.subtask_names(root, BY_KEY["pope"]) == [part for part in POPE_PARTS for _ in range(2)]
     assert mirror.subtask_names(root, replace(BY_KEY["pope"], subtasks="absent")) == []
 
 
@@ -69,3 +71,22 @@ def test_fingerprint_follows_content_not_place(root, tmp_path):
 
 def test_the_paper_has_nine_columns():
     assert [b.num_questions for b in BENCHMARKS] == [1164, 1500, 9000, 2277, 1000, 4241, 3088, 10042, 14042]
+
+
+@pytest.mark.parametrize("key", ["pope", "seedbench_2_plus"])
+def test_rows_of_several_files_are_named_as_the_harness_numbers_them(mirror_root, key):
+    """`doc_id` counts the rows that `datasets` loads."""
+    benchmark, folder = BY_KEY[key], mirror_root / BY_KEY[key].folder
+    assert len(mirror.split_files(mirror_root, benchmark)) > 1
+    column = load_dataset(str(folder), split=benchmark.split)[benchmark.subtasks]
+    assert mirror.subtask_names(mirror_root, benchmark) == list(column) and len(set(column)) == 3
+
+
+def test_of_all_files_on_the_hub_those_of_the_scored_split_count(mirror_root):
+    counts = {b.key: mirror.count_rows(mirror_root, b) for b in BENCHMARKS}
+    assert counts == {b.key: 10 for b in BENCHMARKS} | {"ocrbench": 1000, "mmlu": 57 * 4}
+    names = {b.key: [file.name for file in mirror.split_files(mirror_root, b)] for b in BENCHMARKS}
+    assert names["mmstar"] == ["mmstar.parquet"] and names["mmbench"] == ["dev-00000-of-00001.parquet"]
+    assert names["pope"] == [f"test-0000{shard}-of-00003.parquet" for shard in range(3)]
+    assert set(names["mmlu"]) == {"test-00000-of-00001.parquet"} and len(names["mmlu"]) == 57
+    assert check(mirror_root, hub_rows=False) == dict.fromkeys(counts)

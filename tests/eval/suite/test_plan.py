@@ -1,15 +1,19 @@
 """What is done, done again, and left alone, without running anything: results are written as a worker writes them."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import pytest
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.run.device import resolve_dtype
 from eval.run.files import read_json, write_json
+from eval.scoring import provenance
 from eval.scoring.items import Items
 from eval.suite import plan as suite
 from eval.suite.runner import is_finished
+from tests import REPOSITORY
 
 
 @pytest.fixture
@@ -24,13 +28,17 @@ def planned(tmp_path, tiny_llava, mirror_root):
     return plan
 
 
-def finish(jobs):
+MACHINE = {"versions": {"trl": "1.0"}, "code": "abc", "hardware": {"cpu": "a CPU", "gpus": []}}
+
+
+def finish(jobs, made_by=MACHINE):
     for job in jobs:
         for task in job.tasks:
             items = Items()
             items.add("0", 1.0)
             items.add("1", 0.0)
             result = {"score": 50.0, "rows": task.rows, "unparseable": 0.0, "items": vars(items)}
+            result |= {"answer_tokens": 128 if task.key == "pope" else None, "made_by": made_by}
             write_json(job.result(task.key), {"inputs": job.inputs(task), "status": "ok", "reason": None} | result)
 
 
@@ -49,6 +57,63 @@ def test_scores_of_a_part_keep_the_others(planned, tmp_path):
         {benchmark.key for benchmark in BENCHMARKS} | {"avg"}
     )
     assert suite.describe_run(args, models, jobs) == settings
+
+
+def test_an_outdated_result_is_not_one_that_nobody_asked_for(planned, tmp_path):
+    _, _, jobs = planned("--tasks", "pope", "ai2d", "hellaswag_acc")
+    finish([replace(job, batch_size=1) for job in jobs])
+    args, models, jobs = planned("--tasks", "pope")
+    finish(jobs)
+    suite.write_scores(args, models, jobs, "baseline")
+    rows = {row["benchmark"]: row for row in read_json(tmp_path / "scores.json") if row["source"] == "measured"}
+    outdated = "its result is outdated (batch_size 1 -> 64); evaluate it again"
+    assert rows["pope"]["status"] == "ok"
+    assert [rows[key]["reason"] for key in ("ai2d", "hellaswag_acc", "mmlu")] == [outdated, outdated, "not asked for"]
+
+
+def test_the_record_names_what_made_the_results(planned, tmp_path):
+    _, _, jobs = planned("--tasks", "pope", "ai2d")
+    finish(jobs)
+    record = suite.describe_run(*planned())
+    assert {name: record[name] for name in MACHINE} == MACHINE
+    finish(planned("--tasks", "ai2d")[2], MACHINE | {"code": "def", "versions": {"trl": "1.1"}})
+    record = suite.describe_run(*planned())
+    assert (record["code"], record["versions"], record["hardware"]) == (
+        "abc and def",
+        {"trl": "1.0 and 1.1"},
+        MACHINE["hardware"],
+    )
+
+
+def test_the_record_says_how_long_answers_may_be(planned):
+    """POPE asks for 128 tokens; where a task leaves it open, a LLaVA of lmms-eval gets 1,024."""
+    for options, lengths in (((), (128, 1024)), (("--max-new-tokens", "200"), (128, 200))):
+        finish(planned("--tasks", "pope", "mmstar", "mmlu", *options)[2])
+        described = suite.describe_run(*planned(*options))["models"]["baseline"]
+        assert described["answer_tokens"] == dict(zip(("pope", "mmstar"), lengths, strict=True))
+
+
+def test_other_scoring_code_scores_again(planned, monkeypatch):
+    _, _, jobs = planned("--tasks", "pope")
+    finish(jobs)
+    (task,), job = jobs[0].tasks, jobs[0]
+    assert is_finished(job, task)
+    earlier = job.inputs(task)
+    monkeypatch.setattr("eval.suite.job.scoring_code", lambda: "other")
+    assert not is_finished(job, task) and job.changes(task, earlier) == ["other scoring code"]
+
+
+@pytest.mark.parametrize("name", provenance.SCORING_CODE)
+def test_code_that_scores_counts_and_words_do_not(name, tmp_path, monkeypatch):
+    """In each of the files; a comment is no change, a statement is one."""
+    shutil.copytree(REPOSITORY / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "eval/scoring/provenance.py"))
+    read = provenance.scoring_code.__wrapped__
+    before, file = read(), tmp_path / "eval" / name
+    file.write_text(file.read_text() + "\n# a comment\n")
+    assert read() == before == provenance.scoring_code()
+    file.write_text(file.read_text() + "\nADDED = 1\n")
+    assert read() != before
 
 
 def test_a_trial_touches_nothing_of_the_run(planned, tmp_path):

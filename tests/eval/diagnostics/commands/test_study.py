@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 
 import pytest
 
@@ -10,6 +11,7 @@ from eval.diagnostics.__main__ import main
 from eval.diagnostics.commands import study
 from eval.diagnostics.hooks.loading import load
 from modeling_aligned_llava.errors import UserError
+from tests.benchmark_stand_in import image_of
 
 
 def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
@@ -18,7 +20,12 @@ def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
     assert len(first) == 4
     assert all(image.open().mode == "RGB" for image in first)
     whole = in_benchmarks(mirror_root, 10**6)
-    assert {image.id.partition("/")[0] for image in whole} == {"mmbench", "pope", "mmstar"}
+    assert Counter(image.id.partition("/")[0] for image in whole) == {"mmbench": 10, "pope": 10, "mmstar": 10}
+    assert len({image.id for image in whole}) == 30
+    for image in whole:
+        if image.id.startswith("pope/"):  # whose rows lie in three files
+            number = int(image.id.removeprefix("pope/"))
+            assert image.open().getpixel((0, 0)) == image_of(number // 2).getpixel((0, 0))
     assert all(image.answer is not None for image in whole if image.id.startswith("pope"))
     with pytest.raises(UserError, match="there is no folder"):
         in_benchmarks(mirror_root / "absent", 4)

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import re
+import shutil
+from collections import Counter
 
 import pytest
 from PIL import Image
 
 from eval.data.benchmarks import BY_KEY
-from eval.data.image_sample import in_benchmarks
+from eval.data.image_sample import SAMPLE, in_benchmarks
 from eval.report.finished_run import FinishedRun, probability, without_paths
 from eval.report.page import measurements
 from eval.report.page.examples import A_BENCHMARK, DISAGREED, Example, choose, examples
@@ -21,6 +23,7 @@ from eval.report.page.summary import summary
 from eval.report.page.thumbnails import SIDE, document_image, shade_map, thumbnail
 from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
+from eval.run.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError
 from tests.eval.report.stand_in import write_data, write_run
 from tests.eval.score_rows import three_seeds
@@ -293,3 +296,16 @@ def test_without_boxes_maps_are_kept_and_no_share_is_claimed(tmp_path, tiny_llav
     attention = measurements.measure(run)["baseline"]["attention"]
     assert len(attention["pictures"]) == measurements.SHOWN and set(attention["numbers"]) == {"mass"}
     assert all(kept["inside"] is None for kept in attention["pictures"])
+
+
+def test_images_of_all_files_on_the_hub_are_measured_in_one_precision(tmp_path, tiny_llava, mirror_root):
+    folder = write_run(tmp_path, tiny_llava, names=("baseline",))
+    shutil.rmtree(folder / "data/mirrors")
+    (folder / "data/mirrors").symlink_to(mirror_root)
+    record = read_json(folder / "run.json")
+    record["data"]["tasks"] |= {key: {"rows": 10, "sha256": "3" * 64} for key in SAMPLE}
+    write_json(folder / "run.json", record)
+    found = measurements.measure(FinishedRun.read(folder))["baseline"]
+    counts = Counter(name.partition("/")[0] for name in found["profile"]["image_ids"])
+    assert counts == {"mmbench": 10, "mmstar": 10, "pope": 10}
+    assert found["inputs"]["dtype"] == found["profile"]["dtype"] == "float32"
