@@ -28,7 +28,7 @@ from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.inference.prefix_tree import open_tree
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
@@ -83,7 +83,7 @@ class AlignedLlavaLM(HFLM):
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        self._tree = PrefixTree(model) if shared_prefix and can_read_trees(model) else None
+        self._tree = open_tree(model) if shared_prefix else None
         self._budget = self._tree.budget if self._tree else budget(model)
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)

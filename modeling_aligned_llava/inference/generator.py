@@ -5,7 +5,6 @@ end-of-sequence tokens come from the checkpoint.
 """
 
 import functools
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, user_turn
 from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
@@ -47,14 +46,7 @@ class Generator:
     @functools.cached_property
     def tree(self) -> PrefixTree | None:
         """The reader of shared prefixes; None, with one warning, if the model cannot share them."""
-        try:
-            if not can_read_trees(self.model):
-                raise NoSharedPrefix("its decoder does not keep plain keys and values, or has no mask to choose")
-            self._try_sharing()
-        except NoSharedPrefix as reason:
-            logging.getLogger(__name__).warning("%s reads no shared prefixes: %s", self.model_type, reason)
-            return None
-        return PrefixTree(self.model)
+        return open_tree(self.model, self._try_sharing)
 
     @property
     def model_type(self) -> str:

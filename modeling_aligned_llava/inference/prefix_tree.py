@@ -11,6 +11,7 @@ dimension is always 1.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from modeling_aligned_llava.inference.decoder_input import DecoderInput
+from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix
 from modeling_aligned_llava.inference.memory import budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
 
@@ -29,17 +30,38 @@ _TURNED_BY_LENGTH = {"dynamic", "longrope"}  # rotary embeddings that change wit
 SHARED = -1  # instead of a row: the column belongs to all rows of its segment
 
 
-def can_read_trees(model: Any) -> bool:
-    """Whether the decoder caches plain keys and values in every layer (no window, no recurrent state), accepts a
-    ready-made attention mask, computes chosen logits only, and turns a token by its own position alone."""
+def check_decoder(model: Any) -> None:
+    """Check that the decoder of a model can read trees.
+
+    Raises:
+        NoSharedPrefix: it cannot.
+    """
     config = model.config.get_text_config()
-    chooses_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-    plain_cache = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
-    takes_mask = model._supports_attention_backend and config._attn_implementation in ("sdpa", "eager")
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise NoSharedPrefix("it computes the logits of every token")
+    if model._is_stateful or any(type(layer) is not DynamicLayer for layer in DynamicCache(config=config).layers):
+        raise NoSharedPrefix("its decoder does not keep the keys and values of every token in every layer")
+    if not model._supports_attention_backend or config._attn_implementation not in ("sdpa", "eager"):
+        raise NoSharedPrefix(f"its {config._attn_implementation} attention takes no mask of ours")
     ropes = getattr(config, "rope_parameters", None) or {}
-    if _TURNED_BY_LENGTH & {ropes.get("rope_type"), *(r.get("rope_type") for r in ropes.values() if type(r) is dict)}:
-        return False
-    return chooses_logits and takes_mask and plain_cache and not model._is_stateful
+    kinds = {ropes.get("rope_type"), *(rope.get("rope_type") for rope in ropes.values() if isinstance(rope, dict))}
+    if changing := kinds & _TURNED_BY_LENGTH:
+        raise NoSharedPrefix(f"its rotary embedding changes with the longest row ({changing.pop()})")
+
+
+def open_tree(model: Any, attempt: Callable[[], None] = lambda: None) -> "PrefixTree | None":
+    """Return the reader of shared prefixes; None, after a warning with the reason, if the model cannot share them.
+
+    Args:
+        attempt: raises `NoSharedPrefix` if more than the decoder stands in the way.
+    """
+    try:
+        check_decoder(model)
+        attempt()
+    except NoSharedPrefix as reason:
+        logging.getLogger(__name__).warning("%s reads no shared prefixes: %s", model.config.model_type, reason)
+        return None
+    return PrefixTree(model)
 
 
 @dataclass(frozen=True)
@@ -113,7 +135,7 @@ class PrefixTree:
     """The rows of one batch in a model's cache: `read` starts a batch, `append` extends its rows.
 
     Args:
-        model: a causal or vision-language model of transformers for which `can_read_trees` holds.
+        model: a causal or vision-language model of transformers that passes `check_decoder`.
     """
 
     def __init__(self, model: Any) -> None:

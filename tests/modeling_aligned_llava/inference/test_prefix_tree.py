@@ -4,9 +4,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, MambaConfig, MambaForCausalLM
 
+from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, check_decoder
 
 
 ROWS = [[5, 6, 7, 8, 9], [5, 6, 7, 1], [20, 21, 22, 23, 24, 25, 30], [20, 21, 22, 23, 24, 25, 31, 32, 33], [40, 41]]
@@ -19,7 +20,7 @@ def decoder(request, tiny_backbones):
     model = AutoModelForCausalLM.from_pretrained(
         tiny_backbones.qwen2, dtype=torch.float64, attn_implementation=request.param
     ).eval()
-    assert can_read_trees(model)
+    check_decoder(model)
     return model
 
 
@@ -63,5 +64,6 @@ def test_answers_grow_row_by_row_and_the_buffers_with_them(decoder):
 def test_windows_and_recurrent_states_cannot_be_read_as_trees():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64}
     gemma = Gemma3TextConfig(**sizes, intermediate_size=32, num_attention_heads=2, head_dim=16, sliding_window=8)
-    assert not can_read_trees(Gemma3ForCausalLM(gemma))
-    assert not can_read_trees(MambaForCausalLM(MambaConfig(**sizes)))
+    for model in (Gemma3ForCausalLM(gemma), MambaForCausalLM(MambaConfig(**sizes))):
+        with pytest.raises(NoSharedPrefix, match="does not keep the keys and values of every token"):
+            check_decoder(model)
