@@ -16,6 +16,7 @@ CPU_TOKENS_PER_PASS = 1_024  # enough to keep its cores busy; attention is quadr
 GPU_TOKENS_PER_PASS = 16_384
 ANSWER_TOKENS = 64  # reserved for an answer when a batch is planned; a longer one takes more as it grows
 CACHE_SHARE, PASS_SHARE = 0.5, 0.25  # of the free memory; the rest is for the vision tower and fragmentation
+CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"  # in a RuntimeError: PyTorch has no class for it
 
 Result = TypeVar("Result")
 
@@ -75,17 +76,21 @@ def halving(
         release: gives up what is kept from batch to batch.
 
     Raises:
-        torch.OutOfMemoryError: not even one row fits.
+        torch.OutOfMemoryError: not even one row fits; on a CPU a RuntimeError.
     """
     try:
         return answer(batch)
-    except torch.OutOfMemoryError:
-        halves = _halves(batch)
+    except RuntimeError as error:
+        halves = _halves(batch) if _memory_ran_out(error) else None
         if halves is None:
             raise
     release()
     torch.cuda.empty_cache()  # after the except block, which keeps the tensors of the failed pass alive
     return [result for half in halves for result in halving(answer, half, release)]
+
+
+def _memory_ran_out(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or CPU_IS_FULL in str(error)
 
 
 def _halves(batch: list[Segment]) -> tuple[list[Segment], list[Segment]] | None:
