@@ -156,7 +156,7 @@ class AlignedLlava(lmms):
         return questions
 
     def _tokenize(self, rows: list[Question]) -> list[list[int]] | None:
-        """The tokens of each question; None if only the images themselves tell how many there are."""
+        """The tokens of each question; None if the processor does not tell those of an image."""
         from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 
         try:
@@ -170,8 +170,10 @@ class AlignedLlava(lmms):
         if tokens is None or not self._shared_prefix:
             alone = [Segment((index,), 0) for index in range(len(rows))]
             if tokens is None:
-                return pack(alone, [len(row.prompt) for row in rows], self.batch_size)
-            return pack(alone, [len(ids) + reserve for ids in tokens], self.batch_size, most, padded=True)
+                lengths = self._generator.lengths([row.prompt for row in rows], [row.sizes for row in rows])
+            else:
+                lengths = [len(ids) for ids in tokens]
+            return pack(alone, [length + reserve for length in lengths], self.batch_size, most, padded=True)
         ranges = [(self._generator.end_of_images(ids), len(ids) - 1) for ids in tokens]
         segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
         return pack(segments, [len(ids) + reserve for ids in tokens], self.batch_size, most)

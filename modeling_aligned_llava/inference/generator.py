@@ -42,6 +42,7 @@ class Generator:
     system_prompt: str | None = None
     # What the processor writes for the images of a row, by their sizes.
     _slots: dict[tuple[Size, ...], list[str]] = field(default_factory=dict, repr=False)
+    _visual_tokens: dict[tuple[Size, ...], int] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def tree(self) -> PrefixTree | None:
@@ -93,6 +94,21 @@ class Generator:
         expanded = [self._expand(prompt, tuple(own)) for prompt, own in zip(prompts, sizes, strict=True)]
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])  # one template rendered all of them
         return self.processor.tokenizer(expanded, add_special_tokens=special)["input_ids"]
+
+    def lengths(self, prompts: list[str], sizes: Sequence[Sequence[Size]]) -> list[int]:
+        """Count the tokens of rendered prompts, for a processor that `tokenize` cannot follow; arguments as there."""
+        texts = self.processor.tokenizer(prompts)["input_ids"]
+        return [len(text) + self._added(tuple(own)) for text, own in zip(texts, sizes, strict=True)]
+
+    def _added(self, sizes: tuple[Size, ...]) -> int:
+        """The tokens that the processor adds to a prompt for images of these sizes, counted on blank ones."""
+        if sizes and sizes not in self._visual_tokens:
+            slots = self.processor.image_token * len(sizes)
+            inputs = self.inputs([slots], [[Image.new("RGB", size) for size in sizes]])
+            self._visual_tokens[sizes] = inputs["input_ids"].shape[1] - len(
+                self.processor.tokenizer(slots)["input_ids"]
+            )
+        return self._visual_tokens.get(sizes, 0)
 
     def end_of_images(self, tokens: list[int]) -> int:
         """Return the number of tokens up to the last visual one; 0 without images."""
