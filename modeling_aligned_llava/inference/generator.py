@@ -23,7 +23,7 @@ from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, user_turn
 from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, set_attention
 
 
 LLAVA = ("llava", "aligned_llava")  # their vision layers after the one that the projector reads are dropped
@@ -281,22 +281,26 @@ def load_generator(
     device: str = "cpu",
     trust_remote_code: bool = False,
     system_prompt: str | None = None,
+    attn_implementation: str | None = None,
     **processor_settings: Any,
 ) -> Generator:
     """Load a checkpoint for greedy decoding with its own processor.
 
     Args:
         system_prompt: put before every question; None: what the chat template writes by itself.
+        attn_implementation: of the decoder, one of `ATTENTION`; None: transformers' choice.
         **processor_settings: replace those of the checkpoint's processor.
 
     Raises:
-        UserError: it cannot be loaded, lacks tensors or is of a kind that cannot answer.
+        UserError: it cannot be loaded, lacks tensors, is of a kind that cannot answer, or lacks the attention.
     """
     config = _configuration(folder, trust_remote_code)
     processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
+    if attn_implementation is not None:
+        set_attention(model, attn_implementation)
     tokenizer = processor.tokenizer
     if config.model_type in LLAVA:
         _check_tokenizer(folder, model, processor)

@@ -18,12 +18,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix
 from modeling_aligned_llava.inference.memory import budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
+from modeling_aligned_llava.loading.checkpoint import ATTENTION, FLEX
 
 
 _TURNED_BY_LENGTH = {"dynamic", "longrope"}  # rotary embeddings that change with the longest row of a pass
@@ -41,7 +43,7 @@ def check_decoder(model: Any) -> None:
         raise NoSharedPrefix("it computes the logits of every token")
     if model._is_stateful or any(type(layer) is not DynamicLayer for layer in DynamicCache(config=config).layers):
         raise NoSharedPrefix("its decoder does not keep the keys and values of every token in every layer")
-    if not model._supports_attention_backend or config._attn_implementation not in ("sdpa", "eager"):
+    if not model._supports_attention_backend or config._attn_implementation not in ATTENTION:
         raise NoSharedPrefix(f"its {config._attn_implementation} attention takes no mask of ours")
     ropes = getattr(config, "rope_parameters", None) or {}
     kinds = {ropes.get("rope_type"), *(rope.get("rope_type") for rope in ropes.values() if isinstance(rope, dict))}
@@ -147,6 +149,8 @@ class PrefixTree:
         self.cache.layers = list(self.layers)
         self.length = self.capacity = 0  # columns in use, and in the buffers
         self.segment_of_column = self.row_of_column = torch.empty(0)  # (capacity,)
+        sparse = model.config.get_text_config()._attn_implementation == FLEX
+        self.block_mask = torch.compile(create_block_mask) if sparse else None  # eager, it makes a dense mask first
         self.segment_of_row: dict[int, int] = {}
         self.next_position: dict[int, int] = {}  # by row
         self.shift: dict[int, int] = {}  # by segment
@@ -281,7 +285,7 @@ class PrefixTree:
         causal = start == self.length and _is_one_row(pieces)
         logits = self.model(
             **given,
-            attention_mask=None if causal else self._attention_mask(new, start),
+            attention_mask=None if causal else self._mask(new, start),
             past_key_values=self.cache,
             logits_to_keep=torch.tensor(keep or [0], device=device),
         ).logits[0]
@@ -308,16 +312,24 @@ class PrefixTree:
             column = end
         return {"inputs_embeds": embeddings, "position_ids": positions if len(positions) == 1 else positions[:, None]}
 
-    def _attention_mask(self, new: slice, start: int) -> Tensor:
-        """The mask added to attention scores, 0 or the lowest number, (1, 1, T, S)."""
+    def _mask(self, new: slice, start: int) -> Tensor | BlockMask:
+        """Which of the S columns each of the T new ones sees, (1, 1, T, S): added to scores, or block-sparse."""
         segments, rows = self.segment_of_column[start : new.stop], self.row_of_column[start : new.stop]  # (S,)
+        own_segments, own_rows = self.segment_of_column[new], self.row_of_column[new]  # (T,)
         columns = torch.arange(start, new.stop, device=rows.device)  # (S,)
-        same_row = (rows == SHARED) | (rows == self.row_of_column[new, None])  # (T, S)
-        same_segment = segments == self.segment_of_column[new, None]
-        not_later = columns <= columns[new.start - start :, None]
-        visible = same_row & same_segment & not_later
-        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=rows.device)
-        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[None, None]
+        own_columns = columns[new.start - start :]  # (T,)
+
+        def visible(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+            same_row = (rows[key] == SHARED) | (rows[key] == own_rows[query])
+            not_later = columns[key] <= own_columns[query]
+            return same_row & (segments[key] == own_segments[query]) & not_later
+
+        if self.block_mask is not None:
+            return self.block_mask(visible, None, None, len(own_rows), len(rows), device=str(rows.device))
+        queries, keys = torch.arange(len(own_rows), device=rows.device), torch.arange(len(rows), device=rows.device)
+        seen = visible(None, None, queries[:, None], keys)
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=rows.device)
+        return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)[None, None]
 
 
 def _pieces(rows: Sequence[Sequence[int]], batch: Sequence[Segment]) -> Iterator[Piece]:

@@ -310,6 +310,25 @@ def test_a_processor_that_tells_no_visual_tokens_gets_batches_that_fit(tmp_path,
     assert len(sizes) > 2 and 256 < max(sizes) <= 512
 
 
+@pytest.mark.parametrize("attention", ["eager", "flex_attention"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_answers_are_the_same_with_another_attention(eager_flex, tiny_llava, answers, attention, shared):
+    model = adapter(tiny_llava, batch_size=16, attn_implementation=attention, shared_prefix=shared)
+    network = model._generator.model
+    assert network.get_decoder().config._attn_implementation == attention
+    assert network.model.vision_tower.config._attn_implementation == "sdpa"
+    assert model.generate_until(requests()) == answers
+    assert model._settings({}) != adapter(tiny_llava, batch_size=16, shared_prefix=shared)._settings({})
+
+
+def test_an_attention_that_the_decoder_lacks_is_refused(tmp_path):
+    folder = write_checkpoint("qwen2_vl", tmp_path / "tiny")
+    with pytest.raises(UserError, match=r"^qwen2_vl cannot run with attn_implementation=flex_attention: Qwen2VL"):
+        adapter(folder, attn_implementation="flex_attention")
+    with pytest.raises(UserError, match="attn_implementation=fast is none of sdpa, eager, flex_attention"):
+        adapter(folder, attn_implementation="fast")
+
+
 def test_errors_are_raised_not_answered(tiny_llava):
     def broken(document):
         raise OSError("truncated image")
