@@ -19,6 +19,7 @@ class Stock:
         processor: what it changes in the checkpoint's processor.
         until: whether it honours a task's stop strings: "yes", "no", or "but an empty line".
         samples: whether it draws answers at random where a task does not set a temperature.
+        repetition_penalty: how much less likely it makes tokens that stand in the prompt or the answer.
     """
 
     model: str
@@ -27,6 +28,7 @@ class Stock:
     processor: dict[str, Any] = field(default_factory=dict)
     until: str = "no"
     samples: bool = False
+    repetition_penalty: float = 1.0
 
 
 LLAVA = Stock("llava_hf", 1024)
@@ -48,7 +50,7 @@ STOCK: dict[str, Stock] = {
     "qwen3_vl": Stock("qwen3_vl", 128, ASSISTANT, LARGE_IMAGES),
     "internvl": Stock("internvl_hf", 1024),
     "gemma3": Stock("gemma3", 128, ASSISTANT, until="but an empty line"),
-    "mistral3": Stock("mistral3_vl", 512, samples=True),
+    "mistral3": Stock("mistral3_vl", 512, samples=True, repetition_penalty=1.2),
     "glm4v": Stock("glm4v", 8192, until="yes"),
 }
 
@@ -78,6 +80,8 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
         found.append(f"Stop strings of a task end an answer; {own.model} {ignored}.")
     if own.samples:
         found.append(f"{own.model} samples its answers where a task sets no temperature.")
+    if own.repetition_penalty != 1:
+        found.append(f"{own.model} penalizes repetition ({own.repetition_penalty}).")
     if own is LLAVA:
         found.append(f"A checkpoint without a chat template gets the bare question; {own.model} uses Vicuna's.")
     if own is LLAVA and any(task.startswith("scienceqa") for task in tasks):

@@ -28,8 +28,8 @@ from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
-from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
-from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
+from modeling_aligned_llava.inference.prefix_tree import open_tree
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder, set_attention
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
@@ -49,6 +49,7 @@ class AlignedLlavaLM(HFLM):
         answer_log: JSONL file that stores every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
         shared_prefix: compute what requests share only once, if the model allows it.
+        attn_implementation: "sdpa", "eager" or "flex_attention" (compiled; for shared prefixes on a GPU).
         trust_remote_code: run model code from the checkpoint.
         progress: called with the number of requests after each batch, instead of a progress bar.
     """
@@ -62,6 +63,7 @@ class AlignedLlavaLM(HFLM):
         answer_log: str | None = None,
         fingerprint: str | None = None,
         shared_prefix: bool = True,
+        attn_implementation: str | None = None,
         trust_remote_code: bool = False,
         progress: Callable[[int], None] | None = None,
         **kwargs: Any,
@@ -78,12 +80,14 @@ class AlignedLlavaLM(HFLM):
         model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
         model.to(device or "cpu")
         _check_causal(model)
+        if attn_implementation is not None:
+            set_attention(model, attn_implementation)
         tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        self._tree = PrefixTree(model) if shared_prefix and can_read_trees(model) else None
+        self._tree = open_tree(model) if shared_prefix else None
         self._budget = self._tree.budget if self._tree else budget(model)
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
@@ -92,6 +96,7 @@ class AlignedLlavaLM(HFLM):
                 "dtype": str(model.dtype).removeprefix("torch."),
                 "batch_size": self.batch_size,
                 "shared_prefix": self._tree is not None,
+                "attention": model.config.get_text_config()._attn_implementation,
                 "max_length": self.max_length,
                 "producer": producer_digest(str(self.device)),
             },

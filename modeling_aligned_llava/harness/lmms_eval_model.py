@@ -41,13 +41,14 @@ def manifest() -> Any:
 
 
 @functools.cache
-def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
+def _load(folder: str, dtype: str, device: str, trust_remote_code: bool, attn_implementation: str | None) -> Any:
     """Load the model once per process: lmms-eval creates a new adapter for every call."""
     from modeling_aligned_llava.inference.generator import load_generator  # torch and transformers only when needed
     from modeling_aligned_llava.loading.checkpoint import read_config
 
     own = stock(read_config(folder).get("model_type", ""))
-    return load_generator(folder, dtype, device, trust_remote_code, own.system_prompt, **own.processor)
+    chosen = {"system_prompt": own.system_prompt, "attn_implementation": attn_implementation}
+    return load_generator(folder, dtype, device, trust_remote_code, **chosen, **own.processor)
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class AlignedLlava(lmms):
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
         shared_prefix: compute what questions about one image share only once, if the model allows it.
         blank_images: replace every image by a grey one of the same size, to check that vision is used.
+        attn_implementation: "sdpa", "eager" or "flex_attention" (compiled; for shared prefixes on a GPU).
         trust_remote_code: run model code from the checkpoint.
         progress: called with the number of rows after each batch, instead of a progress bar.
 
@@ -95,6 +97,7 @@ class AlignedLlava(lmms):
         fingerprint: str | None = None,
         shared_prefix: bool = True,
         blank_images: bool = False,
+        attn_implementation: str | None = None,
         trust_remote_code: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -108,7 +111,7 @@ class AlignedLlava(lmms):
             self.accelerator, device = accelerator, device or str(accelerator.device)
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
         self.device = torch.device(device or "cpu")
-        self._generator = _load(folder, dtype, str(self.device), trust_remote_code)
+        self._generator = _load(folder, dtype, str(self.device), trust_remote_code, attn_implementation)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
         self.batch_size = int(batch_size or 1)
@@ -156,7 +159,7 @@ class AlignedLlava(lmms):
         return questions
 
     def _tokenize(self, rows: list[Question]) -> list[list[int]] | None:
-        """The tokens of each question; None if only the images themselves tell how many there are."""
+        """The tokens of each question; None if the processor does not tell those of an image."""
         from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 
         try:
@@ -170,8 +173,10 @@ class AlignedLlava(lmms):
         if tokens is None or not self._shared_prefix:
             alone = [Segment((index,), 0) for index in range(len(rows))]
             if tokens is None:
-                return pack(alone, [len(row.prompt) for row in rows], self.batch_size)
-            return pack(alone, [len(ids) + reserve for ids in tokens], self.batch_size, most, padded=True)
+                lengths = self._generator.lengths([row.prompt for row in rows], [row.sizes for row in rows])
+            else:
+                lengths = [len(ids) for ids in tokens]
+            return pack(alone, [length + reserve for length in lengths], self.batch_size, most, padded=True)
         ranges = [(self._generator.end_of_images(ids), len(ids) - 1) for ids in tokens]
         segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
         return pack(segments, [len(ids) + reserve for ids in tokens], self.batch_size, most)
@@ -188,6 +193,7 @@ class AlignedLlava(lmms):
             "dtype": self._dtype,
             "batch_size": self.batch_size,
             "shared_prefix": self._shared_prefix,
+            "attention": self._generator.model.config.get_text_config()._attn_implementation,
             "blank_images": self._blank_images,
             "producer": self._producer,
         }

@@ -10,9 +10,11 @@ from pathlib import Path
 from modeling_aligned_llava.loading.fingerprint import hash_text
 
 
-PACKAGES = ("torch", "transformers", "tokenizers", "pillow", "datasets", "lmms-eval", "lm-eval")
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "pillow", "datasets", "lmms-eval", "lm-eval")
 # Of this package. A change in the rest, such as the diagnostics, leaves answers as they are.
 ANSWERING_CODE = (
+    "__init__.py",
     "configuration_aligned_llava.py",
     "connectors.py",
     "modeling_aligned_llava.py",
@@ -21,6 +23,7 @@ ANSWERING_CODE = (
     "inference/*.py",
     "inspection/model_parts.py",
     "loading/checkpoint.py",
+    "loading/images.py",
     "loading/tokenizer.py",
 )
 
@@ -46,13 +49,17 @@ def versions(packages: tuple[str, ...]) -> dict[str, str]:
     return installed
 
 
+def answering_files() -> list[Path]:
+    """The files of `ANSWERING_CODE`."""
+    return sorted(path for pattern in ANSWERING_CODE for path in ROOT.glob(pattern))
+
+
 @functools.cache
 def answering_code() -> str:
     """The sha256 of the code that answers, without comments, docstrings and formatting."""
-    root = Path(__file__).parents[1]
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in ANSWERING_CODE for path in root.glob(pattern)):
-        digest.update(f"{path.relative_to(root).as_posix()}\0{_instructions(path.read_text('utf-8'))}\0".encode())
+    for path in answering_files():
+        digest.update(f"{path.relative_to(ROOT).as_posix()}\0{_instructions(path.read_text('utf-8'))}\0".encode())
     return digest.hexdigest()
 
 

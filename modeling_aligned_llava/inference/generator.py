@@ -5,7 +5,6 @@ end-of-sequence tokens come from the checkpoint.
 """
 
 import functools
-import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,11 +19,11 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import PrefixTree, can_read_trees
+from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, user_turn
 from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, set_attention
 
 
 LLAVA = ("llava", "aligned_llava")  # their vision layers after the one that the projector reads are dropped
@@ -43,18 +42,12 @@ class Generator:
     system_prompt: str | None = None
     # What the processor writes for the images of a row, by their sizes.
     _slots: dict[tuple[Size, ...], list[str]] = field(default_factory=dict, repr=False)
+    _visual_tokens: dict[tuple[Size, ...], int] = field(default_factory=dict, repr=False)
 
     @functools.cached_property
     def tree(self) -> PrefixTree | None:
         """The reader of shared prefixes; None, with one warning, if the model cannot share them."""
-        try:
-            if not can_read_trees(self.model):
-                raise NoSharedPrefix("its decoder does not keep plain keys and values, or has no mask to choose")
-            self._try_sharing()
-        except NoSharedPrefix as reason:
-            logging.getLogger(__name__).warning("%s reads no shared prefixes: %s", self.model_type, reason)
-            return None
-        return PrefixTree(self.model)
+        return open_tree(self.model, self._try_sharing)
 
     @property
     def model_type(self) -> str:
@@ -101,6 +94,21 @@ class Generator:
         expanded = [self._expand(prompt, tuple(own)) for prompt, own in zip(prompts, sizes, strict=True)]
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])  # one template rendered all of them
         return self.processor.tokenizer(expanded, add_special_tokens=special)["input_ids"]
+
+    def lengths(self, prompts: list[str], sizes: Sequence[Sequence[Size]]) -> list[int]:
+        """Count the tokens of rendered prompts, for a processor that `tokenize` cannot follow; arguments as there."""
+        texts = self.processor.tokenizer(prompts)["input_ids"]
+        return [len(text) + self._added(tuple(own)) for text, own in zip(texts, sizes, strict=True)]
+
+    def _added(self, sizes: tuple[Size, ...]) -> int:
+        """The tokens that the processor adds to a prompt for images of these sizes, counted on blank ones."""
+        if sizes and sizes not in self._visual_tokens:
+            slots = self.processor.image_token * len(sizes)
+            inputs = self.inputs([slots], [[Image.new("RGB", size) for size in sizes]])
+            self._visual_tokens[sizes] = inputs["input_ids"].shape[1] - len(
+                self.processor.tokenizer(slots)["input_ids"]
+            )
+        return self._visual_tokens.get(sizes, 0)
 
     def end_of_images(self, tokens: list[int]) -> int:
         """Return the number of tokens up to the last visual one; 0 without images."""
@@ -273,22 +281,26 @@ def load_generator(
     device: str = "cpu",
     trust_remote_code: bool = False,
     system_prompt: str | None = None,
+    attn_implementation: str | None = None,
     **processor_settings: Any,
 ) -> Generator:
     """Load a checkpoint for greedy decoding with its own processor.
 
     Args:
         system_prompt: put before every question; None: what the chat template writes by itself.
+        attn_implementation: of the decoder, one of `ATTENTION`; None: transformers' choice.
         **processor_settings: replace those of the checkpoint's processor.
 
     Raises:
-        UserError: it cannot be loaded, lacks tensors or is of a kind that cannot answer.
+        UserError: it cannot be loaded, lacks tensors, is of a kind that cannot answer, or lacks the attention.
     """
     config = _configuration(folder, trust_remote_code)
     processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
     if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
+    if attn_implementation is not None:
+        set_attention(model, attn_implementation)
     tokenizer = processor.tokenizer
     if config.model_type in LLAVA:
         _check_tokenizer(folder, model, processor)

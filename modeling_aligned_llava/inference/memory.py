@@ -9,6 +9,7 @@ import psutil
 import torch
 
 from modeling_aligned_llava.inference.prefix_plan import Segment
+from modeling_aligned_llava.loading.checkpoint import FLEX
 
 
 CPU_TOKENS = 16_384  # more do not run faster on a CPU
@@ -16,6 +17,7 @@ CPU_TOKENS_PER_PASS = 1_024  # enough to keep its cores busy; attention is quadr
 GPU_TOKENS_PER_PASS = 16_384
 ANSWER_TOKENS = 64  # reserved for an answer when a batch is planned; a longer one takes more as it grows
 CACHE_SHARE, PASS_SHARE = 0.5, 0.25  # of the free memory; the rest is for the vision tower and fragmentation
+CPU_IS_FULL = "DefaultCPUAllocator: can't allocate memory"  # in a RuntimeError: PyTorch has no class for it
 
 Result = TypeVar("Result")
 
@@ -38,7 +40,8 @@ def cache_bytes(config: Any, dtype: torch.dtype) -> int:
 
 def pass_bytes(config: Any, dtype: torch.dtype, columns: int) -> int:
     """Bytes that one token of a pass over `columns` columns takes: its row of the mask, its states and its logits."""
-    mask = columns * (dtype.itemsize + 3)  # and three masks of booleans while it is built
+    dense = config._attn_implementation != FLEX
+    mask = columns * (dtype.itemsize + 3) if dense else 0  # and three masks of booleans while it is built
     states = (8 * config.hidden_size + 3 * config.intermediate_size) * dtype.itemsize
     return mask + states + config.vocab_size * (dtype.itemsize + 4)  # log-probabilities are taken in float32
 
@@ -75,17 +78,21 @@ def halving(
         release: gives up what is kept from batch to batch.
 
     Raises:
-        torch.OutOfMemoryError: not even one row fits.
+        torch.OutOfMemoryError: not even one row fits; on a CPU a RuntimeError.
     """
     try:
         return answer(batch)
-    except torch.OutOfMemoryError:
-        halves = _halves(batch)
+    except RuntimeError as error:
+        halves = _halves(batch) if _memory_ran_out(error) else None
         if halves is None:
             raise
     release()
     torch.cuda.empty_cache()  # after the except block, which keeps the tensors of the failed pass alive
     return [result for half in halves for result in halving(answer, half, release)]
+
+
+def _memory_ran_out(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or CPU_IS_FULL in str(error)
 
 
 def _halves(batch: list[Segment]) -> tuple[list[Segment], list[Segment]] | None:

@@ -11,35 +11,59 @@ dimension is always 1.
 """
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from modeling_aligned_llava.inference.decoder_input import DecoderInput
+from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix
 from modeling_aligned_llava.inference.memory import budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
+from modeling_aligned_llava.loading.checkpoint import ATTENTION, FLEX
 
 
 _TURNED_BY_LENGTH = {"dynamic", "longrope"}  # rotary embeddings that change with the longest row of a pass
 SHARED = -1  # instead of a row: the column belongs to all rows of its segment
 
 
-def can_read_trees(model: Any) -> bool:
-    """Whether the decoder caches plain keys and values in every layer (no window, no recurrent state), accepts a
-    ready-made attention mask, computes chosen logits only, and turns a token by its own position alone."""
+def check_decoder(model: Any) -> None:
+    """Check that the decoder of a model can read trees.
+
+    Raises:
+        NoSharedPrefix: it cannot.
+    """
     config = model.config.get_text_config()
-    chooses_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-    plain_cache = all(type(layer) is DynamicLayer for layer in DynamicCache(config=config).layers)
-    takes_mask = model._supports_attention_backend and config._attn_implementation in ("sdpa", "eager")
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise NoSharedPrefix("it computes the logits of every token")
+    if model._is_stateful or any(type(layer) is not DynamicLayer for layer in DynamicCache(config=config).layers):
+        raise NoSharedPrefix("its decoder does not keep the keys and values of every token in every layer")
+    if not model._supports_attention_backend or config._attn_implementation not in ATTENTION:
+        raise NoSharedPrefix(f"its {config._attn_implementation} attention takes no mask of ours")
     ropes = getattr(config, "rope_parameters", None) or {}
-    if _TURNED_BY_LENGTH & {ropes.get("rope_type"), *(r.get("rope_type") for r in ropes.values() if type(r) is dict)}:
-        return False
-    return chooses_logits and takes_mask and plain_cache and not model._is_stateful
+    kinds = {ropes.get("rope_type"), *(rope.get("rope_type") for rope in ropes.values() if isinstance(rope, dict))}
+    if changing := kinds & _TURNED_BY_LENGTH:
+        raise NoSharedPrefix(f"its rotary embedding changes with the longest row ({changing.pop()})")
+
+
+def open_tree(model: Any, attempt: Callable[[], None] = lambda: None) -> "PrefixTree | None":
+    """Return the reader of shared prefixes; None, after a warning with the reason, if the model cannot share them.
+
+    Args:
+        attempt: raises `NoSharedPrefix` if more than the decoder stands in the way.
+    """
+    try:
+        check_decoder(model)
+        attempt()
+    except NoSharedPrefix as reason:
+        logging.getLogger(__name__).warning("%s reads no shared prefixes: %s", model.config.model_type, reason)
+        return None
+    return PrefixTree(model)
 
 
 @dataclass(frozen=True)
@@ -113,7 +137,7 @@ class PrefixTree:
     """The rows of one batch in a model's cache: `read` starts a batch, `append` extends its rows.
 
     Args:
-        model: a causal or vision-language model of transformers for which `can_read_trees` holds.
+        model: a causal or vision-language model of transformers that passes `check_decoder`.
     """
 
     def __init__(self, model: Any) -> None:
@@ -125,6 +149,8 @@ class PrefixTree:
         self.cache.layers = list(self.layers)
         self.length = self.capacity = 0  # columns in use, and in the buffers
         self.segment_of_column = self.row_of_column = torch.empty(0)  # (capacity,)
+        sparse = model.config.get_text_config()._attn_implementation == FLEX
+        self.block_mask = torch.compile(create_block_mask) if sparse else None  # eager, it makes a dense mask first
         self.segment_of_row: dict[int, int] = {}
         self.next_position: dict[int, int] = {}  # by row
         self.shift: dict[int, int] = {}  # by segment
@@ -259,7 +285,7 @@ class PrefixTree:
         causal = start == self.length and _is_one_row(pieces)
         logits = self.model(
             **given,
-            attention_mask=None if causal else self._attention_mask(new, start),
+            attention_mask=None if causal else self._mask(new, start),
             past_key_values=self.cache,
             logits_to_keep=torch.tensor(keep or [0], device=device),
         ).logits[0]
@@ -286,16 +312,24 @@ class PrefixTree:
             column = end
         return {"inputs_embeds": embeddings, "position_ids": positions if len(positions) == 1 else positions[:, None]}
 
-    def _attention_mask(self, new: slice, start: int) -> Tensor:
-        """The mask added to attention scores, 0 or the lowest number, (1, 1, T, S)."""
+    def _mask(self, new: slice, start: int) -> Tensor | BlockMask:
+        """Which of the S columns each of the T new ones sees, (1, 1, T, S): added to scores, or block-sparse."""
         segments, rows = self.segment_of_column[start : new.stop], self.row_of_column[start : new.stop]  # (S,)
+        own_segments, own_rows = self.segment_of_column[new], self.row_of_column[new]  # (T,)
         columns = torch.arange(start, new.stop, device=rows.device)  # (S,)
-        same_row = (rows == SHARED) | (rows == self.row_of_column[new, None])  # (T, S)
-        same_segment = segments == self.segment_of_column[new, None]
-        not_later = columns <= columns[new.start - start :, None]
-        visible = same_row & same_segment & not_later
-        mask = torch.zeros(visible.shape, dtype=self.model.dtype, device=rows.device)
-        return mask.masked_fill_(~visible, torch.finfo(mask.dtype).min)[None, None]
+        own_columns = columns[new.start - start :]  # (T,)
+
+        def visible(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
+            same_row = (rows[key] == SHARED) | (rows[key] == own_rows[query])
+            not_later = columns[key] <= own_columns[query]
+            return same_row & (segments[key] == own_segments[query]) & not_later
+
+        if self.block_mask is not None:
+            return self.block_mask(visible, None, None, len(own_rows), len(rows), device=str(rows.device))
+        queries, keys = torch.arange(len(own_rows), device=rows.device), torch.arange(len(rows), device=rows.device)
+        seen = visible(None, None, queries[:, None], keys)
+        mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=rows.device)
+        return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)[None, None]
 
 
 def _pieces(rows: Sequence[Sequence[int]], batch: Sequence[Segment]) -> Iterator[Piece]:

@@ -12,21 +12,54 @@ from modeling_aligned_llava.harness.deviations import ASSISTANT, OTHER, STOCK, d
 CLASSES = {each.model: each for each in (*STOCK.values(), OTHER)}
 
 
-def source(name):
-    """The code of the class that lmms-eval uses for a model's name: the chat class if there is one."""
+def stock_class(name):
+    """The class that lmms-eval uses for a model's name: the chat class if there is one."""
     for kind in ("chat", "simple"):
         try:
-            return inspect.getsource(importlib.import_module(f"lmms_eval.models.{kind}.{name}"))
+            module = importlib.import_module(f"lmms_eval.models.{kind}.{name}")
         except ImportError:
             continue
+        (found,) = (each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__)
+        return found
     raise AssertionError(name)
+
+
+def source(name):
+    """The code of that class, with what `qwen3_vl` has in the simple one that it is derived from."""
+    module = importlib.import_module(stock_class(name).__module__)
+    return inspect.getsource(module) + (inspect.getsource(_simple(name)) if name == "qwen3_vl" else "")
+
+
+def answering(name):
+    return inspect.getsource(stock_class(name).generate_until)
 
 
 @pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
 def test_the_length_of_answers_is_that_of_lmms_eval(own):
-    code = source(own.model) + (inspect.getsource(_simple(own.model)) if own.model == "qwen3_vl" else "")
-    found = re.findall(r'max_new_tokens(?:"\] =|":|", | =|: int =) ?(\d+)', code)
+    found = re.findall(r'max_new_tokens(?:"\] =|":|", | =|: int =) ?(\d+)', source(own.model))
     assert str(own.max_new_tokens) in found
+
+
+@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+def test_stop_strings_are_honoured_as_the_deviations_say(own):
+    code = answering(own.model)
+    cuts, keeps_lines = "for term in until:" in code, r'if item != "\n\n"' in code
+    assert own.until == ("but an empty line" if cuts and keeps_lines else "yes" if cuts else "no")
+
+
+@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+def test_answers_are_sampled_and_penalized_as_the_deviations_say(own):
+    code = source(own.model)
+    default = {float(number) for number in re.findall(r'temperature(?:"\]|"|: float)?(?: =|:) (\d[\d.]*)', code)}
+    assert len(default) == 1 and own.samples == (default != {0.0})
+    assert {str(own.repetition_penalty)} == set(re.findall(r"repetition_penalty=([\d.]+)", code) or ["1.0"])
+
+
+@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+def test_the_system_prompt_is_that_of_lmms_eval(own):
+    prompt = inspect.signature(stock_class(own.model).__init__).parameters.get("system_prompt")
+    used = prompt is not None and "self.system_prompt" in answering(own.model)
+    assert own.system_prompt == (prompt.default if used else None)
 
 
 def _simple(name):
@@ -51,3 +84,5 @@ def test_every_deviation_is_told_where_it_matters():
     assert any("Question: " in each for each in qwen)
     assert any("ovis2" in each for each in deviations("ovis2", []))
     assert any("samples" in each for each in deviations("mistral3", []))
+    assert any("repetition" in each and "1.2" in each for each in deviations("mistral3", []))
+    assert not any("repetition" in each for each in [*llava, *qwen])

@@ -13,14 +13,24 @@ def needs(name):
     return pytest.param(name, marks=pytest.mark.skipif(missing, reason="its processor needs num2words"))
 
 
+def assert_told(messages, name, row):
+    """A family that falls back says so, with one reason, and no other does."""
+    assert len(set(messages)) == row.count("falls back")
+    assert all(message.startswith(f"{name} reads no shared prefixes: its ") for message in messages)
+
+
 @pytest.mark.parametrize("name", map(needs, WRITERS))
-def test_a_family_answers_as_the_documentation_says(name, tmp_path):
-    assert image_row(name, write_checkpoint(name, tmp_path / name)) in written_rows()
+def test_a_family_answers_as_the_documentation_says(name, tmp_path, caplog):
+    row = image_row(name, write_checkpoint(name, tmp_path / name))
+    assert row in written_rows()
+    assert_told([message for message in caplog.messages if "shared" in message], name, row)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_language_model_scores_as_the_documentation_says(name, tmp_path):
-    assert text_row(name, write_decoder(name, tmp_path / name)) in written_rows()
+def test_a_language_model_scores_as_the_documentation_says(name, tmp_path, caplog):
+    row = text_row(name, write_decoder(name, tmp_path / name))
+    assert row in written_rows()
+    assert_told([message for message in caplog.messages if "shared" in message], name, row)
 
 
 def test_the_documentation_names_no_other_family():

@@ -8,6 +8,7 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference import generator as module
+from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inference.prompt import user_turn
 from modeling_aligned_llava.loading.checkpoint import sees_images
@@ -34,7 +35,7 @@ def test_a_system_prompt_stands_before_the_question(ovis):
 
 def test_a_model_that_shares_nothing_says_so_once(tmp_path, caplog):
     qwen = load_generator(str(write_checkpoint("qwen3_vl", tmp_path / "tiny")))
-    with caplog.at_level(logging.WARNING, logger=module.__name__):
+    with caplog.at_level(logging.WARNING, logger=prefix_tree.__name__):
         assert qwen.tree is None and qwen.tree is None
     (said,) = caplog.messages
     assert said.startswith("qwen3_vl reads no shared prefixes: ") and "deepstack" in said

@@ -32,6 +32,12 @@ def test_a_cached_token_takes_its_keys_and_values(tiny_backbones):
     assert cache_bytes(model.config, model.dtype) == measured / 3
 
 
+def test_a_block_sparse_mask_takes_no_memory_for_each_column():
+    flex = Qwen2Config(**QWEN_3B.to_dict(), attn_implementation="flex_attention")
+    dense, sparse = (pass_bytes(config, torch.bfloat16, 2**17) for config in (QWEN_3B, flex))
+    assert sparse == pass_bytes(flex, torch.bfloat16, 1) and dense - sparse == 2**17 * 5
+
+
 @pytest.mark.parametrize("free", [4, 20, 60])
 def test_a_gpu_is_filled_but_not_overfilled(monkeypatch, free):
     monkeypatch.setattr(memory, "free_bytes", lambda device: free * GIB)
@@ -62,15 +68,24 @@ def test_padded_rows_take_what_the_longest_takes():
 BATCH = [Segment((0, 1, 2, 3, 4), 7), Segment((5,), 0), Segment((6, 7), 3)]
 
 
+def gpu_is_full():
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def cpu_is_full():
+    torch.empty(2**60, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("fail", [gpu_is_full, cpu_is_full])
 @pytest.mark.parametrize("fits", [1, 2, 5, 8])
-def test_out_of_memory_halves_the_batch(fits):
+def test_out_of_memory_halves_the_batch(fits, fail):
     passes, released = [], []
 
     def answer(batch):
         rows = [row for segment in batch for row in segment.rows]
         passes.append(rows)
         if len(rows) > fits:
-            raise torch.OutOfMemoryError("CUDA out of memory")
+            fail()
         assert all(segment.shared == 0 or len(segment.rows) > 1 for segment in batch)
         return rows
 
@@ -78,9 +93,20 @@ def test_out_of_memory_halves_the_batch(fits):
     assert len(released) == sum(len(rows) > fits for rows in passes)
 
 
-def test_a_row_that_does_not_fit_is_an_error():
-    def answer(batch):
-        raise torch.OutOfMemoryError("CUDA out of memory")
+@pytest.mark.parametrize(("fail", "named"), [(gpu_is_full, "CUDA out of memory"), (cpu_is_full, "allocate memory")])
+def test_a_row_that_does_not_fit_is_an_error(fail, named):
+    with pytest.raises(RuntimeError, match=named) as caught:
+        halving(lambda batch: fail(), BATCH, lambda: None)
+    assert isinstance(caught.value, torch.OutOfMemoryError) == (fail is gpu_is_full)
 
-    with pytest.raises(torch.OutOfMemoryError):
+
+def test_another_error_of_pytorch_is_not_taken_for_it():
+    passes = []
+
+    def answer(batch):
+        passes.append(batch)
+        return torch.zeros(2) + torch.zeros(3)
+
+    with pytest.raises(RuntimeError, match="must match the size"):
         halving(answer, BATCH, lambda: None)
+    assert passes == [BATCH]
