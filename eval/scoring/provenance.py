@@ -3,8 +3,7 @@
 import functools
 from pathlib import Path
 
-from modeling_aligned_llava.harness import provenance
-from modeling_aligned_llava.loading.fingerprint import hash_text
+from modeling_aligned_llava.harness.provenance import hash_code
 
 
 # Of `eval`: what is right, which items and groups are formed, how many examples precede a question.
@@ -19,7 +18,6 @@ SCORING_CODE = (
 
 @functools.cache
 def scoring_code() -> str:
-    """The sha256 of the code that scores, without comments, docstrings and formatting."""
+    """The sha256 of the code that scores."""
     root = Path(__file__).parents[1]
-    sources = [(root / name).read_text(encoding="utf-8") for name in SCORING_CODE]
-    return hash_text("\0".join(map(provenance._instructions, sources)))
+    return hash_code(root, [root / name for name in SCORING_CODE])

@@ -4,6 +4,7 @@ import ast
 import functools
 import hashlib
 import json
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -56,10 +57,15 @@ def answering_files() -> list[Path]:
 
 @functools.cache
 def answering_code() -> str:
-    """The sha256 of the code that answers, without comments, docstrings and formatting."""
+    """The sha256 of the code that answers."""
+    return hash_code(ROOT, answering_files())
+
+
+def hash_code(root: Path, files: Iterable[Path]) -> str:
+    """Return the sha256 of Python files and their paths below `root`, without comments, docstrings and formatting."""
     digest = hashlib.sha256()
-    for path in answering_files():
-        digest.update(f"{path.relative_to(ROOT).as_posix()}\0{_instructions(path.read_text('utf-8'))}\0".encode())
+    for path in files:
+        digest.update(f"{path.relative_to(root).as_posix()}\0{_instructions(path.read_text('utf-8'))}\0".encode())
     return digest.hexdigest()
 
 
