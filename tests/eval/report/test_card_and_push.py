@@ -123,6 +123,14 @@ def test_the_card_of_one_seed_has_the_mean_and_its_own_scores(results):
     assert "2 seeds" not in own and one_seed not in card.text
 
 
+def test_a_trial_does_not_get_into_a_card(results):
+    run, checkpoint = results
+    rows = json.loads((run / "scores.json").read_text())
+    write(run / "scores.json", [row | {"limit": 8} for row in rows])
+    with pytest.raises(UserError, match="a trial with --limit 8"):
+        model_card(checkpoint, run, "a/b")
+
+
 def test_tables_of_the_card_are_tables(results):
     run, checkpoint = results
     lines = model_card(checkpoint, run, "a/b").text.splitlines()

@@ -53,6 +53,18 @@ def test_variance_in_small_strata_is_that_of_the_score():
     assert drawn == pytest.approx(design.variance(answers[:, :20]), rel=0.08)
 
 
+@pytest.mark.parametrize("macro", [True, False])
+def test_a_group_of_one_adds_no_spread(macro):
+    several = items([1, 0, 1, 1, 0] * 4, stratum=["a"] * 20)
+    with_one = items([1, 0, 1, 1, 0] * 4 + [1], stratum=["a"] * 20 + ["b"])
+    share = 1 / 2 if macro else 20 / 21
+    alone, beside = (statistics.Design.of(made, macro) for made in (several, with_one))
+    (variance,) = alone.variance(np.array([several.correct]).T)
+    assert beside.variance(np.array([with_one.correct]).T) == pytest.approx(share**2 * variance)
+    deviation = statistics.score(several, macro, "a").draws.std()
+    assert statistics.score(with_one, macro, "b").draws.std() == pytest.approx(share * deviation, rel=0.05)
+
+
 def test_variance_of_clusters_is_that_of_the_score():
     random = np.random.default_rng(0)
     sizes = random.integers(1, 6, 80)

@@ -163,3 +163,13 @@ def test_a_run_without_scores_is_one_clear_line(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["page", str(tmp_path)])
     with pytest.raises(UserError, match=r"scores\.json; evaluate the run first"):
         __main__.main()
+
+
+def test_a_trial_does_not_get_into_a_report(tmp_path, monkeypatch):
+    folder = write_run(tmp_path, None)
+    rows = json.loads((folder / "scores.json").read_text())
+    (folder / "scores.json").write_text(json.dumps([row | {"limit": 8} for row in rows]))
+    monkeypatch.setattr("sys.argv", ["page", str(folder)])
+    with pytest.raises(UserError, match="a trial with --limit 8"):
+        __main__.main()
+    assert not (folder / "report.html").exists()

@@ -105,6 +105,9 @@ def test_parts_of_a_benchmark_add_up_to_it(rows):
     assert line["toy baseline"] == "0.0" and line["toy norm-gwc"] == "not run"
     assert len(frame) == 2 * len(BENCHMARKS)
     assert r"lower \& half" in subtasks.WRITERS["tex"](frame)
+    written = subtasks.WRITERS["md"](frame).splitlines()
+    assert written[:2] == ["| " + " | ".join(frame.columns) + " |", "|---" * frame.shape[1] + "|"]
+    assert "| OCRBench | upper | 20 | 0.0 |" in "\n".join(written) and len(written) == 2 + len(frame)
     assert len(list(csv.DictReader(subtasks.WRITERS["csv"](frame).splitlines()))) == len(frame)
     assert json.loads(subtasks.WRITERS["json"](frame))[0]["n"] == 20
 
