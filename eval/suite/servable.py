@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoProcessor
 from eval.data.benchmarks import Benchmark
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator
+from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, read_config, sees_images
 
 
@@ -27,7 +28,7 @@ def check_servable(name: str, folder: Path, benchmarks: Sequence[Benchmark], tru
     if not sees_images(folder):
         return
     processor = load_part(AutoProcessor, folder, what, trust_remote_code=trust_remote_code)
-    if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
+    if not names_image_token(processor):
         if any(benchmark.harness == "lmms-eval" for benchmark in benchmarks):
             raise UserError(f"{what}: {kind} cannot be served: its processor names no image token")
         return

@@ -20,7 +20,7 @@ from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoShare
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
-from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, user_turn
+from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, names_image_token, user_turn
 from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, set_attention
@@ -296,7 +296,7 @@ def load_generator(
     """
     config = _configuration(folder, trust_remote_code)
     processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
-    if not hasattr(processor, "image_processor") or not hasattr(processor, "image_token"):
+    if not names_image_token(processor):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
     if attn_implementation is not None:

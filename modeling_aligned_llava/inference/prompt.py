@@ -22,6 +22,11 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
     return processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
 
 
+def names_image_token(processor: Any) -> bool:
+    """Whether a processor prepares images and names the token that stands for one, without which nothing is served."""
+    return hasattr(processor, "image_processor") and hasattr(processor, "image_token")
+
+
 def image_tokens(processor: Any, config: Any) -> list[str]:
     """The strings that open an image slot: `<image>`, the processor's placeholder and the model's visual token."""
     found = {IMAGE_TOKEN, processor.image_token}

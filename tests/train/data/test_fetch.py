@@ -109,9 +109,7 @@ def test_what_is_complete_is_not_fetched_again(hub, get):
     get("llava-pretrain", remove_zip=True)
     assert hub.asked == [] and not (folder / "images.zip").exists() and (folder / "stage1.json").exists()
     get("llava-pretrain", revision=SETS["llava-pretrain"].commit)
-    with pytest.raises(
-        UserError, match=r"holds \S+ at 70f9\w{36}: fetch main to another folder"
-    ):
+    with pytest.raises(UserError, match=r"holds \S+ at 70f9\w{36}: fetch main to another folder"):
         get("llava-pretrain", revision="main")
     assert hub.asked == []
 
