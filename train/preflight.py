@@ -35,7 +35,7 @@ from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.loading.images import open_image
 from train.arguments.model import ModelArguments
-from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
+from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, Batch, count, memory, meta_model
 from train.data.conversations import EmbeddedImage
 from train.data.prepared import prepared_root, usable_rows
@@ -184,6 +184,8 @@ def _check_cost(
         _model_config(run, backbones), optimization.rates, optimization.frozen, bool(training.bf16), lora
     )
     engine = ours.engine or default_engine(model, ours.processes)
+    if engine == "zero3" and lora:
+        raise UserError(LORA_UNDER_ZERO3)
     if engine.startswith("zero") and not is_deepspeed_available():
         raise UserError(f"{engine} needs deepspeed: pip install deepspeed")
     micro = training.per_device_train_batch_size

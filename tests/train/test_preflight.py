@@ -79,6 +79,7 @@ BROKEN = {
     "indivisible batch": ({}, ["--processes", "3"], "not a multiple"),
     "rows too long": ({"max_length": 5}, [], "none of the first 24 rows can be used"),
     "too little memory": ({}, ["--device-gb", "0.001"], "do not fit into"),
+    "lora under ZeRO-3": ({"lora": '{"r": 4, "target_modules": ["q_proj"]}'}, ["--engine", "zero3"], "lora: ZeRO-3"),
     "a rate that matches nothing": ({"learning_rates": '{"nothing": 1e-3}'}, [], "must match one of"),
     "two rates for one weight": ({"learning_rates": '{"": 1e-3, "lm_head": 1e-3}'}, [], "must match one of"),
 }

@@ -19,6 +19,7 @@ from train.arguments.speed import SpeedArguments
 from train.stage_folder import peek_settings
 
 
+LORA_UNDER_ZERO3 = "lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2"
 RENAMED = {"held_out": "eval_rows", "compact_head": "labelled_logits_only"}  # old name -> new name
 
 
@@ -132,7 +133,7 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
     if run.optimization.max_skipped_steps and training.deepspeed_plugin is not None:
         raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
     if run.model.lora and training.deepspeed_plugin is not None and training.deepspeed_plugin.zero_stage == 3:
-        raise UserError("lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2")
+        raise UserError(LORA_UNDER_ZERO3)
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
