@@ -19,7 +19,7 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,demo,docs,dev]"
 	@touch $@
 
-test: .venv/installed  ## fast tier: offline, no GPU, under 5 minutes
+test: .venv/installed  ## fast tier: offline, no GPU, about 3 minutes
 	$(BIN)/python -m pytest -m "not slow" -n 2 --durations=10 tests
 
 test-slow: .venv/installed  ## README commands, kills, whole runs

@@ -85,6 +85,7 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
     assert wrong.returncode == 1 and wrong.stderr.startswith("error: --backbone and --method are needed")
 
 
+@pytest.mark.slow
 def test_a_preflight_that_finds_a_reason_fails(tiny_backbones, tiny_data, tmp_path):
     options = ["--stage", "stage1", "--data", tiny_data, "--output-root", tmp_path / "run", "--preflight"]
     options += ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2]

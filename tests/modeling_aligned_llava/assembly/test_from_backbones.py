@@ -163,6 +163,7 @@ def test_command_line_assembles(tiny_backbones, tmp_path, monkeypatch, capsys):
     assert AlignedLlavaConfig.from_pretrained(tmp_path / "a").method == "norm"
 
 
+@pytest.mark.slow
 def test_a_wrong_path_on_the_command_line_is_one_line(tiny_backbones, tmp_path):
     argv = ["--vision-tower", tiny_backbones.vision, "--language-model", tmp_path / "no", "--out", tmp_path / "b"]
     command = [sys.executable, "-m", "modeling_aligned_llava.assembly", *map(str, argv)]

@@ -268,6 +268,7 @@ def test_a_thousand_damaged_rows_are_all_quarantined(open_data):
     assert all(entry.reason and entry.file.endswith("data.jsonl") for entry in data.bad_rows)
 
 
+@pytest.mark.slow
 def test_a_thousand_damaged_images_are_all_quarantined(with_images, processor):
     data, row_images = with_images([*(fuzzed_image(number) for number in range(1200)), *[encoded()] * 400])
     collate = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, row_images)
