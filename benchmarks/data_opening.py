@@ -120,6 +120,7 @@ def main() -> None:
     factor = LLAVA_558K / args.rows
     result = {
         "benchmark": "data_opening",
+        "tokenizer": args.tokenizer.name,
         "first": first,
         "cached": cached,
         "extrapolated": {

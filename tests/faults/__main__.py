@@ -1,6 +1,6 @@
 """Run fault campaigns and record what they found.
 
-    python -m tests.faults --all --out benchmarks/results/faults.json
+    python -m tests.faults --all --out benchmarks/results/faults/all.json
 
 Every input is drawn from `--seed`. Finished cases are kept in `--folder`: the same command continues, and runs
 failed cases again. `--jobs` campaigns run side by side. The exit status is 1 if a case failed.
