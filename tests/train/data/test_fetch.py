@@ -108,8 +108,9 @@ def test_what_is_complete_is_not_fetched_again(hub, get):
     hub.asked.clear()
     get("llava-pretrain", remove_zip=True)
     assert hub.asked == [] and not (folder / "images.zip").exists() and (folder / "stage1.json").exists()
-    get("llava-pretrain", revision=SETS["llava-pretrain"].commit)
-    with pytest.raises(UserError, match=r"holds \S+ at 70f9\w{36}: fetch main to another folder"):
+    ours = SETS["llava-pretrain"]
+    get("llava-pretrain", revision=ours.commit)
+    with pytest.raises(UserError, match=f"holds {ours.name} at {ours.commit}: fetch main to another folder"):
         get("llava-pretrain", revision="main")
     assert hub.asked == []
 
