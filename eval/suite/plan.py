@@ -237,7 +237,7 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
             family = read_config(path)["model_type"]
             described[name]["deviations"] = deviations(family, asked)
             described[name]["answer_tokens"] = {
-                key: min(result["answer_tokens"] or stock(family).max_new_tokens, args.max_new_tokens or sys.maxsize)
+                key: stock(family).answer_tokens(result["answer_tokens"], args.max_new_tokens)
                 for key, result in results[name].items()
                 if result["status"] == "ok" and BY_KEY[key].harness == "lmms-eval"
             }

@@ -30,6 +30,11 @@ class Stock:
     samples: bool = False
     repetition_penalty: float = 1.0
 
+    def answer_tokens(self, asked: int | None, most: int | None) -> int:
+        """How long an answer may be: as the task asks (None: this family's own length), but at most `most`."""
+        limit = asked or self.max_new_tokens
+        return min(limit, most or limit)
+
 
 LLAVA = Stock("llava_hf", 1024)
 

@@ -186,10 +186,10 @@ class AlignedLlava(lmms):
         if options.get("do_sample") or options.get("num_beams", 1) not in (1, None):
             raise ValueError(f"aligned_llava decodes greedily with one beam; the task asks for {options}")
         until = options.get("until") or []
-        limit = int(options.get("max_new_tokens") or stock(self._generator.model_type).max_new_tokens)
+        own, asked = stock(self._generator.model_type), options.get("max_new_tokens")
         settings = {
             "until": [until] if isinstance(until, str) else list(until),
-            "max_new_tokens": min(limit, self._max_new_tokens or limit),
+            "max_new_tokens": own.answer_tokens(asked and int(asked), self._max_new_tokens),
             "dtype": self._dtype,
             "batch_size": self.batch_size,
             "shared_prefix": self._shared_prefix,
