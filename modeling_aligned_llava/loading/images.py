@@ -5,10 +5,13 @@ evaluation, diagnostics and demo see the same pixels of a file.
 """
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import BinaryIO
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from modeling_aligned_llava.errors import UserError
 
@@ -20,6 +23,7 @@ Image.init()  # registers all of them
 _AS_THEY_ARE = ("RGB", "L", "1")
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # orientations in EXIF that swap width and height
+_DECODING = Lock()
 
 
 def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> Image.Image:
@@ -45,7 +49,7 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
     name = name or ("image" if isinstance(source, bytes) else str(source))
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with _strict_pillow(), Image.open(file, formats=FORMATS) as image:
             check_size(image.size, name)
             if image.mode.startswith(("I", "F")):
                 raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
@@ -64,6 +68,18 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
         raise UserError(f"{name} cannot be read as an image: its format is none of {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders raise all kinds of errors on damaged files
         raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _strict_pillow() -> Iterator[None]:
+    """Pillow refuses truncated files and wrong checksums: importing lmms-eval turns that off in the whole process."""
+    with _DECODING:
+        lenient = ImageFile.LOAD_TRUNCATED_IMAGES
+        ImageFile.LOAD_TRUNCATED_IMAGES = False
+        try:
+            yield
+        finally:
+            ImageFile.LOAD_TRUNCATED_IMAGES = lenient
 
 
 def check_size(size: tuple[int, int], name: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from datasets import Dataset, Features
 from datasets import Image as ImageFeature
-from PIL import Image, ImageOps
+from PIL import Image, ImageFile, ImageOps
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.documents import Documents
@@ -43,6 +43,16 @@ def test_refused_by_the_name_it_was_given(content, message, tmp_path):
         open_image(file, "The image")
     assert str(error.value).startswith(message)
     assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
+def test_a_truncated_file_is_refused_even_if_a_library_lets_pillow_fill_it_up(form, monkeypatch):
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as lmms-eval does when imported
+    file = io.BytesIO()
+    Image.linear_gradient("L").convert("RGB").save(file, form)
+    with pytest.raises(UserError, match="cannot be read as an image"):
+        decode_image(file.getvalue()[:-200])
+    assert ImageFile.LOAD_TRUNCATED_IMAGES is True
 
 
 def photograph(form: str, orientation: int) -> bytes:
