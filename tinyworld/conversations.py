@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.progress import track
 
+from tinyworld.language import DESCRIBE
 from tinyworld.world import World
 
 
@@ -24,17 +25,23 @@ def _conversation(turns: list[tuple[str, str]], with_image: bool) -> list[dict[s
 
 
 def write_conversations(out: Path, world: World, images: int, seed: int = 0) -> None:
-    """Write OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json; both stages use the same images."""
+    """Write OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json.
+
+    Stage 1 has captions of all images, of easy ones first; stage 2 has conversations about the others.
+    """
     (out / IMAGE_FOLDER).mkdir(parents=True)
     stage1: list[dict[str, Any]] = []
     stage2: list[dict[str, Any]] = []
     for index in track(range(images), description="training images and conversations"):
         rng = random.Random(f"{world.name} train {seed} {index}")
-        items = world.draw(rng)
+        easy = index < world.easy_share * images
+        items = world.draw_easy(rng) if easy else world.draw(rng)
         name = f"{index:06d}.jpg"
         world.render(items, rng, "train").image.save(out / IMAGE_FOLDER / name, quality=90)
-        described = _conversation([("Describe the image.", world.caption(items))], with_image=True)
+        described = _conversation([(DESCRIBE, world.caption(items))], with_image=True)
         stage1.append({"id": f"caption-{index}", "image": name, "conversations": described})
+        if easy:
+            continue
         turns = world.scene_turns(items, rng, TURNS)
         if turns:  # none, if everything in the scene is held out of training
             scene = _conversation(turns, with_image=True)

@@ -29,6 +29,7 @@ OPTIONS = (
 LETTER_PROMPT = "Answer with the option's letter from the given choices directly"
 STYLES = ("mmbench", "mmstar", "lines")
 OPEN_FAMILIES = ("exists", "read", "field")  # never asked with options
+DESCRIBE = "Describe the image."
 SHORT_PROMPT = "Answer the question using a single word or phrase."
 EXAM_HEADER = "The following are multiple choice questions (with answers) about {subject}.\n\n"
 

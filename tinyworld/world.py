@@ -39,6 +39,8 @@ class World:
         canvas: width and height of an image in pixels.
         layouts: purpose -> function that draws what the nine cells contain.
         draw: a layout from the mixture of all training data.
+        draw_easy: an easy layout, for the first images of stage 1.
+        easy_share: their share of all training images.
         render: draws the image, `render(items, rng, split)` with split "train" or "test".
         caption: all items of a scene, in words.
         part_names: everything that a cell can hold; the first is the name of an empty one.
@@ -64,6 +66,8 @@ class World:
     canvas: int
     layouts: Mapping[str, Callable[..., Items]]
     draw: Callable[[random.Random], Items]
+    draw_easy: Callable[[random.Random], Items]
+    easy_share: float
     render: Callable[[Items, random.Random, str], Scene]
     caption: Callable[[Items], str]
     part_names: tuple[str, ...]
@@ -186,6 +190,8 @@ TINYWORLD = World(
     canvas=CANVAS,
     layouts=layouts.LAYOUTS,
     draw=layouts.draw,
+    draw_easy=layouts.draw,
+    easy_share=0.0,
     render=render,
     caption=caption,
     part_names=(NOTHING, *SHAPE_NAMES, *SIGNS),

@@ -11,6 +11,7 @@ from tinyworld.questions import Question
 from tinyworld.scenes import Item
 
 
+DESCRIBED_SHARE = 0.5
 OPEN_FAMILIES = ("exists", "about", "read", "field")  # never asked with options
 
 
@@ -36,5 +37,11 @@ def turn(question: Question, rng: random.Random) -> tuple[str, str]:
 
 
 def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """Up to `count` turns about one scene, spread over the families of questions, each in its own style."""
-    return [turn(question, rng) for question in plain.spread(ask(items, rng), rng, count)]
+    """Up to `count` turns about one scene, spread over the families of questions, each in its own style.
+
+    Half of the conversations end with a description; before the questions it would tell their answers.
+    """
+    turns = [turn(question, rng) for question in plain.spread(ask(items, rng), rng, count)]
+    if turns and rng.random() < DESCRIBED_SHARE:
+        turns.append((plain.DESCRIBE, caption(items)))
+    return turns

@@ -1,5 +1,7 @@
-"""The nouns of the pictures, their kinds, and what people know about them, from `nouns.yaml`."""
+"""The nouns of the pictures, their kinds and frequencies, and what people know about them, from `nouns.yaml`."""
 
+import random
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +14,10 @@ NOUNS: tuple[str, ...] = (*(noun for nouns in KINDS.values() for noun in nouns),
 KIND = {noun: kind for kind, nouns in KINDS.items() for noun in nouns}
 PLURAL, MASS = frozenset(_FILE["plural"]), frozenset(_FILE["mass"])
 EMOJI: dict[str, str] = _FILE["emoji"]
+# As in photographs and their captions, a few things are common and most are rare: Zipf's law, in a fixed random order.
+FREQUENCY = {
+    noun: 1 / (rank + 3) for rank, noun in enumerate(random.Random("pictures frequencies").sample(NOUNS, len(NOUNS)))
+}
 HELD_OUT_KINDS = frozenset(_FILE["held_out"]["kinds"])
 HELD_OUT_KNOWLEDGE = frozenset(_FILE["held_out"]["knowledge"])
 
@@ -42,6 +48,17 @@ def _knowledge(name: str, entry: dict) -> Knowledge:
 
 
 KNOWLEDGE = {name: _knowledge(name, entry) for name, entry in _FILE["knowledge"].items()}
+
+
+def draw_nouns(rng: random.Random, count: int, among: Collection[str] = NOUNS) -> list[str]:
+    """`count` different nouns by their frequency; fewer, if there are not so many."""
+    left = {noun: FREQUENCY[noun] for noun in sorted(among)}
+    found: list[str] = []
+    while left and len(found) < count:
+        (noun,) = rng.choices(list(left), list(left.values()))
+        found.append(noun)
+        del left[noun]
+    return found
 
 
 def with_article(noun: str) -> str:

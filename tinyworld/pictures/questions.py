@@ -17,6 +17,7 @@ from tinyworld.pictures.nouns import (
     KNOWLEDGE,
     NOUNS,
     Knowledge,
+    draw_nouns,
     is_or_are,
     plural,
     with_article,
@@ -54,9 +55,9 @@ def _other_nouns(noun: str, items: Items, rng: random.Random) -> tuple[str, ...]
     """Three wrong nouns: one of the same kind, if it has a kind, and others of the scene."""
     shown = [other for _, other in pictures(items) if other != noun]
     alike = [other for other in KINDS.get(KIND.get(noun, ""), NOUNS) if other != noun and other not in shown]
-    found = [*rng.sample(alike, min(1, len(alike))), *rng.sample(shown, min(2, len(shown)))]
+    found = [*draw_nouns(rng, 1, alike), *rng.sample(shown, min(2, len(shown)))]
     rest = [other for other in NOUNS if other != noun and other not in found]
-    return (*found, *rng.sample(rest, 3 - len(found)))
+    return (*found, *draw_nouns(rng, 3 - len(found), rest))
 
 
 def name(items: Items, rng: random.Random) -> list[Question]:
@@ -110,9 +111,11 @@ def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[st
     while len(found) < count:
         draw = rng.random()
         if draw < 0.5 and kinds:
-            text = with_article(rng.choice(KINDS[rng.choice(kinds)]))
+            (text,) = map(with_article, draw_nouns(rng, 1, KINDS[rng.choice(kinds)]))
+        elif draw < 0.8:
+            (text,) = map(with_article, draw_nouns(rng, 1))
         else:
-            text = with_article(rng.choice(NOUNS if draw < 0.8 else list(KINDS)))
+            text = with_article(rng.choice(list(KINDS)))
         if text not in shown and text not in found:
             found.append(text)
     return found
@@ -184,15 +187,15 @@ def knowledge(items: Items, rng: random.Random) -> list[Question]:
             continue
         ((cell, noun),) = having
         lacking = [other for _, other in shown if other != noun]
-        absent = [other for other in sorted(known.true_of) if other != noun]
-        wrong = [*rng.sample(absent, min(1, len(absent))), *rng.sample(lacking, min(2, len(lacking)))]
+        absent = [other for other in known.true_of if other != noun]
+        wrong = [*draw_nouns(rng, 1, absent), *rng.sample(lacking, min(2, len(lacking)))]
         rest = [other for other in NOUNS if other in known.false_of and other not in wrong]
         asked.append(
             Question(
                 _family("knowledge", noun, known),
                 f"Which thing in the image {known.which}?",
                 noun,
-                (*wrong, *rng.sample(rest, 3 - len(wrong))),
+                (*wrong, *draw_nouns(rng, 3 - len(wrong), rest)),
                 (cell,),
                 f"{known.say.format(the=f'the {noun}', The=f'The {noun}')}; it is in the {POSITIONS[cell]}.",
             )

@@ -1,7 +1,21 @@
+import random
+from collections import Counter
+
 import numpy as np
 import pytest
 
-from tinyworld.pictures.nouns import KINDS, KNOWLEDGE, NOUNS, is_or_are, plural, with_article
+from tinyworld.pictures.nouns import (
+    FREQUENCY,
+    HELD_OUT_KINDS,
+    KIND,
+    KINDS,
+    KNOWLEDGE,
+    NOUNS,
+    draw_nouns,
+    is_or_are,
+    plural,
+    with_article,
+)
 from tinyworld.pictures.sheet import SHEET, SIDE, picture_of
 
 
@@ -43,3 +57,17 @@ def test_words_agree():
         "pieces of clothing",
     ]
     assert all(plural(kind) != kind for kind in KINDS)
+
+
+def test_nouns_are_drawn_by_their_frequency_and_once_each():
+    drawn = [draw_nouns(random.Random(seed), 3) for seed in range(3000)]
+    assert all(len(set(nouns)) == 3 for nouns in drawn)
+    first = Counter(nouns[0] for nouns in drawn)
+    common = sorted(NOUNS, key=FREQUENCY.__getitem__)[-30:]
+    expected = sum(FREQUENCY[noun] for noun in common) / sum(FREQUENCY.values())
+    assert sum(first[noun] for noun in common) / 3000 == pytest.approx(expected, abs=0.03)
+    assert {KIND.get(noun) for noun in common} & HELD_OUT_KINDS  # or their benchmarks would ask about rare things only
+
+
+def test_no_more_nouns_are_drawn_than_there_are():
+    assert sorted(draw_nouns(random.Random(0), 5, ("owl", "bus"))) == ["bus", "owl"]

@@ -1,8 +1,11 @@
+import json
 import random
 from collections import Counter
 
 import pytest
 
+from tinyworld.conversations import write_conversations
+from tinyworld.language import DESCRIBE
 from tinyworld.pictures import layouts, questions
 from tinyworld.pictures.nouns import HELD_OUT_KINDS, HELD_OUT_KNOWLEDGE, KIND, KNOWLEDGE, NOUNS
 from tinyworld.pictures.world import PICTURES
@@ -106,3 +109,22 @@ def test_turns_are_in_sentences_in_a_word_and_with_options():
     )
     assert all(kinds[kind] > 60 for kind in ("options", "word", "sentence"))
     assert all(answer in NOUNS or answer.endswith(".") or len(answer.split()) < 4 for _, answer in turns)
+
+
+def test_a_description_ends_half_of_the_conversations():
+    described = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+        items = layouts.things(rng)
+        *before, (question, answer) = PICTURES.scene_turns(items, rng, 3)
+        described += (question, answer) == (DESCRIBE, PICTURES.caption(items))
+        assert all(asked != DESCRIBE for asked, _ in before)
+    assert 70 < described < 130
+
+
+def test_stage_1_begins_with_images_of_one_thing_and_stage_2_has_the_others(tmp_path):
+    write_conversations(tmp_path, PICTURES, images=40)
+    stage1, stage2 = (json.loads((tmp_path / f"stage{stage}.json").read_text()) for stage in (1, 2))
+    things = [row["conversations"][1]["value"].count(";") + 1 for row in stage1]
+    assert set(things[:20]) == {1} and sum(things[20:]) > 40
+    assert {row["image"] for row in stage2 if "image" in row} <= {row["image"] for row in stage1[20:]}
