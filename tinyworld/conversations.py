@@ -11,8 +11,8 @@ from tinyworld.language import DESCRIBE
 from tinyworld.world import World
 
 
-TEXT_ONLY_SHARE = 0.15
 TURNS = 3
+EASY_TURNS = 6
 IMAGE_FOLDER = "images"
 
 
@@ -27,11 +27,16 @@ def _conversation(turns: list[tuple[str, str]], with_image: bool) -> list[dict[s
 def write_conversations(out: Path, world: World, images: int, seed: int = 0) -> None:
     """Write OUT/images/*.jpg, OUT/stage1.json and OUT/stage2.json.
 
-    Stage 1 has captions of all images, of easy ones first; stage 2 has conversations about the others.
+    Stage 1 has captions of all images, of easy ones first; stage 2 has conversations about the others, after easy ones
+    without an image.
     """
     (out / IMAGE_FOLDER).mkdir(parents=True)
     stage1: list[dict[str, Any]] = []
     stage2: list[dict[str, Any]] = []
+    for index in range(round(world.easy_text_share * images)):
+        rng = random.Random(f"{world.name} easy {seed} {index}")
+        turns = _conversation(world.easy_turns(rng, EASY_TURNS), with_image=False)
+        stage2.append({"id": f"easy-{index}", "conversations": turns})
     for index in track(range(images), description="training images and conversations"):
         rng = random.Random(f"{world.name} train {seed} {index}")
         easy = index < world.easy_share * images
@@ -46,7 +51,7 @@ def write_conversations(out: Path, world: World, images: int, seed: int = 0) -> 
         if turns:  # none, if everything in the scene is held out of training
             scene = _conversation(turns, with_image=True)
             stage2.append({"id": f"scene-{index}", "image": name, "conversations": scene})
-        if rng.random() < TEXT_ONLY_SHARE:
+        if rng.random() < world.text_share:
             facts = _conversation(world.text_turns(rng, TURNS), with_image=False)
             stage2.append({"id": f"facts-{index}", "conversations": facts})
     for name, rows in (("stage1.json", stage1), ("stage2.json", stage2)):

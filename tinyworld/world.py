@@ -51,6 +51,9 @@ class World:
         exists: the question whether a description is in the image.
         scene_turns: `count` turns of training about a scene.
         text_turns: `count` turns of training without a scene.
+        text_share: conversations of them per image of stage 2.
+        easy_turns: `count` easy ones, with which stage 2 begins.
+        easy_text_share: conversations of them per image of both stages.
         mmbench: family of questions -> (category, L2-category).
         mmstar: category -> group -> (family, layout).
         pope_pairs: questions with yes, and with no, about one image.
@@ -78,6 +81,9 @@ class World:
     exists: Callable[[str], str]
     scene_turns: Callable[[Items, random.Random, int], Turns]
     text_turns: Callable[[random.Random, int], Turns]
+    text_share: float
+    easy_turns: Callable[[random.Random, int], Turns]
+    easy_text_share: float
     mmbench: Mapping[str, tuple[str, str]]
     mmstar: Mapping[str, Mapping[str, tuple[str, str]]]
     pope_pairs: int
@@ -202,6 +208,9 @@ TINYWORLD = World(
     exists="Is there a {} in the image?".format,
     scene_turns=scene_turns,
     text_turns=fact_turns,
+    text_share=0.15,
+    easy_turns=fact_turns,
+    easy_text_share=0.0,
     mmbench=MMBENCH,
     mmstar=MMSTAR,
     pope_pairs=9,

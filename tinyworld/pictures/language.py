@@ -5,6 +5,7 @@ import random
 from tinyworld import language as plain
 from tinyworld.language import STYLES, Choice, choice_prompt, open_turn
 from tinyworld.layouts import Items
+from tinyworld.pictures import general_knowledge, options
 from tinyworld.pictures.nouns import with_article
 from tinyworld.pictures.questions import ask
 from tinyworld.questions import Question
@@ -45,3 +46,8 @@ def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str,
     if turns and rng.random() < DESCRIBED_SHARE:
         turns.append((plain.DESCRIBE, caption(items)))
     return turns
+
+
+def text_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """`count` turns without a scene: three times in four with options about things, otherwise general knowledge."""
+    return (options.turns if rng.random() < 0.75 else general_knowledge.text_turns)(rng, count)

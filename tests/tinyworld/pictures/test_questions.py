@@ -122,9 +122,10 @@ def test_a_description_ends_half_of_the_conversations():
     assert 70 < described < 130
 
 
-def test_stage_1_begins_with_images_of_one_thing_and_stage_2_has_the_others(tmp_path):
-    write_conversations(tmp_path, PICTURES, images=40)
+def test_stage_1_begins_with_images_of_one_thing_and_stage_2_with_lettered_options(tmp_path):
+    write_conversations(tmp_path, PICTURES, images=100)
     stage1, stage2 = (json.loads((tmp_path / f"stage{stage}.json").read_text()) for stage in (1, 2))
     things = [row["conversations"][1]["value"].count(";") + 1 for row in stage1]
-    assert set(things[:20]) == {1} and sum(things[20:]) > 40
-    assert {row["image"] for row in stage2 if "image" in row} <= {row["image"] for row in stage1[20:]}
+    assert set(things[:50]) == {1} and sum(things[50:]) > 100
+    assert all("image" not in row and len(row["conversations"]) == 12 for row in stage2[:3]) and "image" in stage2[3]
+    assert {row["image"] for row in stage2 if "image" in row} <= {row["image"] for row in stage1[50:]}

@@ -1,6 +1,6 @@
 """Pretrains the vision tower: a small SigLIP that matches images with captions, and cells with the names of items.
 
-`python -m tinyworld.pretrain_vision OUT` takes half an hour on two cores, `--world pictures` about 90 minutes. The
+`python -m tinyworld.backbones.pretrain_vision OUT` takes half an hour on two cores, `--world pictures` an hour. The
 loss is SigLIP's sigmoid loss (arXiv 2303.15343), of images against captions and of their parts against all names; only
 the vision tower is kept.
 """
@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -37,21 +36,14 @@ from tinyworld.world import TINYWORLD, World
 Batch = tuple[torch.Tensor, torch.Tensor, list[str]]
 GRID = 6  # patches per side, two per cell
 CAPTION_TOKENS = 96
-LLAVA_LAYER = -2
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps that name parts of images.
-
-    Attributes:
-        steps: number of steps.
-        parts: "cells", or "patches" (LLaVA feeds patches to the decoder, one per token), as the tower's head reads
-            them after the last layer; or "llava", patches as a linear map reads them after the layer that LLaVA takes.
-    """
+    """Steps that name cells, or each patch: LLaVA feeds patches to the decoder, one per token."""
 
     steps: int
-    parts: Literal["cells", "patches", "llava"]
+    each_patch: bool
 
 
 @dataclass(frozen=True)
@@ -73,13 +65,13 @@ TOWERS = {
     "tinyworld": Tower(
         TINYWORLD,
         {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_hidden_layers": 5},
-        (Phase(4500, "cells"), Phase(2000, "patches")),
+        (Phase(4500, each_patch=False), Phase(2000, each_patch=True)),
         torch.float32,
     ),
     "pictures": Tower(
         PICTURES,
         {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_hidden_layers": 6},
-        (Phase(2500, "cells"), Phase(800, "patches"), Phase(800, "llava"), Phase(1600, "llava")),
+        (Phase(2500, each_patch=False), Phase(800, each_patch=True)),
         torch.bfloat16,
     ),
 }
@@ -178,37 +170,30 @@ def train(
     if start is not None:
         model.vision_model.load_state_dict(start.state_dict())
     compiled = torch.compile(model.vision_model, dynamic=False)
-    trained = torch.nn.ModuleList([model])
-    if phase.parts == "llava":
-        trained.append(readout := torch.nn.Linear(tower.size["hidden_size"], tower.size["hidden_size"]))
     # temperature and bias start as in SigLIP's paper
     torch.nn.init.constant_(model.logit_scale, math.log(10.0))
     torch.nn.init.constant_(model.logit_bias, -10.0)
     texts = tokens_of(tokenizer, list(tower.texts))
-    optimizer = torch.optim.AdamW(trained.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda s: min((s + 1) / 100, 0.5 + 0.5 * math.cos(math.pi * min(1.0, s / phase.steps)) + 0.01)
     )
     seen = []
     for step, (pixels, cells, captions) in enumerate(draw_ahead(tower.world, rng, batch_size, phase.steps)):
-        matches, filled = matches_of(cells, names, each_patch=phase.parts != "cells")
+        matches, filled = matches_of(cells, names, phase.each_patch)
         # empty parts teach little after the first steps and would dominate the others
         kept = filled | (torch.rand(len(filled)) < 0.1)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            output = compiled(pixel_values=pixels, output_hidden_states=phase.parts == "llava")
-            patches = output.last_hidden_state
+            patches = compiled(pixel_values=pixels).last_hidden_state
             whole = model.vision_model.head(patches)
-            if phase.parts == "llava":
-                parts = readout(output.hidden_states[LLAVA_LAYER].flatten(0, 1)[kept])
-            else:
-                parts = patches.flatten(0, 1)[:, None] if phase.parts == "patches" else cells_of(patches)
-                parts = model.vision_model.head(parts[kept])
+            parts = patches.flatten(0, 1)[:, None] if phase.each_patch else cells_of(patches)
+            parts = model.vision_model.head(parts[kept])
             captions_MD = model.text_model(input_ids=tokens_of(tokenizer, captions)).pooler_output
             texts_MD = model.text_model(input_ids=texts).pooler_output
         loss_parts = sigmoid_loss(parts, texts_MD, matches[kept], model)
         loss_whole = sigmoid_loss(whole, captions_MD, torch.eye(batch_size), model)
         (loss_parts + 0.2 * loss_whole).backward()
-        torch.nn.utils.clip_grad_norm_(trained.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()

@@ -1,7 +1,7 @@
 """Pretrains the decoder: a small Qwen2 that reads listings of scenes, follows the prompts and knows the facts.
 
-`python -m tinyworld.pretrain_language OUT` takes about 45 minutes on two cores. A listing stands where the visual
-tokens of an image will be, one word per token, so that a projector has something to align to.
+`python -m tinyworld.backbones.pretrain_language OUT` takes about 45 minutes on two cores. A listing stands where the
+visual tokens of an image will be, one word per token, so that a projector has something to align to.
 """
 
 import argparse
