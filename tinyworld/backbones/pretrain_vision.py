@@ -126,11 +126,15 @@ def draw_ahead(world: World, rng: random.Random, size: int, steps: int) -> Itera
 
 
 def sigmoid_loss(
-    image_ND: torch.Tensor, text_MD: torch.Tensor, matches_NM: torch.Tensor, model: SiglipModel
+    image_ND: torch.Tensor,
+    text_MD: torch.Tensor,
+    matches_NM: torch.Tensor,
+    logit_scale: torch.Tensor,
+    logit_bias: torch.Tensor,
 ) -> torch.Tensor:
     """SigLIP's loss: every pair is a yes/no question; summed over texts, averaged over images."""
     image_ND, text_MD = (torch.nn.functional.normalize(x.float(), dim=-1) for x in (image_ND, text_MD))
-    logits = image_ND @ text_MD.T * model.logit_scale.exp() + model.logit_bias
+    logits = image_ND @ text_MD.T * logit_scale.exp() + logit_bias
     return -torch.nn.functional.logsigmoid((2.0 * matches_NM - 1.0) * logits).sum(-1).mean()
 
 
@@ -190,8 +194,8 @@ def train(
             parts = model.vision_model.head(parts[kept])
             captions_MD = model.text_model(input_ids=tokens_of(tokenizer, captions)).pooler_output
             texts_MD = model.text_model(input_ids=texts).pooler_output
-        loss_parts = sigmoid_loss(parts, texts_MD, matches[kept], model)
-        loss_whole = sigmoid_loss(whole, captions_MD, torch.eye(batch_size), model)
+        loss_parts = sigmoid_loss(parts, texts_MD, matches[kept], model.logit_scale, model.logit_bias)
+        loss_whole = sigmoid_loss(whole, captions_MD, torch.eye(batch_size), model.logit_scale, model.logit_bias)
         (loss_parts + 0.2 * loss_whole).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

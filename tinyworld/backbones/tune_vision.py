@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, SiglipImageProcess
 
 from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
-from tinyworld.backbones.pretrain_vision import TOWERS, Tower, draw_ahead, matches_of
+from tinyworld.backbones.pretrain_vision import TOWERS, Tower, draw_ahead, matches_of, sigmoid_loss
 
 
 LLAVA_LAYER = -2
@@ -68,16 +68,14 @@ def tune(
         # empty parts teach little after the first steps and would dominate the others
         kept = filled | (torch.rand(len(filled)) < 0.1)
         patches_ND = compiled(pixel_values=pixels, output_hidden_states=True).hidden_states[LLAVA_LAYER].flatten(0, 1)
-        cosines_NT = torch.nn.functional.normalize(readout(patches_ND[kept]), dim=-1) @ texts_TD.T
-        signs_NT = 2.0 * matches[kept] - 1.0
-        logits_NT = cosines_NT * temperature[0].exp() + temperature[1]
-        loss = -torch.nn.functional.logsigmoid(signs_NT * logits_NT).sum(-1).mean()
+        read_ND = readout(patches_ND[kept])
+        loss = sigmoid_loss(read_ND, texts_TD, matches[kept], *temperature)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        named = cosines_NT.detach()[filled[kept], :names].argmax(-1)
+        named = (read_ND.detach()[filled[kept]] @ texts_TD[:names].T).argmax(-1)
         shares.append((named == matches[filled, :names].argmax(-1)).float().mean().item())
         if step % 100 == 0:
             print(
