@@ -5,7 +5,7 @@ import random
 from tinyworld import language as plain
 from tinyworld.language import STYLES, Choice, choice_prompt, open_turn
 from tinyworld.layouts import Items
-from tinyworld.pictures import general_knowledge, options
+from tinyworld.pictures import general_knowledge, layouts, options
 from tinyworld.pictures.nouns import with_article
 from tinyworld.pictures.questions import ask
 from tinyworld.questions import Question
@@ -48,6 +48,22 @@ def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str,
     return turns
 
 
+def told_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """Up to `count` turns about a scene told in words: its caption stands where the image would."""
+    while True:
+        items = layouts.draw(rng)
+        turns = [turn(question, rng) for question in plain.spread(ask(items, rng), rng, count)]
+        if turns:  # none, if everything in the scene is held out of training
+            (question, answer), *others = turns
+            return [(f"{caption(items)}\n{question}", answer), *others]
+
+
+def easy_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
+    """Up to `count` turns about options or about a scene in words, half of each."""
+    return rng.choice((options.name_turns, told_turns))(rng, count)
+
+
 def text_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
-    """`count` turns without a scene: three times in four with options about things, otherwise general knowledge."""
-    return (options.turns if rng.random() < 0.75 else general_knowledge.text_turns)(rng, count)
+    """Up to `count` turns without an image: half about a scene in words, a quarter with options about things."""
+    kinds = (told_turns, told_turns, options.turns, general_knowledge.text_turns)
+    return rng.choice(kinds)(rng, count)

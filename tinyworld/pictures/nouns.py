@@ -18,6 +18,7 @@ EMOJI: dict[str, str] = _FILE["emoji"]
 FREQUENCY = {
     noun: 1 / (rank + 3) for rank, noun in enumerate(random.Random("pictures frequencies").sample(NOUNS, len(NOUNS)))
 }
+KIND_FREQUENCY = {kind: sum(FREQUENCY[noun] for noun in nouns) for kind, nouns in KINDS.items()}
 HELD_OUT_KINDS = frozenset(_FILE["held_out"]["kinds"])
 HELD_OUT_KNOWLEDGE = frozenset(_FILE["held_out"]["knowledge"])
 
@@ -50,15 +51,24 @@ def _knowledge(name: str, entry: dict) -> Knowledge:
 KNOWLEDGE = {name: _knowledge(name, entry) for name, entry in _FILE["knowledge"].items()}
 
 
-def draw_nouns(rng: random.Random, count: int, among: Collection[str] = NOUNS) -> list[str]:
-    """`count` different nouns by their frequency; fewer, if there are not so many."""
-    left = {noun: FREQUENCY[noun] for noun in sorted(among)}
+def _draw(rng: random.Random, count: int, frequency: dict[str, float]) -> list[str]:
+    left = dict(frequency)
     found: list[str] = []
     while left and len(found) < count:
-        (noun,) = rng.choices(list(left), list(left.values()))
-        found.append(noun)
-        del left[noun]
+        (name,) = rng.choices(list(left), list(left.values()))
+        found.append(name)
+        del left[name]
     return found
+
+
+def draw_nouns(rng: random.Random, count: int, among: Collection[str] = NOUNS) -> list[str]:
+    """`count` different nouns by their frequency; fewer, if there are not so many."""
+    return _draw(rng, count, {noun: FREQUENCY[noun] for noun in sorted(among)})
+
+
+def draw_kinds(rng: random.Random, count: int, among: Collection[str] = tuple(KINDS)) -> list[str]:
+    """`count` different kinds by the frequency of their nouns."""
+    return _draw(rng, count, {kind: KIND_FREQUENCY[kind] for kind in sorted(among)})
 
 
 def with_article(noun: str) -> str:

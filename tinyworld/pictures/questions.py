@@ -17,6 +17,7 @@ from tinyworld.pictures.nouns import (
     KNOWLEDGE,
     NOUNS,
     Knowledge,
+    draw_kinds,
     draw_nouns,
     is_or_are,
     plural,
@@ -28,6 +29,8 @@ from tinyworld.scenes import POSITIONS, Item
 
 NEW_COMBINATION, NEW_KIND, NEW_KNOWLEDGE = "new combination", "new kind", "new knowledge"
 HELD_OUT_SHARE = 5  # one in this many pairs of knowledge and noun is held out
+COUNTS = range(1, 5)
+LONE_SHARE = 0.15  # of the kinds with one thing in a scene, how many are counted: about as many as those with two
 NEIGHBOURS = {"left of": (0, -1), "right of": (0, 1), "above": (-1, 0), "below": (1, 0)}
 
 
@@ -51,12 +54,17 @@ def _family(name: str, noun: str, known: Knowledge | None = None) -> str:
     return name
 
 
-def _other_nouns(noun: str, items: Items, rng: random.Random) -> tuple[str, ...]:
-    """Three wrong nouns: one of the same kind, if it has a kind, and others of the scene."""
-    shown = [other for _, other in pictures(items) if other != noun]
-    alike = [other for other in KINDS.get(KIND.get(noun, ""), NOUNS) if other != noun and other not in shown]
-    found = [*draw_nouns(rng, 1, alike), *rng.sample(shown, min(2, len(shown)))]
-    rest = [other for other in NOUNS if other != noun and other not in found]
+def _other_nouns(noun: str, items: Items, rng: random.Random, named: str = "") -> tuple[str, ...]:
+    """Three wrong nouns: up to two others of the scene, but not `named` by the question, and absent ones.
+
+    One absent noun is of the same kind as one of the others or as the answer, so that kinds do not tell which it is.
+    """
+    shown = [other for _, other in pictures(items)]
+    others = [other for other in shown if other not in (noun, named)]
+    found = rng.sample(others, min(2, len(others)))
+    alike = KINDS.get(KIND.get(rng.choice([noun, *found]), ""), NOUNS)
+    found += draw_nouns(rng, 1, [other for other in alike if other not in shown])
+    rest = [other for other in NOUNS if other not in (*shown, *found)]
     return (*found, *draw_nouns(rng, 3 - len(found), rest))
 
 
@@ -104,18 +112,18 @@ def descriptions(item: Item) -> list[str]:
 
 
 def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[str]:
-    """Descriptions of absent things, half of them nouns of a kind that is there."""
+    """Descriptions of absent things: kinds as often as `descriptions` has them, nouns half of a kind that is there."""
     shown = {text for cell, _ in pictures(items) if (item := items[cell]) for text in descriptions(item)}
     kinds = sorted({KIND[noun] for _, noun in pictures(items) if noun in KIND})
     found: list[str] = []
     while len(found) < count:
         draw = rng.random()
-        if draw < 0.5 and kinds:
+        if draw < 0.3 and kinds:
             (text,) = map(with_article, draw_nouns(rng, 1, KINDS[rng.choice(kinds)]))
-        elif draw < 0.8:
+        elif draw < 0.6:
             (text,) = map(with_article, draw_nouns(rng, 1))
         else:
-            text = with_article(rng.choice(list(KINDS)))
+            (text,) = map(with_article, draw_kinds(rng, 1))
         if text not in shown and text not in found:
             found.append(text)
     return found
@@ -151,7 +159,7 @@ def kind(items: Items, rng: random.Random) -> list[Question]:
             _family("kind", noun),
             f"What kind of thing is in the {POSITIONS[cell]}?",
             KIND[noun],
-            tuple(rng.sample([other for other in KINDS if other != KIND[noun]], 3)),
+            tuple(draw_kinds(rng, 3, [other for other in KINDS if other != KIND[noun]])),
             (cell,),
             f"There {is_or_are(noun)} {with_article(noun)} in the {POSITIONS[cell]}: {with_article(KIND[noun])}.",
         )
@@ -161,7 +169,7 @@ def kind(items: Items, rng: random.Random) -> list[Question]:
 
 
 def count(items: Items, rng: random.Random) -> list[Question]:
-    """How many things of a kind there are: of each kind in the scene."""
+    """How many things of a kind there are, seldom of which there is one alone: answers shall not be guessed."""
     cells: dict[str, list[int]] = {}
     for cell, noun in pictures(items):
         if noun in KIND:
@@ -169,8 +177,10 @@ def count(items: Items, rng: random.Random) -> list[Question]:
     asked = []
     for each, found in cells.items():
         number = len(found)
+        if (number == 1 and rng.random() > LONE_SHARE) or number > max(COUNTS):
+            continue
         family = f"count, {NEW_KIND}" if each in HELD_OUT_KINDS else "count"
-        wrong = rng.sample([other for other in range(1, 7) if other != number], 3)
+        wrong = rng.sample([other for other in COUNTS if other != number], 3)
         told = f"There is one {each}." if number == 1 else f"There are {number} {plural(each)}."
         text = f"How many {plural(each)} are in the image?"
         asked.append(Question(family, text, str(number), tuple(map(str, wrong)), tuple(found), told))
@@ -188,7 +198,7 @@ def knowledge(items: Items, rng: random.Random) -> list[Question]:
         ((cell, noun),) = having
         lacking = [other for _, other in shown if other != noun]
         absent = [other for other in known.true_of if other != noun]
-        wrong = [*draw_nouns(rng, 1, absent), *rng.sample(lacking, min(2, len(lacking)))]
+        wrong = [*draw_nouns(rng, 2, absent), rng.choice(lacking)]  # more than one can fly, and more than one is there
         rest = [other for other in NOUNS if other in known.false_of and other not in wrong]
         asked.append(
             Question(
@@ -204,17 +214,16 @@ def knowledge(items: Items, rng: random.Random) -> list[Question]:
 
 
 def about(items: Items, rng: random.Random) -> list[Question]:
-    """Whether the thing in a cell has a property: as often yes as no."""
+    """Whether the thing in a cell has a property that one thing of the scene has and another lacks: one of each."""
+    shown = pictures(items)
     asked = []
-    for cell, noun in pictures(items):
-        facts = {
-            "yes": [known for known in KNOWLEDGE.values() if noun in known.true_of],
-            "no": [known for known in KNOWLEDGE.values() if noun in known.false_of],
-        }
-        for answer, other in (("yes", "no"), ("no", "yes")):
-            if not facts["yes"] or not facts["no"]:
-                continue
-            known = rng.choice(facts[answer])
+    for known in KNOWLEDGE.values():
+        having = [(cell, noun) for cell, noun in shown if noun in known.true_of]
+        lacking = [(cell, noun) for cell, noun in shown if noun in known.false_of]
+        if not having or not lacking:
+            continue
+        for answer, other, found in (("yes", "no", having), ("no", "yes", lacking)):
+            cell, noun = rng.choice(found)
             text = known.ask.format(the=f"the thing in the {POSITIONS[cell]}")
             there = f"{answer.capitalize()}, there {is_or_are(noun)} {with_article(noun)} in the {POSITIONS[cell]}."
             asked.append(
@@ -236,7 +245,7 @@ def beside(items: Items, rng: random.Random) -> list[Question]:
                 continue
             family = f"beside, {NEW_KIND}" if KIND.get(noun) in HELD_OUT_KINDS else _family("beside", other)
             told = f"There {is_or_are(other)} {with_article(other)} {words} the {noun}."
-            wrong = _other_nouns(other, items, rng)
+            wrong = _other_nouns(other, items, rng, noun)
             asked.append(
                 Question(family, f"What is directly {words} the {noun}?", other, wrong, (row * 3 + column,), told)
             )

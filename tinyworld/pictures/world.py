@@ -1,7 +1,7 @@
 """The world of pictures: Noto's emoji of everyday things, for decoders that know English and what things are."""
 
-from tinyworld.pictures import general_knowledge, layouts, options, questions, scenes
-from tinyworld.pictures.language import caption, scene_turns, text_turns
+from tinyworld.pictures import general_knowledge, layouts, questions, scenes
+from tinyworld.pictures.language import caption, easy_turns, scene_turns, text_turns
 from tinyworld.pictures.nouns import NOUNS, with_article
 from tinyworld.pictures.questions import NEW_COMBINATION, NEW_KIND, NEW_KNOWLEDGE
 from tinyworld.scenes import Item
@@ -77,8 +77,8 @@ PICTURES = World(
     scene_turns=scene_turns,
     text_turns=text_turns,
     text_share=0.4,
-    easy_turns=options.name_turns,
-    easy_text_share=0.03,
+    easy_turns=easy_turns,
+    easy_text_share=0.06,
     mmbench=MMBENCH,
     mmstar=MMSTAR,
     pope_pairs=5,
