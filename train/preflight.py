@@ -98,7 +98,7 @@ def preflight(argv: list[str], console: Console) -> bool:
     if ours.device_gb is None:
         ours.device_gb = SHEETS[ours.gpu].memory / 1e9 if ours.gpu else _device_gb()
     run, training, backbones = parse_with_backbones(theirs, ours.stage1)
-    if backbones is None or Path(str(run.model.model_name_or_path)).exists():
+    if backbones is None or _holds_model(run.model.model_name_or_path):
         backbones = run.model
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
@@ -111,7 +111,7 @@ def preflight(argv: list[str], console: Console) -> bool:
     if how is not None:
         with found.step("data"):
             rows = _check_data(found, run, how)
-    if backbones.model_name_or_path is None or Path(backbones.model_name_or_path).exists():
+    if backbones.model_name_or_path is None or _holds_model(backbones.model_name_or_path):
         with found.step("memory"):
             _check_cost(found, run, training, backbones, rows, ours)
     if ours.measure and ours.stage1 is None and not found.reasons:
@@ -314,6 +314,11 @@ def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaC
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
     measured = dict.fromkeys(("text_norm", "visual_norm", "stream_norm"), 1.0)
     return joined_config(vision, text, {**run.model.config_fields, **measured})
+
+
+def _holds_model(folder: str | None) -> bool:
+    """Whether a model is in the folder; while stage 1 trains, only its checkpoints are."""
+    return folder is not None and (Path(folder) / "config.json").is_file()
 
 
 def _existing(folder: Path) -> Path:

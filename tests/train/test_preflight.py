@@ -39,7 +39,10 @@ def test_a_sound_set_up_passes_with_its_figures(check, stage, tmp_path):
     assert not (tmp_path / "run").exists(), "it only looks"
 
 
-def test_stage_2_is_checked_before_stage_1_has_run(check, tiny_backbones, tmp_path):
+@pytest.mark.parametrize("begun", [False, True])
+def test_stage_2_is_checked_before_stage_1_has_ended(check, tiny_backbones, tmp_path, begun):
+    if begun:
+        (tmp_path / "later" / "checkpoint-50").mkdir(parents=True)
     towers = ["--vision_tower", str(tiny_backbones.vision), "--language_model", str(tiny_backbones.qwen2)]
     ok, text = check(2, "--stage1", str(TINYWORLD / "stage1.yaml"), *towers, model_name_or_path=tmp_path / "later")
     assert ok, text
