@@ -169,7 +169,7 @@ def kind(items: Items, rng: random.Random) -> list[Question]:
 
 
 def count(items: Items, rng: random.Random) -> list[Question]:
-    """How many things of a kind there are. Most kinds with a single thing are skipped, or 1 would be the best guess."""
+    """How many things of a kind there are. Most kinds with one thing are skipped, or 1 would be the best guess."""
     cells: dict[str, list[int]] = {}
     for cell, noun in pictures(items):
         if noun in KIND:

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerState
 
 from train.monitoring.log import JsonLinesFile
+from train.monitoring.probes import first_rows
 from train.stage import run_stage
 
 
@@ -64,6 +65,13 @@ def test_the_update_ratio_is_that_of_the_saved_weights(stage_arguments, tiny_che
         # the weights after the step
         ratio = moved / torch.cat([after[name].flatten() for name in names]).norm()
         assert line["parts"][part]["update_ratio"] == pytest.approx(ratio.item(), rel=1e-3)
+
+
+def test_probed_rows_have_images_even_where_the_data_begin_without():
+    text = [{"id": number, "images": []} for number in range(500)]
+    pictures = [{"id": number, "images": [b"png"]} for number in range(500, 503)]
+    assert [row["id"] for row in first_rows([*text, *pictures], 2)] == [500, 501]
+    assert [row["id"] for row in first_rows([*text, *pictures], 5)] == [500, 501, 502, 0, 1]
 
 
 def test_probe_starts_at_the_aligned_norm(run):
