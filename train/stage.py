@@ -41,7 +41,7 @@ from train.optimization.lora import add_adapters, merge_adapters
 from train.optimization.norm_storage import RoundedNorm
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
-from train.stage_folder import StageFolder, peek_settings, say, write_json
+from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json
 
 
 def run_stage(argv: list[str]) -> None:
@@ -52,6 +52,8 @@ def run_stage(argv: list[str]) -> None:
     """
     run, training = parse_arguments(argv)
     folder, settings = StageFolder(str(training.output_dir)), peek_settings(argv) or {}
+    if settings.get("bf16") == AUTO:
+        settings["bf16"] = training.bf16
     with _only_run_in(folder, training):
         _check_settings(folder, settings)
         if folder.is_complete():
@@ -219,6 +221,7 @@ def _build_trainer(
         processing_class=processor,
         callbacks=[*rows.callbacks, *_monitoring(run, output, collator, processor, rows)],
         parameter_groups=groups,
+        curriculum=run.data.curriculum,
         clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
@@ -277,6 +280,7 @@ def _describe(trainer: AlignedSFTTrainer, run: RunArguments, groups: list[Parame
         f"global batch {run.optimization.global_batch_size} = {training.per_device_train_batch_size} rows x "
         f"{training.world_size} processes x {training.gradient_accumulation_steps} accumulation steps",
     )
+    _say(trainer, f"matrix products in {'bfloat16' if training.bf16 else 'float32'}")
     for group in groups:
         _say(trainer, str(group))
 

@@ -23,6 +23,8 @@ _FREE = {
     *("data_cache", "bad_rows_limit", "max_skipped_steps"),
 }
 
+AUTO = "auto"  # a value of `bf16`: the choice of the machine that starts a folder, which the folder then keeps
+
 
 class StageFolder:
     """`<output_dir>`: `settings.json`, `checkpoint-N/`, and at the end the model and `training_complete.json`."""
@@ -48,12 +50,19 @@ class StageFolder:
 
     def changed_settings(self, settings: dict[str, Any]) -> list[str]:
         """The differences from the settings this folder was started with, one phrase per setting."""
-        if not self.settings_file.exists():
+        before, after = self.recorded_settings(), comparable(settings)
+        if not before:
             return []
-        before = json.loads(self.settings_file.read_text(encoding="utf-8"))
-        after = comparable(settings)
+        if after.get("bf16") == AUTO:
+            after["bf16"] = before.get("bf16", AUTO)
         names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
         return [f"{name} was {before.get(name)}, is {after.get(name)}" for name in names]
+
+    def recorded_settings(self) -> dict[str, str]:
+        """The settings this folder was started with, as text; empty if it was not."""
+        if not self.settings_file.exists():
+            return {}
+        return json.loads(self.settings_file.read_text(encoding="utf-8"))
 
     def record_settings(self, settings: dict[str, Any]) -> None:
         """Write the settings next to the checkpoints."""

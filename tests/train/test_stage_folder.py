@@ -48,6 +48,13 @@ def test_every_value_of_a_list_option_counts(recipe, tmp_path):
     assert folder.changed_settings(peek(recipe)) == ["frozen was ['^a', '^c'], is ['^a', '^b']"]
 
 
+def test_automatic_precision_is_what_the_folder_was_started_with(recipe, tmp_path):
+    folder = StageFolder(tmp_path)
+    folder.record_settings(peek(recipe, "--bf16", "False"))
+    assert folder.changed_settings(peek(recipe, "--bf16", "auto")) == []
+    assert folder.changed_settings(peek(recipe, "--bf16", "True")) == ["bf16 was False, is True"]
+
+
 @pytest.mark.parametrize("arguments", [[], ["--config"], ["--config", "nowhere.yaml"]])
 def test_without_a_readable_recipe_there_is_nothing_to_see(arguments):
     assert peek_settings(arguments) is None

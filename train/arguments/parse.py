@@ -16,7 +16,7 @@ from train.arguments.model import ModelArguments
 from train.arguments.monitoring import MonitoringArguments
 from train.arguments.optimization import OptimizationArguments
 from train.arguments.speed import SpeedArguments
-from train.stage_folder import peek_settings
+from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
 
 
 LORA_UNDER_ZERO3 = "lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2"
@@ -56,6 +56,7 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
     _reject_old_names(argv)
+    argv = _with_precision(argv)
     if not torch.accelerator.is_available():
         argv = [*argv, "--use_cpu", "true"]  # without it, several processes would not form a group
     types: Any = [*(each.type for each in fields(RunArguments)), TrainingArguments]
@@ -113,6 +114,22 @@ def _reject_old_names(argv: list[str]) -> None:
             raise UserError(f"the setting {name.removeprefix('no_')} is now called {new}")
 
 
+def _with_precision(argv: list[str]) -> list[str]:
+    """The words with a choice in place of `bf16: auto`: what the folder was started with, else whether it is fast."""
+    settings = peek_settings(argv) or {}
+    if settings.get("bf16") != AUTO:
+        return argv
+    started = StageFolder(output_dir(settings)).recorded_settings().get("bf16")
+    chosen = started or str(bfloat16_is_fast())
+    given = [chosen if argv[i - 1 : i] == ["--bf16"] else word for i, word in enumerate(argv)]
+    return [*(word for word in given if word != f"--bf16={AUTO}"), "--bf16", chosen]
+
+
+def bfloat16_is_fast() -> bool:
+    """Whether matrix products are faster in bfloat16 than in float32: on a GPU, and on a CPU with AMX."""
+    return torch.accelerator.is_available() or torch.cpu.get_capabilities().get("amx_bf16", False)
+
+
 def _check(run: RunArguments, training: SFTConfig) -> None:
     if run.data.streaming and training.max_steps <= 0:
         raise UserError("streaming needs max_steps: the length of a stream is not known")
@@ -120,6 +137,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows cannot be held out of a stream: drop eval_rows or streaming")
     if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
+    if run.data.curriculum and training.train_sampling_strategy != "group_by_length":
+        raise UserError("curriculum needs train_sampling_strategy: group_by_length; sequential keeps the order too")
     if training.hub_token:
         raise UserError("hub_token would be written to settings.json: set HF_TOKEN, or log in with `hf auth login`")
     if training.packing or training.padding_free:

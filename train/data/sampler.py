@@ -22,7 +22,9 @@ class LengthGroupedSampler(Sampler[int]):
         seed: of the run; seed and epoch determine the order.
         drop_last: drop the last step of an epoch if it is incomplete. Otherwise several processes repeat rows to fill
             it, so it depends on their number.
-        steps_per_megabatch: number of steps in the random groups of rows within which rows are sorted by length.
+        steps_per_megabatch: number of steps in the groups of rows within which rows are sorted by length.
+        curriculum: groups are consecutive rows and keep their order, for data that goes from easy to hard; otherwise
+            they are random, and so is the order of all steps but the first.
 
     Raises:
         UserError: there are fewer rows than one step needs, and incomplete steps are dropped.
@@ -35,6 +37,7 @@ class LengthGroupedSampler(Sampler[int]):
         seed: int,
         drop_last: bool = False,
         steps_per_megabatch: int = 50,
+        curriculum: bool = False,
     ):
         if drop_last and len(lengths) < step_size:
             raise UserError(f"{len(lengths)} rows are fewer than one step of {step_size} (dataloader_drop_last)")
@@ -43,6 +46,7 @@ class LengthGroupedSampler(Sampler[int]):
         self.megabatch = step_size * steps_per_megabatch
         self.seed = seed
         self.drop_last = drop_last
+        self.curriculum = curriculum
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -55,15 +59,22 @@ class LengthGroupedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator)
-        steps = []
-        for rows in order.split(self.megabatch):
-            by_length = rows[torch.argsort(self.lengths[rows], stable=True)]
-            steps.extend(by_length.split(self.step_size))
-        whole = [step for step in steps if len(step) == self.step_size]
-        rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift the steps after it
-        shuffled = [whole[i] for i in torch.randperm(len(whole), generator=generator)]
-        if whole:  # the longest rows first, so that too little memory shows at once
-            longest = int(torch.stack([self.lengths[step].max() for step in shuffled]).argmax())
-            shuffled.insert(0, shuffled.pop(longest))
-        return (int(i) for step in [*shuffled, *([] if self.drop_last else rest)] for i in step)
+        count = len(self.lengths)
+        order = torch.arange(count) if self.curriculum else torch.randperm(count, generator=generator)
+        groups = [self._grouped_by_length(rows) for rows in order.split(self.megabatch)]
+        if not self.curriculum:
+            groups = [[step for steps in groups for step in steps]]
+        whole: list[torch.Tensor] = []
+        rest: list[torch.Tensor] = []  # an incomplete step, last, or it would shift the steps after it
+        for steps in groups:
+            complete = [step for step in steps if len(step) == self.step_size]
+            rest += [step for step in steps if len(step) < self.step_size]
+            whole += [complete[i] for i in torch.randperm(len(complete), generator=generator)]
+        if whole and not self.curriculum:  # the longest rows first, so that too little memory shows at once
+            longest = int(torch.stack([self.lengths[step].max() for step in whole]).argmax())
+            whole.insert(0, whole.pop(longest))
+        return (int(i) for step in [*whole, *([] if self.drop_last else rest)] for i in step)
+
+    def _grouped_by_length(self, rows: torch.Tensor) -> list[torch.Tensor]:
+        """The rows in steps, shortest first."""
+        return list(rows[torch.argsort(self.lengths[rows], stable=True)].split(self.step_size))

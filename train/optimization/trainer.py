@@ -34,6 +34,7 @@ class AlignedSFTTrainer(SFTTrainer):
 
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
+        curriculum: steps keep the order of the rows (`train.data.sampler`).
         clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
         labelled_logits_only: compute logits only at labelled positions, on a CPU too.
         feature_cache: the one of the collator, where the vision tower is frozen.
@@ -46,6 +47,7 @@ class AlignedSFTTrainer(SFTTrainer):
         self,
         *args: Any,
         parameter_groups: list[ParameterGroup],
+        curriculum: bool = False,
         clip_by_part: bool = False,
         labelled_logits_only: bool = True,
         feature_cache: FeatureCache | None = None,
@@ -54,6 +56,7 @@ class AlignedSFTTrainer(SFTTrainer):
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
+        self.curriculum = curriculum
         self.clip_by_part = clip_by_part
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
@@ -174,7 +177,13 @@ class AlignedSFTTrainer(SFTTrainer):
             return super()._get_train_sampler(train_dataset)
         rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
         step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        return LengthGroupedSampler(row_lengths(rows), step_size, self.args.seed, self.args.dataloader_drop_last)
+        return LengthGroupedSampler(
+            row_lengths(rows),
+            step_size,
+            self.args.seed,
+            self.args.dataloader_drop_last,
+            curriculum=self.curriculum,
+        )
 
     def _save_checkpoint(self, model, trial):
         """Save and mark a checkpoint. Only then are older ones removed: transformers does that before all processes

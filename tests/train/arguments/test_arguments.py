@@ -5,6 +5,7 @@ import pytest
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from train.arguments.parse import RENAMED, accumulation_steps, parse_arguments
+from train.stage_folder import StageFolder
 
 
 RECIPES = sorted((REPOSITORY / "configuration" / "train").glob("*/stage*.yaml"))
@@ -22,6 +23,18 @@ def test_every_recipe_parses(recipe):
         == run.optimization.global_batch_size
     )
     assert (run.data.prompt_format == "plain") == ("stage1" in recipe.name)
+
+
+@pytest.mark.parametrize("amx", [True, False])
+def test_automatic_precision_is_bfloat16_on_a_cpu_with_amx(monkeypatch, stage_arguments, tmp_path, amx):
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": amx})
+    arguments = stage_arguments(1, "norm", tmp_path, bf16="auto")
+    _, training = parse_arguments(arguments)
+    assert training.bf16 is amx
+    folder = StageFolder(str(training.output_dir))
+    folder.record_settings({"bf16": not amx})
+    assert parse_arguments(arguments)[1].bf16 is not amx  # a folder keeps the precision that it was started with
 
 
 def test_there_are_ten_recipes():
@@ -50,6 +63,7 @@ def test_there_are_ten_recipes():
         ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
         ({"include_num_input_tokens_seen": "true"}, "include_num_input_tokens_seen: drop it, num_tokens in log.jsonl"),
         ({"norm_storage": "half"}, "norm_storage must be float32 or bfloat16, not 'half'"),
+        ({"curriculum": "true", "train_sampling_strategy": "random"}, "curriculum needs train_sampling_strategy"),
         ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
     ],
 )

@@ -20,6 +20,19 @@ def test_steps_hold_rows_of_similar_length_in_random_order():
     assert max(lengths) in steps[0]  # but too little memory shows at once
 
 
+def test_a_curriculum_keeps_the_order_of_its_groups():
+    lengths = torch.randint(10, 500, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
+    sampler = LengthGroupedSampler(lengths, step_size=8, seed=1, steps_per_megabatch=10, curriculum=True)
+    order = list(sampler)
+    assert sorted(order) == list(range(1000))
+    assert all(sorted(order[k : k + 80]) == list(range(k, min(k + 80, 1000))) for k in range(0, 1000, 80))
+    means = torch.tensor([sum(lengths[i] for i in order[k : k + 8]) / 8 for k in range(0, 80, 8)])
+    assert means.sort().values.tolist() != means.tolist()  # within a group, the order of the steps is random
+    assert 1 - sum(lengths) / sum(8 * max(lengths[i] for i in order[k : k + 8]) for k in range(0, 1000, 8)) < 0.2
+    sampler.set_epoch(1)
+    assert list(sampler) != order
+
+
 def test_order_depends_only_on_seed_and_epoch():
     def order(seed, epoch):
         sampler = LengthGroupedSampler(list(range(50)), step_size=4, seed=seed)
