@@ -23,6 +23,7 @@ KNOWN = re.compile(
     r"""
     \S+\.json:\ \d+\ rows;\ \d+\ filtered,\ \d+\ damaged
   | global\ batch\ \d+\ =\ .*
+  | matrix\ products\ in\ (bfloat16|float32)
   | \S+:\ (frozen|lr\ \S+),\ \d+\ tensors,\ [\d,]+\ parameters
   | [\w-]+\ stage[12]:\ (step\ \d+/\d+,\ loss\ [\d.]+(,\ \d+\ s\ left)?|done)
   | results/\S+:\ (done|already\ done|resuming\ from\ .*)
