@@ -107,13 +107,18 @@ def open_turn(question: Question) -> tuple[str, str]:
     return prompt, question.answer
 
 
+def lettered_turn(question: Question, style: str, rng: random.Random) -> tuple[str, str]:
+    """The question with its options in the words of one of the benchmarks' tasks, and the letter of the answer."""
+    choice = Choice.of(question.text, question.answer, question.wrong, rng)
+    return choice_prompt(choice, style), choice.letter
+
+
 def turn(question: Question, rng: random.Random) -> tuple[str, str]:
     """One (user, assistant) turn about a scene, open or with options."""
     style = rng.choice(("open", *STYLES))
     if style == "open" or question.family in OPEN_FAMILIES:
         return open_turn(question)
-    choice = Choice.of(question.text, question.answer, question.wrong, rng)
-    return choice_prompt(choice, style), choice.letter
+    return lettered_turn(question, style, rng)
 
 
 def scene_questions(items: Items, rng: random.Random, count: int) -> list[Question]:

@@ -3,7 +3,7 @@
 import random
 
 from tinyworld import language as plain
-from tinyworld.language import STYLES, Choice, choice_prompt, open_turn
+from tinyworld.language import STYLES, lettered_turn, open_turn
 from tinyworld.layouts import Items
 from tinyworld.pictures import general_knowledge, layouts, options
 from tinyworld.pictures.nouns import with_article
@@ -30,8 +30,7 @@ def turn(question: Question, rng: random.Random) -> tuple[str, str]:
     """One (user, assistant) turn about a scene."""
     style = rng.choice(("sentence", "short", *STYLES))
     if style in STYLES and question.family not in OPEN_FAMILIES:
-        choice = Choice.of(question.text, question.answer, question.wrong, rng)
-        return choice_prompt(choice, style), choice.letter
+        return lettered_turn(question, style, rng)
     if style == "sentence" and question.sentence:
         return question.text, question.sentence
     return open_turn(question)

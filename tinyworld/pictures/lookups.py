@@ -21,7 +21,7 @@ from rich.table import Table
 
 from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.inference.generator import Generator, load_generator
-from tinyworld.language import Choice, choice_prompt, open_turn
+from tinyworld.language import lettered_turn, open_turn
 from tinyworld.layouts import Items
 from tinyworld.pictures import layouts
 from tinyworld.pictures.language import OPEN_FAMILIES, caption
@@ -56,8 +56,7 @@ def _questions(items: Items, image: Image, rng: random.Random) -> Iterator[Asked
     for question in {question.family: question for question in ask(items, rng)}.values():
         forms = {"word": open_turn(question)}
         if question.family not in OPEN_FAMILIES:
-            choice = Choice.of(question.text, question.answer, question.wrong, rng)
-            forms["letter"] = choice_prompt(choice, "lines"), choice.letter
+            forms["letter"] = lettered_turn(question, "lines", rng)
         for form, (prompt, answer) in forms.items():
             yield Asked(Cell(question.family, "image", form), prompt, image, answer)
             yield Asked(Cell(question.family, "caption", form), f"{caption(items)}\n{prompt}", None, answer)
