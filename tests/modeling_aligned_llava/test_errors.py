@@ -48,14 +48,20 @@ def test_signals_clean_up_and_are_one_line(number, capsys):
 
 
 def test_a_signal_ends_a_forked_worker_without_a_word(capfd):
+    context = multiprocessing.get_context("fork")
+    working = context.Event()
+
+    def work():
+        working.set()
+        for _ in range(600):
+            time.sleep(0.1)  # one long sleep would go on if the signal came just before it
+
     def main():
-        context = multiprocessing.get_context("fork")
-        working = context.Event()
-        worker = context.Process(target=lambda: (working.set(), time.sleep(60)))
+        worker = context.Process(target=work)
         worker.start()
-        assert working.wait(10)  # Python drops a signal that comes while it forks
+        assert working.wait(60)  # Python drops a signal that comes while it forks
         os.kill(worker.pid, signal.SIGTERM)
-        worker.join(10)
+        worker.join(60)
         assert worker.exitcode == 128 + signal.SIGTERM
 
     run_main(main)
