@@ -214,3 +214,25 @@ def test_other_methods_are_measured_and_train(stage_arguments, tmp_path, method,
     assert sorted(tensor.numel() for tensor in norm.values()) == sizes
     record = json.loads((folder / "norm_parameters.json").read_text())
     assert (record["bias"] is None, record["gain"] is None) == (len(sizes) < 2, method == "projector-rescaled")
+
+
+def test_micro_batches_of_sequential_steps_have_less_padding_and_the_same_loss(
+    straight, stage_arguments, tmp_path, monkeypatch
+):
+    compute_loss, widths = AlignedSFTTrainer.compute_loss, []
+
+    def spied(self, model, inputs, *args, **kwargs):
+        widths.append(inputs["input_ids"].shape[1])
+        return compute_loss(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(AlignedSFTTrainer, "compute_loss", spied)
+    for rows in (8, 2):
+        settings = {"train_sampling_strategy": "sequential", "per_device_train_batch_size": rows, "max_steps": 3}
+        first = {"model_name_or_path": straight / "stage1"}
+        run_stage(stage_arguments(2, "norm-gwc", tmp_path / str(rows), **first, **settings))
+    whole, micro = widths[:3], [widths[k : k + 4] for k in range(3, 15, 4)]
+    assert [max(step) for step in micro] == whole and all(step == sorted(step) for step in micro)
+    assert sum(map(sum, micro)) < 4 * sum(whole)
+    whole, micro = (logged(tmp_path / str(rows) / "norm-gwc" / "stage2") for rows in (8, 2))
+    assert [line["num_tokens"] for line in whole] == [line["num_tokens"] for line in micro]
+    torch.testing.assert_close([line["loss"] for line in whole], [line["loss"] for line in micro])

@@ -126,8 +126,14 @@ def _with_precision(argv: list[str]) -> list[str]:
 
 
 def bfloat16_is_fast() -> bool:
-    """Whether matrix products are faster in bfloat16 than in float32: on a GPU, and on a CPU with AMX."""
-    return torch.accelerator.is_available() or torch.cpu.get_capabilities().get("amx_bf16", False)
+    """Whether training is faster in bfloat16 than in float32: on a GPU, a CPU with AMX, and an AMD with AVX512-BF16.
+
+    An Intel with AVX512-BF16 alone was slower in bfloat16 (`docs/training_speed.md`).
+    """
+    if torch.accelerator.is_available():
+        return True
+    cpu = torch.cpu.get_capabilities()
+    return cpu.get("amx_bf16", False) or (cpu.get("avx512_bf16", False) and "AMD" in cpu.get("cpu_name", ""))
 
 
 def _check(run: RunArguments, training: SFTConfig) -> None:

@@ -1,5 +1,8 @@
 """The order of the rows: rows of similar length share a step; the longest come first, the other steps at random.
 
+With `sequential`, the steps keep the order of the data (`curriculum`, one step per megabatch); only the rows of a step
+are sorted, so that its micro-batches have less padding.
+
 transformers' own sampler visits each megabatch from long to short and draws from the global random state, so a second
 epoch has another order after a resume than without one. This one depends only on seed and epoch.
 """
@@ -11,6 +14,9 @@ import torch
 from torch.utils.data import Sampler
 
 from modeling_aligned_llava.errors import UserError
+
+
+STEPS_PER_MEGABATCH = 50
 
 
 class LengthGroupedSampler(Sampler[int]):
@@ -36,7 +42,7 @@ class LengthGroupedSampler(Sampler[int]):
         step_size: int,
         seed: int,
         drop_last: bool = False,
-        steps_per_megabatch: int = 50,
+        steps_per_megabatch: int = STEPS_PER_MEGABATCH,
         curriculum: bool = False,
     ):
         if drop_last and len(lengths) < step_size:

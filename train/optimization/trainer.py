@@ -17,7 +17,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
-from train.data.sampler import LengthGroupedSampler
+from train.data.sampler import STEPS_PER_MEGABATCH, LengthGroupedSampler
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import clip_by_part
 from train.optimization.dummy_image import dummy_image
@@ -173,16 +173,19 @@ class AlignedSFTTrainer(SFTTrainer):
         return clip_by_part(model, self.args.max_grad_norm)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
-        if self.args.train_sampling_strategy != "group_by_length":
+        strategy = self.args.train_sampling_strategy
+        if strategy not in ("group_by_length", "sequential"):
             return super()._get_train_sampler(train_dataset)
         rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
         step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
+        in_order = strategy == "sequential"
         return LengthGroupedSampler(
             row_lengths(rows),
             step_size,
             self.args.seed,
             self.args.dataloader_drop_last,
-            curriculum=self.curriculum,
+            steps_per_megabatch=1 if in_order else STEPS_PER_MEGABATCH,
+            curriculum=self.curriculum or in_order,
         )
 
     def _save_checkpoint(self, model, trial):

@@ -25,16 +25,25 @@ def test_every_recipe_parses(recipe):
     assert (run.data.prompt_format == "plain") == ("stage1" in recipe.name)
 
 
-@pytest.mark.parametrize("amx", [True, False])
-def test_automatic_precision_is_bfloat16_on_a_cpu_with_amx(monkeypatch, stage_arguments, tmp_path, amx):
+@pytest.mark.parametrize(
+    ("cpu", "fast"),
+    [
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": True}, True),
+        ({"cpu_name": "Intel Xeon", "avx512_bf16": True, "amx_bf16": False}, False),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": True, "amx_bf16": False}, True),
+        ({"cpu_name": "AMD EPYC", "avx512_bf16": False}, False),
+        ({"architecture": "arm64"}, False),
+    ],
+)
+def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arguments, tmp_path, cpu, fast):
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
-    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: {"amx_bf16": amx})
+    monkeypatch.setattr("torch.cpu.get_capabilities", lambda: cpu)
     arguments = stage_arguments(1, "norm", tmp_path, bf16="auto")
     _, training = parse_arguments(arguments)
-    assert training.bf16 is amx
+    assert training.bf16 is fast
     folder = StageFolder(str(training.output_dir))
-    folder.record_settings({"bf16": not amx})
-    assert parse_arguments(arguments)[1].bf16 is not amx  # a folder keeps the precision that it was started with
+    folder.record_settings({"bf16": not fast})
+    assert parse_arguments(arguments)[1].bf16 is not fast  # a folder keeps the precision that it was started with
 
 
 def test_there_are_ten_recipes():

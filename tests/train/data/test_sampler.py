@@ -33,6 +33,14 @@ def test_a_curriculum_keeps_the_order_of_its_groups():
     assert list(sampler) != order
 
 
+def test_one_step_per_megabatch_keeps_the_order_of_the_steps():
+    lengths = [5, 1, 3, 2, 9, 7, 8, 6, 4]
+    sampler = LengthGroupedSampler(lengths, step_size=4, seed=1, steps_per_megabatch=1, curriculum=True)
+    assert list(sampler) == [1, 3, 2, 0, 7, 5, 6, 4, 8]
+    sampler.set_epoch(1)
+    assert list(sampler) == [1, 3, 2, 0, 7, 5, 6, 4, 8]
+
+
 def test_order_depends_only_on_seed_and_epoch():
     def order(seed, epoch):
         sampler = LengthGroupedSampler(list(range(50)), step_size=4, seed=seed)
