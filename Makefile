@@ -5,8 +5,8 @@ AUDIT := .venv-audit/bin
 export RUN ?= tinyworld
 # Empty, they would put caches into the working directory.
 unexport $(foreach name,HF_HOME XDG_CACHE_HOME,$(if $($(name)),,$(name)))
-# They use both cores themselves.
-WHOLE_RUN := tests/test_readme.py tests/test_whole_run.py
+# It uses both cores itself; README's other commands then find its run.
+WHOLE_RUN := tests/test_whole_run.py
 
 .PHONY: install test test-slow test-all quality audit sbom tables docs clean
 .DEFAULT_GOAL := test
@@ -24,7 +24,7 @@ test: .venv/installed  ## fast tier: offline, no GPU, about 3 minutes
 
 test-slow: .venv/installed  ## README commands, kills, whole runs
 	$(BIN)/python -m pytest -m "slow and not campaign" --durations=10 $(WHOLE_RUN)
-	$(BIN)/python -m pytest -m "slow and not campaign" -n 2 --dist loadfile --durations=10 tests $(addprefix --ignore=,$(WHOLE_RUN))
+	$(BIN)/python -m pytest -m "slow and not campaign" -n 2 --dist loadfile --durations=10 tests --ignore=$(WHOLE_RUN)
 
 test-all: .venv/installed  ## every test, campaigns of minutes each included
 	$(BIN)/python -m pytest --durations=10 tests

@@ -3,7 +3,11 @@
 import os
 
 
-os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="false")
+# One thread, here and in what the tests start: they run side by side, and the order of a sum, so its last bit, depends
+# on the number of threads.
+os.environ.update(
+    HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1"
+)
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +33,6 @@ from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in
 
-
-torch.set_num_threads(1)
 
 TEXTS = ["a red ball lies left of a green box", "what is it?", "two cats"]  # for methods that are measured on text
 

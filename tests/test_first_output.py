@@ -62,7 +62,7 @@ def start(clone, tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
     gone = ("HF_HOME", "HF_DATASETS_CACHE", "XDG_CACHE_HOME", "PYTHONPATH")
     environment = {name: value for name, value in os.environ.items() if name not in gone}
-    environment |= {"HOME": str(home), "OMP_NUM_THREADS": "1", "PATH": f"{clone}/.venv/bin:{os.environ['PATH']}"}
+    environment |= {"HOME": str(home), "PATH": f"{clone}/.venv/bin:{os.environ['PATH']}"}
 
     def start(*words):
         return subprocess.Popen(  # noqa: S603
@@ -128,7 +128,7 @@ def test_a_failed_training_ends_the_comparison_with_one_line(comparison, clone):
     assert not list((clone / "results" / "broken").glob("checkpoints/norm/*/training_complete.json")), "it went on"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_ends_everything(comparison, clone, number):
     name = f"ended-{number.name}"
     process = comparison(name, "baseline", "norm")

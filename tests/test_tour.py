@@ -30,7 +30,7 @@ def test_no_output_and_no_path_of_a_machine_is_kept():
 
 @pytest.mark.slow
 def test_every_cell_runs(tmp_path, monkeypatch):
-    for name, value in {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}.items():
+    for name, value in {"HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TOUR.parents[1]), os.environ.get("PYTHONPATH", "")]))
     notebook = nbformat.read(TOUR, as_version=4)

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import time
+from itertools import product
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def started(engine, processes, arguments):
     if engine.startswith("zero") and not is_deepspeed_available():
         pytest.skip("needs deepspeed")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    env = {**os.environ, **accelerate_environment(engine), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(REPOSITORY)}
+    env = {**os.environ, **accelerate_environment(engine), "PYTHONPATH": str(REPOSITORY)}
     return {"args": [*launcher, "-m", "tests.train.sharded_on_cpu", *arguments], "env": env}
 
 
@@ -105,12 +106,6 @@ def campaign(*values):
     return pytest.param(*values, marks=pytest.mark.campaign)
 
 
-def matrix(*quick):
-    """Every engine on two and four processes; those not in `quick` are left to the campaign."""
-    cases = [(engine, processes) for engine in ENGINES for processes in (2, 4)]
-    return [case if case in quick else campaign(*case) for case in cases]
-
-
 def assert_follows_one_process(root, stage):
     for one, sharded in zip(
         stage_trajectory(root / "one", stage), stage_trajectory(root / "sharded", stage), strict=True
@@ -120,7 +115,10 @@ def assert_follows_one_process(root, stage):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "processes"), matrix(("fsdp2", 2)))
+@pytest.mark.parametrize(
+    ("engine", "processes"),
+    [("fsdp2", 2), *(campaign(*case) for case in product(ENGINES, (2, 4)) if case != ("fsdp2", 2))],
+)
 def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, engine, processes):
     train(engine, processes, arguments(2, tmp_path))
     assert_recorded_trajectory(trajectory(tmp_path))
@@ -133,7 +131,9 @@ def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, engine, pr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "processes"), matrix(("fsdp2", 2)))
+@pytest.mark.campaign
+@pytest.mark.parametrize("processes", [2, 4])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_stage_1_follows_one_process(arguments, tmp_path, engine, processes):
     run_stage(arguments(1, tmp_path / "one"))
     train(engine, processes, arguments(1, tmp_path / "sharded"))

@@ -43,7 +43,7 @@ def guarded(tmp_path_factory):
 def suite(run, root, models, *options, site="", **popen):
     command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", root, "--max-new-tokens", "4"]
     command += [*options, "--models", *(f"{name}={path}" for name, path in models.items())]
-    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{REPOSITORY}", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{site}{os.pathsep}{REPOSITORY}"}
     return subprocess.Popen(  # noqa: S603
         [str(part) for part in command], env=environment, stderr=subprocess.PIPE, text=True, **popen
     )
