@@ -30,8 +30,7 @@ def test_no_output_and_no_path_of_a_machine_is_kept():
 
 @pytest.mark.slow
 def test_every_cell_runs(tmp_path, monkeypatch):
-    for name, value in {"HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TOUR.parents[1]), os.environ.get("PYTHONPATH", "")]))
     notebook = nbformat.read(TOUR, as_version=4)
     notebook.cells.append(nbformat.v4.new_code_cell(SHOWN))

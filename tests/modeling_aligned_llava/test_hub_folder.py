@@ -66,7 +66,7 @@ def without_package():
     """Run a program in a process that cannot import the package."""
 
     def run(program, *arguments, folder, **env):
-        env = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules"), "HF_HUB_OFFLINE": "1", **env}
+        env = {**os.environ, "HF_MODULES_CACHE": str(folder / "modules"), **env}
         env.pop("PYTHONPATH", None)
         command = [sys.executable, "-c", HIDE + program, *map(str, arguments)]
         done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)  # noqa: S603
