@@ -79,7 +79,7 @@ class AlignedLlavaConfig(LlavaConfig):
         compensation_exponent: strength of Global Weight Compensation: the gradient flowing back through the norm is
             multiplied by `1 / max(mean|gain|, compensation_eps) ** exponent` (Eq. 12 is exponent 1; 0 is off).
         compensation_max: upper limit of that factor; None: no limit.
-        compensation_eps: lower limit of mean|gain| (the paper gives none).
+        compensation_eps: lower limit of mean|gain| (public descriptions of the paper give 1e-3).
 
     Raises:
         ValueError: a field is out of range; one line names it.
@@ -108,7 +108,7 @@ class AlignedLlavaConfig(LlavaConfig):
     target_scale: float = 1.0
     compensation_exponent: float = 1.0
     compensation_max: float | None = None
-    compensation_eps: float = 1e-6
+    compensation_eps: float = 1e-3
 
     def __post_init__(self, **kwargs):
         super().__post_init__(**kwargs)

@@ -49,7 +49,7 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         scale: constant factor of gain and bias (1 for the paper's parametrisation).
         compensation_exponent: 1 is the paper's compensation, 0 is none.
         compensation_max: upper limit of the factor; None: no limit.
-        compensation_eps: lower limit of mean|gain|.
+        compensation_eps: lower limit of mean|gain|; public descriptions of the paper give 1e-3, far below real gains.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         scale: float = 1.0,
         compensation_exponent: float = 1.0,
         compensation_max: float | None = None,
-        compensation_eps: float = 1e-6,
+        compensation_eps: float = 1e-3,
     ):
         super().__init__()
         self.dim, self.eps, self.centred, self.gain_init, self.scale = dim, eps, centred, gain_init, scale
@@ -98,9 +98,10 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of `x` [..., D]; the result has the shape and dtype of `x`."""
-        if self.compensation_exponent > 0 and self.training and torch.is_grad_enabled():
-            x = _ScaleGradient.apply(x, self.compensation_factor())
         x_wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        if self.compensation_exponent > 0 and self.training and torch.is_grad_enabled():
+            # Before the gradient is cast down: in float16 small entries would vanish first and be multiplied then.
+            x_wide = _ScaleGradient.apply(x_wide, self.compensation_factor())
         if self.weight is None:
             gain_D = x_wide.new_full((self.dim,), self.gain_init * self.scale)
         else:
@@ -137,23 +138,31 @@ def target_gain(text_norm: float, dim: int, target_scale: float = 1.0) -> float:
 
 
 @torch.no_grad()
-def mean_embedding_norm(embedding: nn.Embedding, chunk: int = 8192) -> float:
-    """Return `s`, the mean L2 norm over the vocabulary of the non-zero outputs of the embedding module (Eq. 11).
+def embedding_norms(embedding: nn.Embedding, stored: bool = False, chunk: int = 8192) -> Tensor:
+    """Return the L2 norms of the embedding module's outputs in float32, row by row, without the padding at the end.
 
-    The module is called because some language models scale their embeddings there.
+    The module is called because some language models scale their embeddings there; `stored`: the rows as they are in
+    its weight. Padding: several equal rows that are not zero, as assembly appends them.
+    """
+    weight = embedding.weight
+    rows = len(weight)
+    while rows > 0 and bool(weight[-1].any()) and torch.equal(weight[rows - 1], weight[-1]):
+        rows -= 1
+    ids = torch.arange(rows if rows < len(weight) - 1 else len(weight), device=weight.device)
+    return torch.cat([(weight[i] if stored else embedding(i)).float().norm(dim=-1).cpu() for i in ids.split(chunk)])
+
+
+def mean_embedding_norm(embedding: nn.Embedding) -> float:
+    """Return `s`, the mean L2 norm over the vocabulary of the non-zero rows that are not padding (Eq. 11).
 
     Raises:
         ValueError: there is no non-zero row to measure (an empty shard, or weights not loaded).
     """
-    total, count = 0.0, 0
-    ids = torch.arange(embedding.num_embeddings, device=embedding.weight.device)
-    for ids_chunk in ids.split(chunk):
-        norms = embedding(ids_chunk).float().norm(dim=-1)
-        norms = norms[norms > 0]
-        total, count = total + norms.double().sum().item(), count + norms.numel()
-    if count == 0 or not math.isfinite(total):
+    norms = embedding_norms(embedding)
+    norms = norms[norms > 0].double()
+    if not len(norms) or not bool(norms.isfinite().all()):
         raise ValueError("cannot measure the text norm: the embedding has no finite non-zero row (sharded or empty?)")
-    return total / count
+    return norms.mean().item()
 
 
-__all__ = ["GlobalWeightCompensatedLayerNorm", "mean_embedding_norm", "target_gain"]
+__all__ = ["GlobalWeightCompensatedLayerNorm", "embedding_norms", "mean_embedding_norm", "target_gain"]

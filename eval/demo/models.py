@@ -15,11 +15,12 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
 from eval.data.image_sample import ImageQuestion
-from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 from modeling_aligned_llava.loading.checkpoint import check_source, local_folder
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 MAX_MODELS = 3  # that fit side by side

@@ -20,6 +20,7 @@ from eval.run.files import read_json, write_json
 from eval.scoring.scores import EvaluatedModel, score_rows
 from eval.scoring.statistics import TAIL
 from eval.study.grid import Study
+from eval.study.law import law
 from eval.study.records import Records, final_loss
 from modeling_aligned_llava.errors import UserError
 
@@ -47,6 +48,9 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
         "contrasts": {name: _contrast(weights, by_arm) for name, weights in study.contrasts.items()},
         "scores": _scores(study, records, by_arm),
     }
+    if (found_law := law(by_arm, study.reference)) is not None:
+        found["law"] = found_law
+        _show_law(study, records, found_law)
     write_json(records.folder / "analysis.json", found)
     _show_losses(study, records, found)
     _show_stability(study, records, found)
@@ -87,13 +91,19 @@ def interval(values: list[float]) -> dict[str, Any]:
 
 
 def _reference(study: Study, by_arm: dict[str, list[Record]], own: Record) -> dict[int, Record]:
-    """What the arm of `own` is compared with, by seed: the reference at the same levels, else without levels."""
-    for levels in (own["levels"], {}):
-        for records in by_arm.values():
-            first = records[0]
-            if (first["method"], first["levels"]) == (study.reference, levels) and first["arm"] != own["arm"]:
-                return {record["seed"]: record for record in records}
-    return {}
+    """What the arm of `own` is compared with, by seed: of the reference's arms, that which shares most of its levels.
+
+    None of its levels is one that `own` does not have.
+    """
+    shared = [
+        records
+        for records in by_arm.values()
+        if (first := records[0])["method"] == study.reference
+        and first["levels"].items() <= own["levels"].items()
+        and first["arm"] != own["arm"]
+    ]
+    nearest = max(shared, key=lambda records: len(records[0]["levels"]), default=[])
+    return {record["seed"]: record for record in nearest}
 
 
 def _arm(records: list[Record], reference: dict[int, Record], decoder: dict[str, Any]) -> dict[str, Any]:
@@ -224,6 +234,12 @@ def _show_losses(study: Study, records: Records, found: dict[str, Any]) -> None:
         tail = [spread, _mean(arm["visual_norm"], 2), _mean(arm["visual_to_stream"], 2)]
         rows.append([label, str(len(arm["seeds"])), *losses, _mean(arm["difference"]), *tail])
     show_table(f"{study.name}: held-out loss", heads, rows, records.folder / "losses.md")
+
+
+def _show_law(study: Study, records: Records, found: dict[str, Any]) -> None:
+    rows = [[name, number(each["left_out"], 3), number(each["rank"], 2)] for name, each in found["errors"].items()]
+    heads = ["predictor", "mean absolute error on left-out decoders, nats", "rank correlation with the effect"]
+    show_table(f"{study.name}: what predicts the effect of a norm", heads, rows, records.folder / "law.md")
 
 
 def _show_stability(study: Study, records: Records, found: dict[str, Any]) -> None:

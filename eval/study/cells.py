@@ -188,9 +188,10 @@ class StudyRun:
 
 
 def with_chosen_rates(study: Study, folder: Path) -> Study:
-    """The study with each method at the rate of the lowest held-out loss in the study `rates_from`.
+    """The study with each arm at the rate of the lowest held-out loss in the study `rates_from`.
 
-    Arms that set a rate keep it.
+    Of that study's arms those count that have its method and, apart from the rate, only levels of its own: of these,
+    those with the most. Arms that set a rate keep it.
 
     Raises:
         UserError: that study has no result for a method.
@@ -200,24 +201,24 @@ def with_chosen_rates(study: Study, folder: Path) -> Study:
     rates = best_rates(Records(folder, study.rates_from).read())
     arms = []
     for arm in study.arms:
-        if RATE not in arm.settings and arm.method not in rates:
+        known = [own for own in rates if own[0] == arm.method and own[1] <= arm.levels.items()]
+        if RATE not in arm.settings and not known:
             raise UserError(
                 f"{study.name}: the rate of {arm.method} comes from {study.rates_from}, which has no result of it in "
                 f"{folder}: run that first"
             )
-        arms.append(replace(arm, settings={RATE: rates.get(arm.method), **arm.settings}))
+        chosen = rates[max(known, key=lambda own: len(own[1]))] if known else None
+        arms.append(replace(arm, settings={RATE: chosen, **arm.settings}))
     return replace(study, arms=arms)
 
 
-def best_rates(records: list[dict[str, Any]]) -> dict[str, float]:
-    """Method -> the level of the axis `rate` with the lowest mean held-out loss over seeds."""
-    losses: dict[str, dict[float, list[float]]] = {}
+def best_rates(records: list[dict[str, Any]]) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """(Method, levels but the rate) -> the level of the axis `rate` with the lowest mean held-out loss over seeds."""
+    losses: dict[tuple[str, frozenset[tuple[str, str]]], dict[float, list[float]]] = {}
     for record in records:
         if RATE in record["levels"]:
-            losses.setdefault(record["method"], {}).setdefault(float(record["levels"][RATE]), []).append(
-                final_loss(record)
-            )
+            own = record["method"], frozenset((axis, each) for axis, each in record["levels"].items() if axis != RATE)
+            losses.setdefault(own, {}).setdefault(float(record["levels"][RATE]), []).append(final_loss(record))
     return {
-        method: min(by_rate, key=lambda rate: sum(by_rate[rate]) / len(by_rate[rate]))
-        for method, by_rate in losses.items()
+        own: min(by_rate, key=lambda rate: sum(by_rate[rate]) / len(by_rate[rate])) for own, by_rate in losses.items()
     }

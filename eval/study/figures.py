@@ -12,6 +12,7 @@ from eval.run.files import write_text
 from eval.run.svg import draw_curve, svg_axes
 from eval.study.analysis import Record, interval, records_by_arm
 from eval.study.grid import Study
+from eval.study.law import draw_law
 from eval.study.records import Records
 
 
@@ -19,7 +20,7 @@ SIZE = (7.5, 4.5)  # inches
 
 
 def draw_figures(study: Study, records: Records, found: dict[str, Any]) -> None:
-    """Write loss.svg, profile.svg and curves.svg beside the records.
+    """Write loss.svg, profile.svg, curves.svg and, of a study of lifts, law.svg beside the records.
 
     Args:
         found: what `analyse` returns.
@@ -31,6 +32,9 @@ def draw_figures(study: Study, records: Records, found: dict[str, Any]) -> None:
             _points(axes, found["arms"])
         else:
             _sweep(axes, found["arms"], axis)
+    if "law" in found:
+        with _figure(records.folder / "law.svg") as axes:
+            draw_law(axes, found["law"])
     with _figure(records.folder / "profile.svg") as axes:
         _profile(axes, by_arm, study.reference)
     with _figure(records.folder / "curves.svg") as axes:

@@ -71,7 +71,7 @@ class Study:
 
     Attributes:
         name: of the file.
-        reference: the method that others are compared with: its arm with the same levels, else the one without any.
+        reference: the method that others are compared with: its arm with the most levels in common and no other.
         rates_from: the study that chose each method's rate.
         contrasts: name -> weight of each arm's held-out loss, by label.
     """

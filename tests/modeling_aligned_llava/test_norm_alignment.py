@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 from modeling_aligned_llava.norm_alignment import (
     GlobalWeightCompensatedLayerNorm,
+    embedding_norms,
     mean_embedding_norm,
     target_gain,
 )
@@ -26,6 +27,16 @@ def reference(x, gain, bias, upstream, factor, centred=True):
     along_ones = d_xhat.sum(-1, keepdim=True) / dim if centred else 0.0
     d_x = (d_xhat - along_ones - xhat * (d_xhat * xhat).sum(-1, keepdim=True) / dim) / deviation
     return xhat * gain + bias, d_x * factor, (upstream * xhat).sum((0, 1)), upstream.sum((0, 1))
+
+
+def test_compensation_comes_before_the_gradient_is_cast_down():
+    """In float16 a gradient below 6e-8 is zero; times 1 / 0.02 it is not."""
+    norm = GlobalWeightCompensatedLayerNorm(4, gain_init=0.02)
+    x = torch.randn(2, 4, dtype=torch.float16, requires_grad=True)
+    norm(x).backward(torch.tensor([[2e-6, 0, 0, 0]] * 2, dtype=torch.float16))
+    wide = x.detach().float().requires_grad_()
+    norm(wide).backward(torch.tensor([[2e-6, 0, 0, 0]] * 2, dtype=torch.float16).float())
+    assert torch.equal(x.grad, wide.grad.half()) and x.grad.any()
 
 
 @pytest.fixture
@@ -74,7 +85,7 @@ def test_zero_gain_gives_finite_gradients():
     norm = GlobalWeightCompensatedLayerNorm(8, gain_init=0.0)
     x = torch.randn(2, 8, requires_grad=True)
     norm(x).sum().backward()
-    assert norm.compensation_factor().item() == pytest.approx(1e6)
+    assert norm.compensation_factor().item() == pytest.approx(1e3)
     assert torch.equal(x.grad, torch.zeros_like(x)) and norm.weight.grad.isfinite().all()
 
 
@@ -166,6 +177,14 @@ def test_compiles_checkpoints_and_vmaps():
     torch.testing.assert_close(per_row, expected)
 
 
+def test_rows_that_pad_the_vocabulary_are_left_out_of_the_text_norm():
+    embedding = torch.nn.Embedding(4, 8)
+    before = mean_embedding_norm(embedding)
+    mean = embedding.weight.mean(0, keepdim=True)
+    one, three = (torch.nn.Embedding.from_pretrained(torch.cat([embedding.weight, *[mean] * n])) for n in (1, 3))
+    assert mean_embedding_norm(three) == before and mean_embedding_norm(one) != before  # one row may be a token
+
+
 def test_text_norm_is_the_mean_over_nonzero_rows_of_what_the_module_outputs():
     class Scaled(torch.nn.Embedding):
         def forward(self, ids):
@@ -174,7 +193,8 @@ def test_text_norm_is_the_mean_over_nonzero_rows_of_what_the_module_outputs():
     embedding = Scaled(5, 4)
     with torch.no_grad():
         embedding.weight.copy_(torch.tensor([1.0, 0.0, 2.0, 0.0, 3.0])[:, None].expand(5, 4))
-    assert mean_embedding_norm(embedding, chunk=2) == pytest.approx(3 * 2 * math.sqrt(4))
+    assert mean_embedding_norm(embedding) == pytest.approx(3 * 2 * math.sqrt(4))
+    assert embedding_norms(embedding, stored=True, chunk=2).tolist() == [2, 0, 4, 0, 6]
     with pytest.raises(ValueError, match="no finite non-zero row"):
         torch.nn.init.zeros_(embedding.weight)
         mean_embedding_norm(embedding)

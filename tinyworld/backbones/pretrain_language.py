@@ -1,7 +1,9 @@
 """Pretrains the decoder: a small Qwen2 that reads listings of scenes, follows the prompts and knows the facts.
 
-`python -m tinyworld.backbones.pretrain_language OUT` takes about 45 minutes on two cores. A listing stands where the
-visual tokens of an image will be, one word per token, so that a projector has something to align to.
+`python -m tinyworld.backbones.pretrain_language OUT` takes about half an hour on one core. A listing stands where the
+visual tokens of an image will be, one word per token, so that a projector has something to align to. Embeddings have a
+norm of about 1, as in the paper's Table 2, and layer 0 less than triples the norm of text. `--lift 20` continues the
+shipped decoder into one whose layer 0 multiplies it by 20.
 """
 
 import argparse
@@ -17,8 +19,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from modeling_aligned_llava.chat_templates import chat_template
-from modeling_aligned_llava.errors import run_main
-from modeling_aligned_llava.loading.checkpoint import load_strict
+from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.inspection.layer_probe import watch_layers
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
+from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 from tinyworld import layouts
 from tinyworld.facts import FACTS
 from tinyworld.language import (
@@ -41,6 +46,14 @@ from tinyworld.tokenizer import END, START, train_tokenizer
 
 IGNORE_INDEX = -100
 WIDTH = 64
+SHIPPED = Path(__file__).with_name("language")
+# Muon's steps have one size whatever the gradient. At full size they make what layers add to the residual stream 60
+# times as large as the embeddings; smaller steps on the matrices that write to it, and on those before, prevent that.
+WRITING = ("v_proj", "o_proj", "up_proj", "down_proj")
+WRITING_STEP = 1 / 8
+NORM = (0.8, 1.2)  # mean over the vocabulary, as the paper's s
+LIFT = (1.0, 3.0)  # norm of text at layer 1 over that at layer 0
+LIFT_TOLERANCE = 0.25
 
 
 @dataclass(frozen=True)
@@ -53,18 +66,15 @@ class Phase:
     mixture: dict[str, int]
 
 
+USES = {
+    **{"dialogue": 22, "quiz": 14, "options": 14, "marks": 14, "match": 4, "caption": 6},
+    **{"tale": 8, "exam": 8, "fact": 6, "fact marks": 6},
+}
 # Mixed from the start, nothing is learned. So first listings are read, then used in many ways, then talked about.
 PHASES = (
     Phase(1750, 0.01, False, {"caption": 40, "quiz": 35, "match": 20, "echo": 5}),
-    Phase(
-        5000,
-        0.003,
-        False,
-        {
-            **{"dialogue": 22, "quiz": 14, "options": 14, "marks": 14, "match": 4, "caption": 6},
-            **{"tale": 8, "exam": 8, "fact": 6, "fact marks": 6},
-        },
-    ),
+    Phase(3000, 0.003, False, USES),
+    Phase(2500, 0.003, False, USES),
     Phase(
         2500,
         0.003,
@@ -75,6 +85,7 @@ PHASES = (
         },
     ),
 )
+LIFTED = Phase(1200, 0.003, True, PHASES[-1].mixture)
 
 
 @dataclass
@@ -194,7 +205,9 @@ def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Qwen2ForCausalLM(config)
+    model = Qwen2ForCausalLM(config)
+    torch.nn.init.normal_(model.model.embed_tokens.weight, std=config.hidden_size**-0.5)  # rows of norm 1
+    return model
 
 
 def loss_of(decoder: Callable, head: torch.nn.Module, ids_BS: Tensor, labels_BS: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,13 +240,56 @@ def report(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, kinds: I
     return ", ".join(shares)
 
 
-def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, phase: Phase, tokens: int, seed: str) -> None:
-    """Train one phase, in place, with new optimizers: Muon for the layers' matrices, AdamW for the rest."""
+@torch.inference_mode()
+def text_norms(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: int = 32) -> list[float]:
+    """Mean norm of the content of dialogues and captions that enters each layer, [L]."""
+    rng, norms = random.Random("tinyworld norms"), [[] for _ in model.model.layers]
+    with watch_layers(model.model.layers, lambda layer, before, _: norms[layer].append(before[0].norm(dim=-1)[kept])):
+        for _ in range(rows):
+            ids = torch.tensor(training_text(tokenizer, rng, {"dialogue": 3, "caption": 1}).ids)
+            kept = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+            model.model(input_ids=ids[None], use_cache=False)
+    return [torch.cat(each).mean().item() for each in norms]
+
+
+def check_norms(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, lift: tuple[float, float]) -> None:
+    """Print the norm of embeddings and of text by layer, and the lift of layer 0.
+
+    Raises:
+        UserError: one of them is out of range.
+    """
+    embeddings, norms = mean_embedding_norm(model.model.embed_tokens), text_norms(model, tokenizer)
+    found = norms[1] / norms[0]
+    by_layer = ", ".join(f"{norm:.2f}" for norm in norms)
+    print(f"norm of embeddings {embeddings:.2f}, of text by layer {by_layer}; lift {found:.2f}", flush=True)
+    for name, value, (low, high) in (("norm of embeddings", embeddings, NORM), ("lift", found, lift)):
+        if not low <= value <= high:
+            raise UserError(f"the {name} is {value:.2f}, not within {low:g} and {high:g}: change WRITING_STEP")
+
+
+def train(
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    phase: Phase,
+    tokens: int,
+    seed: str,
+    lifted: float = 1.0,
+) -> None:
+    """Train one phase, in place, with new optimizers: Muon for the layers' matrices, AdamW for the rest.
+
+    `lifted`: what o_proj and down_proj have been multiplied by; their steps grow with them.
+    """
     decoder = torch.compile(model.model, dynamic=False)
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices)]
+    matrices = {name: p for name, p in model.model.layers.named_parameters() if p.ndim == 2}
+    rest = [p for p in model.parameters() if all(p is not matrix for matrix in matrices.values())]
+    groups = []
+    for name, matrix in matrices.items():
+        module = name.split(".")[-2]
+        scale = lifted if module in ("o_proj", "down_proj") else 1.0
+        step = scale * (WRITING_STEP if module in WRITING else 1.0)
+        groups.append({"params": [matrix], "lr": phase.learning_rate * step, "weight_decay": 0.01 / scale})
     optimizers = [
-        torch.optim.Muon(matrices, lr=phase.learning_rate, momentum=0.95, weight_decay=0.01),
+        torch.optim.Muon(groups, momentum=0.95),
         torch.optim.AdamW(rest, lr=phase.learning_rate / 5, betas=(0.9, 0.98), weight_decay=0.0),
     ]
     schedules = [torch.optim.lr_scheduler.LambdaLR(o, lambda s: learning_rate_factor(s, phase)) for o in optimizers]
@@ -270,6 +326,31 @@ def pretrain(out: Path, tokens: int, seed: int) -> None:
         unfinished = done.with_suffix(".unfinished")
         model.save_pretrained(unfinished)
         unfinished.rename(done)
+    check_norms(model, tokenizer, LIFT)
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+
+
+@torch.no_grad()
+def multiply_writes(model: Qwen2ForCausalLM, factor: float) -> None:
+    """Multiply what every layer adds to the residual stream."""
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.weight.mul_(factor)
+        layer.mlp.down_proj.weight.mul_(factor)
+
+
+def pretrain_lifted(out: Path, lift: float, tokens: int, seed: int) -> None:
+    """Continue the shipped decoder with larger writes, until it reads as before, with another lift."""
+    model = load_strict(Qwen2ForCausalLM, SHIPPED, attn_implementation="eager")
+    tokenizer = load_part(SavedTokenizer, SHIPPED)
+    factor = 1.0
+    for _ in range(20):  # what layer 0 adds hardly depends on its size, so this converges in a few rounds
+        norms = text_norms(model, tokenizer)
+        change = lift / (norms[1] / norms[0])
+        multiply_writes(model, change)
+        factor *= change
+    train(model, tokenizer, LIFTED, tokens, f"tinyworld language {seed} lift {lift:g}", factor)
+    check_norms(model, tokenizer, (lift / (1 + LIFT_TOLERANCE), lift * (1 + LIFT_TOLERANCE)))
     model.save_pretrained(out)
     tokenizer.save_pretrained(out)
 
@@ -279,8 +360,12 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokens", type=int, default=4096, help="tokens per batch")
     parser.add_argument("--seed", type=int, default=0)
-    arguments = parser.parse_args()
-    pretrain(arguments.out, arguments.tokens, arguments.seed)
+    parser.add_argument("--lift", type=float, help="continue the shipped decoder to this lift (about 6 minutes)")
+    args = parser.parse_args()
+    if args.lift is None:
+        pretrain(args.out, args.tokens, args.seed)
+    else:
+        pretrain_lifted(args.out, args.lift, args.tokens, args.seed)
 
 
 if __name__ == "__main__":

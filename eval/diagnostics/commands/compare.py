@@ -8,6 +8,7 @@ from pathlib import Path
 
 from eval.diagnostics.measure.profile_difference import compare
 from eval.diagnostics.measure.profile_file import read_profile
+from eval.diagnostics.output.result_tables import show_verdict
 from eval.diagnostics.output.tables import number, show_table
 from modeling_aligned_llava.errors import UserError
 
@@ -29,6 +30,8 @@ def run(arguments: argparse.Namespace) -> None:
         for each in found
     ]
     show_table("Two profiles", ["where", str(arguments.first), str(arguments.second), "off by", ""], rows)
+    for profile in (first, second):
+        show_verdict(profile)
     off = [each for each in found if not each.within]
     if off:
         raise UserError(f"{len(off)} of {len(found)} numbers differ, the first: {off[0].where}")

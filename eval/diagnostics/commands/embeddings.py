@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from eval.diagnostics.hooks.loading import load_language
-from eval.diagnostics.measure.embeddings import base_against_vl, embedding_norms, embedding_tables
+from eval.diagnostics.measure.embeddings import base_against_vl, embedding_tables
 from eval.diagnostics.output.result_tables import show_embeddings
 from eval.diagnostics.output.tables import number, show_table
 from eval.run.files import write_json
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +25,8 @@ def run(arguments: argparse.Namespace) -> None:
     norms = {}
     for path in dict.fromkeys([*arguments.models, *([arguments.base] if arguments.base else [])]):
         model, tokenizer = load_language(path, arguments.trust_remote_code)
-        embedding = model.get_input_embeddings()
-        norms[path] = (embedding_norms(embedding), tokenizer)
-        found[path] = embedding_tables(embedding, *norms[path], arguments.top)
+        norms[path] = (embedding_norms(model.get_input_embeddings()), tokenizer)
+        found[path] = embedding_tables(model, *norms[path], arguments.top)
     show_embeddings(found, arguments.out)
     if arguments.base:
         shift = base_against_vl(*norms[arguments.base], *norms[arguments.models[0]])

@@ -1,7 +1,8 @@
 """`encoders MODEL ... --images DIR | --data ROOT`: norms of vision encoder outputs (Table 1).
 
 The choice of output decides the number: SigLIP's last hidden state has passed its final norm, CLIP's has not; LLaVA
-reads the second-to-last layer and drops the class token. All are printed; the paper does not name the one it used.
+reads the second-to-last layer and drops the class token. All are printed, and of a vision-language model what its
+connector reads; the paper does not name the one it used.
 """
 
 import argparse
@@ -25,9 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     with readable_images(arguments) as sample:
-        found = {
-            path: encoder_norms(*load_encoder(path, arguments.trust_remote_code), sample) for path in arguments.models
-        }
+        found = {}
+        for path in arguments.models:
+            encoder, processor, layer = load_encoder(path, arguments.trust_remote_code)
+            found[path] = encoder_norms(encoder, processor, sample, layer)
         show_encoders(found, arguments.out and arguments.out / "encoders.md")
         if arguments.out is not None:
             write_json(arguments.out / "encoders.json", found)

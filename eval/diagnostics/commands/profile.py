@@ -6,7 +6,7 @@ from pathlib import Path
 from eval.diagnostics.command_line import add_images, add_model, named_images
 from eval.diagnostics.hooks.distributed import is_first
 from eval.diagnostics.measure.profile import profile
-from eval.diagnostics.output.result_tables import show_norms
+from eval.diagnostics.output.result_tables import show_norms, show_verdict
 from modeling_aligned_llava.errors import UserError
 
 
@@ -22,16 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if is_first():
         show_norms(result)
-        print(  # noqa: T201
-            f"visual tokens / text embeddings = {result['ratio']:.3f} of means (the paper's), "
-            f"{result['median_ratio']:.3f} of medians (over {result['images']} images)"
-        )
-        if (stream := result["stream"]) is not None:
-            settled = stream["settled"]
-            print(  # noqa: T201
-                f"visual tokens at layer 0 / text at the input of layer {settled}, where its norm settles = "
-                f"{stream['entry_ratio'][settled]:.3f}"
-            )
+        show_verdict(result)
     if result["unreadable"]:
         first = result["unreadable"][0]["reason"]
         kept = f"; the rest is in {arguments.json}" if arguments.json else ""

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.data.image_sample import SAMPLE, ImageQuestion, in_benchmarks, sampled_benchmarks
-from eval.diagnostics.hooks.loading import load, tokenizer_of
+from eval.diagnostics.hooks.loading import feature_layer, load, tokenizer_of
 from eval.diagnostics.measure.asymmetry import asymmetry
 from eval.diagnostics.measure.attention import attention
-from eval.diagnostics.measure.embeddings import embedding_norms, embedding_tables
+from eval.diagnostics.measure.embeddings import embedding_tables
 from eval.diagnostics.measure.encoders import encoder_norms
 from eval.diagnostics.measure.gradients import gradients
 from eval.diagnostics.measure.norm_statistics import alignment_norm, norm_statistics
@@ -23,6 +23,7 @@ from eval.diagnostics.theory.simulation import GROUPS
 from eval.run.files import write_json
 from eval.run.finished_models import find_data_root, finished_models, read_record
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 # Images for the costlier measurements: 8 passes each, and 3 passes with gradients each.
@@ -108,9 +109,10 @@ class _StaticTables:
 
     def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
         encoder = model.get_encoder(modality="image")
-        self.encoders[method] = encoder_norms(encoder, processor.image_processor, sample[:RESCALED])
-        embedding = model.get_input_embeddings()
-        self.embeddings[method] = embedding_tables(embedding, embedding_norms(embedding), tokenizer_of(processor))
+        images = sample[:RESCALED]
+        self.encoders[method] = encoder_norms(encoder, processor.image_processor, images, feature_layer(model))
+        norms = embedding_norms(model.get_input_embeddings())
+        self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))
         if (norm := alignment_norm(model)) is not None:
             self.parameters[method] = norm_statistics(norm)
 

@@ -54,8 +54,10 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     return model, load_part(AutoTokenizer, path, **flag)
 
 
-def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any, int | None]:
     """Vision encoder and image processor, out of an encoder's, a CLIP-like or a vision-language checkpoint.
+
+    The third is the layer of the encoder that the connector reads; None if the checkpoint does not name one.
 
     Raises:
         UserError: either cannot be loaded, or the model has no vision encoder.
@@ -67,7 +69,13 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     if encoder.main_input_name != "pixel_values":
         raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
     processor = load_part(AutoImageProcessor, path, **flag)
-    return encoder.to(resolve_device("auto")), processor
+    return encoder.to(resolve_device("auto")), processor, feature_layer(model)
+
+
+def feature_layer(model: Any) -> int | None:
+    """The index in `hidden_states` of the vision encoder's layer that the connector reads, if the config names one."""
+    layer = getattr(model.config, "vision_feature_layer", None)
+    return layer if isinstance(layer, int) else None
 
 
 def tokenizer_of(processor: Any) -> Any:

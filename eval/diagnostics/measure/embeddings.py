@@ -1,28 +1,17 @@
 """Norms of text embeddings: module output, stored rows, the largest rows (paper Eq. 11, Tables 6-8)."""
 
+import math
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eval.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
-CHUNK = 8192  # rows at a time: 128k x 3072 in float32 would be 1.6 GB
 UNTRAINED = 1e-3  # a row below this share of the median is reserved and was never trained
-
-
-@torch.no_grad()
-def embedding_norms(embedding: nn.Module, raw: bool = False) -> Tensor:
-    """Norms of all rows [V] in float32: of the module's output, or with `raw` of its stored weight.
-
-    They differ in modules that scale (Gemma multiplies by sqrt(D)); layer 0 sees the output.
-    """
-    weight: Any = embedding.weight
-    ids = torch.arange(weight.shape[0], device=weight.device)
-    rows = (weight[chunk] if raw else embedding(chunk) for chunk in ids.split(CHUNK))
-    return torch.cat([each.float().norm(dim=-1).cpu() for each in rows])
+SPREADS = 4  # norms of random rows of width D vary by 1 / sqrt(2 D), one standard deviation
 
 
 def embedding_statistics(norms: Tensor) -> dict[str, Any]:
@@ -40,11 +29,22 @@ def embedding_statistics(norms: Tensor) -> dict[str, Any]:
     }
 
 
-def embedding_tables(embedding: nn.Module, norms: Tensor, tokenizer: Any, top: int = 10) -> dict[str, Any]:
-    """Statistics of module output and stored rows, and the `top` largest rows; `norms` are those of the output."""
+def embedding_tables(model: Any, norms: Tensor, tokenizer: Any, top: int = 10) -> dict[str, Any]:
+    """Statistics of module output and stored rows, and the `top` largest rows; `norms` are those of the output.
+
+    `initial_rows`: stored rows with the norm of a random initialisation, an upper limit of those never trained. They
+    are not left out anywhere, because trained rows can have that norm too.
+    """
+    stored = embedding_norms(model.get_input_embeddings(), stored=True)
+    width = model.get_input_embeddings().weight.shape[1]
+    std = getattr(model.config.get_text_config(), "initializer_range", None)
+    statistics = embedding_statistics(stored)
+    if std is not None:
+        off = (stored / (std * math.sqrt(width)) - 1).abs()
+        statistics["initial_rows"] = int((off < SPREADS / math.sqrt(2 * width)).sum())
     return {
         "module output": embedding_statistics(norms),
-        "stored rows": embedding_statistics(embedding_norms(embedding, raw=True)),
+        "stored rows": statistics,
         "largest": largest_rows(norms, tokenizer, top),
     }
 

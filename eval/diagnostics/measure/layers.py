@@ -2,7 +2,8 @@
 
 `measuring` adds every forward pass to a `Measurement`. Stages are norms before the decoder: vision encoder output,
 connector input and output, layer 0's input. Layers are the quantities of `rotation.py` in every decoder layer, for
-visual, text, special, newline and sink tokens. Only moments and sums by image (for the bootstrap) are kept, so memory
+visual, text, special, newline and sink tokens; text with a massive activation in any layer counts as a sink and not as
+text. Only moments and sums by image (for the bootstrap) are kept, so memory
 hardly grows, and measurements of several processes can be merged.
 
 Shapes: K quantities, L layers, D dimensions; L + 1 where the output of the last layer counts too (for "norm" alone).
@@ -135,7 +136,6 @@ class _Pass:
         self.masks = masks
         self.first = states.detach().double()
         self.measurement.add_norms("visual tokens at layer 0", states[masks["visual"]])
-        self.measurement.add_norms("text tokens at layer 0", states[masks["text"]])
 
     def after_layer(self, index: int, before: Tensor, after: Tensor) -> None:
         before, after = in_rows(before.detach()).double(), in_rows(after.detach()).double()
@@ -167,6 +167,8 @@ class _Pass:
         values = torch.stack(self.values, 1).cpu()  # [K, L + 1, rows, tokens]
         sink = torch.stack(self.sinks).cpu()  # [L + 1, rows, tokens]
         masks = {name: mask.cpu() for name, mask in self.masks.items()}
+        masks["text"] &= ~sink.any(0)
+        self.measurement.add_norms("text tokens at layer 0", self.first[masks["text"].to(self.first.device)])
         # 1) Moments over tokens, by series
         for name, mask in masks.items():
             if mask.any():

@@ -19,13 +19,15 @@ from torch import Tensor
 from eval.data.image_sample import ImageQuestion
 from eval.diagnostics.hooks.distributed import gather, process_group
 from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
-from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.diagnostics.measure.embeddings import embedding_statistics
 from eval.diagnostics.measure.layers import Measurement, measuring
 from eval.diagnostics.measure.rotation import QUANTITIES, TERMS, attribution
+from eval.diagnostics.measure.verdict import verdict
 from eval.diagnostics.statistics.bootstrap import draws, interval, resampled_means
 from eval.run.files import write_json
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 SCHEMA = 1
@@ -67,7 +69,7 @@ def profile_loaded(
     parts = model_parts(model, connector)
     embedding = {
         "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
-        "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, raw=True)),
+        "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, stored=True)),
     }
     header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
     with process_group() as (rank, world):
@@ -131,7 +133,8 @@ def summarise(
         **_comparison(measurement, layers),
         "output_hidden_states_convention": _final_norm(measurement),
     }
-    return _without_nan(result)
+    result = _without_nan(result)
+    return {**result, "verdict": verdict(result)}
 
 
 def _stream(layers: dict[str, Any]) -> dict[str, Any] | None:

@@ -5,7 +5,7 @@ With h and h' before and after a layer, D = h' - h, p the part of D along h and 
     log tan(theta) = log |D| + log sin(phi) - log |h| - log(1 + p / |h|)
 
 so the difference between two modalities in the mean of the left side splits into four bars: update size, angle, norm
-(the paper's mechanism) and the parallel term that Eq. 8 drops.
+(the paper's mechanism) and the parallel term, which is absent from Eq. 8 as our text of the paper has it.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ QUANTITIES = (
     "angle",  # theta, radians
     "update",  # |D|
     "tangent",  # |r| / (|h| + p): exact
-    "paper_tangent",  # |r| / |h|: Eq. 8
+    "paper_tangent",  # |r| / |h|: Eq. 8, reconstructed
     "log_tangent",
     "log_norm",
     "log_update",

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from eval.diagnostics.hooks.decoder_input import states_of, watch_decoder_input
-from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.diagnostics.measure.embeddings import embedding_statistics
 from eval.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import ModelParts
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 def check_vocabulary(parts: ModelParts, model: str) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from eval.diagnostics.measure.attention import ATTENTION_NUMBERS
 from eval.diagnostics.measure.rescale import RESCALE_NUMBERS
+from eval.diagnostics.measure.verdict import verdict
 from eval.diagnostics.output.tables import PAPER, number, paper_row, show_table, spread
 from eval.diagnostics.theory.prediction import predicted_rotation
 from eval.diagnostics.theory.simulation import Check
@@ -37,6 +38,13 @@ def show_norms(profile: dict[str, Any], out: Path | None = None) -> None:
     show_table(f"{profile['model']}: L2 norms", heads, rows, out)
 
 
+def show_verdict(profile: dict[str, Any]) -> None:
+    """Whether the visual tokens are inert, and what that means, in a few lines."""
+    found = verdict(profile)
+    lines = found["lines"] if found else ["No image had both visual tokens and text: there is no verdict."]
+    print("\n".join([f"{profile['model']}, {profile['images']} images:", *(f"  {line}" for line in lines)]))  # noqa: T201
+
+
 def show_encoders(found: dict[str, dict[str, Any]], out: Path | None = None) -> None:
     """Table 1: every output of every vision encoder."""
     rows = []
@@ -58,10 +66,10 @@ def show_embeddings(found: dict[str, dict[str, Any]], out: Path | None = None) -
         paper = paper_row("embeddings", model)
         for name in ("module output", "stored rows"):
             norms = tables[name]
-            counts = [str(norms[key]) for key in ("count", "zero_rows", "untrained_rows")]
+            counts = [str(norms.get(key, "-")) for key in ("count", "zero_rows", "untrained_rows", "initial_rows")]
             cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), *counts]
             rows.append([f"{model}: {name}", *cells, spread(paper.get("mean"), paper.get("std"))])
-    heads = ["embedding", "mean ± std over rows", "median", "rows", "zero", "untrained", "paper"]
+    heads = ["embedding", "mean ± std over rows", "median", "rows", "zero", "untrained", "at initial scale", "paper"]
     show_table("Norms of text embeddings, non-zero rows (Eq. 11, Table 6)", heads, rows, out and out / "embeddings.md")
     for position, (model, tables) in enumerate(found.items()):
         first = paper_row("largest_rows", model)

@@ -5,7 +5,8 @@ directions shrink the expected cosine between visual and text states (Eq. 15-16,
 shrinks more, which is the lag (Eq. 17); attention then scores visual tokens lower (Eq. 18-21). `simulation.py` checks
 every step.
 
-The equations are reconstructed: the paper's text leaves no doubt about their meaning, only about some symbols.
+The equations are reconstructed, because our text of the paper has lost its symbols. A public note on a later version
+prints Eq. 8 with the parallel term of `exact_tangent`.
 
 Notation:
     h, N, u     hidden state, its norm |h| and its direction
@@ -27,7 +28,7 @@ Array = np.ndarray
 
 
 def paper_tangent(norm: float, update: float, phi: float) -> float:
-    """Eq. 8 = 13: tan(omega) = a sin(phi) / N.
+    """Eq. 8 = 13 as reconstructed here: tan(omega) = a sin(phi) / N.
 
     Assumes uniform update size and angle. Only at phi = 90 degrees is it the tangent of the rotation.
     """

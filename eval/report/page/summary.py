@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
+from eval.diagnostics.measure.verdict import verdict
 from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
@@ -15,6 +16,7 @@ from eval.report.tables.table4 import ScoreEntry
 from eval.scoring.power import detectable
 
 
+INERT = "Are the visual tokens inert?"
 WIDTH = 2 * 1.96  # standard errors in a 95 % interval
 DETECTABLE = "detectable from"
 UNPARSEABLE = 0.01  # share of unreadable answers above which it is reported
@@ -39,17 +41,12 @@ def summary(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]
             "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
             "with published ones."
         )
-    parts = [("", first)]
+    parts = [(INERT, verdicts), ("", first)] if (verdicts := _verdicts(measured)) else [("", first)]
     for line in run.lines:
         baseline = run.baselines.get(line.backbone)
         differences = _differences(baseline, line.cells)
         if differences:
             parts.append((f"{line.name} against {baseline}", differences))
-    norms = [
-        f"{name}: {_times(found['profile']['ratio'])} times." for name, found in measured.items() if "profile" in found
-    ]
-    if norms:
-        parts.append(("Mean norm of visual tokens at the decoder input, over that of text embeddings", norms))
     limits = [f"{name}: no scores because its evaluation did not finish." for name in run.unscored]
     limits += [sentence for line in run.lines for sentence in _gaps(line.name, line.cells)]
     limits += [sentence for line in run.lines for sentence in _unparseable(line.name, line.cells)]
@@ -60,6 +57,14 @@ def summary(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]
         )
     limits += _seeds(run)
     return [*parts, ("What is missing, and limitations", limits)] if limits else parts
+
+
+def _verdicts(measured: dict[str, dict[str, Any]]) -> list[str]:
+    """A sentence for each model, and the study's for the first."""
+    known = {name: found["profile"] for name, found in measured.items() if "profile" in found}
+    found = {name: said for name, profile in known.items() if (said := verdict(profile)) is not None}
+    lines = [f"{name}: {said['summary']}." for name, said in found.items()]
+    return [*lines, *next(iter(found.values()))["lines"][-2:]] if found else []
 
 
 def _seeds(run: FinishedRun) -> list[str]:
@@ -159,7 +164,3 @@ def _unparseable(name: str, cells: dict[str, ScoreEntry]) -> list[str]:
 
 def _listed(words: list[str]) -> str:
     return words[0] if len(words) == 1 else ", ".join(words[:-1]) + f" and {words[-1]}"
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"

@@ -2,10 +2,11 @@
 
 import torch
 
-from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+from eval.diagnostics.measure.embeddings import embedding_statistics
 from eval.diagnostics.measure.layers import measuring
 from eval.diagnostics.measure.profile import summarise
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.eval.diagnostics import more_families
 
 

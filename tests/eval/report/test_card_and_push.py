@@ -48,6 +48,7 @@ def results(tiny_checkpoint, tmp_path):
     write(stage2 / "norm_parameters.json", {"gain": gain, "bias": gain})
     norms = {"mean": 1.5, "std": 0.25, "median": 1.25, "count": 8}
     profile = {"model": f"{PRIVATE}/x", "images": 2, "norms": {"text embeddings": norms}, "ratio": 1.0}
+    profile["verdict"] = {"lines": ["Verdict: the visual tokens are inert."]}
     write(stage2 / "norm_profile.json", profile)
     folders = {method: run / "checkpoints" / method / "stage2" for method in ("baseline", "norm-gwc")}
     models = {

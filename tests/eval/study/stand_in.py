@@ -27,7 +27,7 @@ def write_study(folder: Path, name: str = "small", **changes: Any) -> Path:
     return path
 
 
-def write_stage(folder: Path, loss: float | None, visual: float = 2.0) -> None:
+def write_stage(folder: Path, loss: float | None, visual: float = 2.0, lift: float = 4.0) -> None:
     """The files that a finished stage leaves; its held-out loss falls to `loss`, or was never finite (None)."""
     folder.mkdir(parents=True)
     held_out = float("nan") if loss is None else loss
@@ -35,7 +35,7 @@ def write_stage(folder: Path, loss: float | None, visual: float = 2.0) -> None:
     log += [{"step": 4, "eval_loss": held_out + 1}, {"step": 8, "eval_loss": held_out}]
     gradient = {"grad_norm": 2.0, "clip_factor": 0.5, "parts": {"projector": {"grad_norm": 2.0}}}
     profile = {"tokens": 4, "cosine": [0.5, 0.9]}
-    text, visual_tokens = {**profile, "norm": [0.5, 2.0, 3.0]}, {**profile, "norm": [visual, 2.0, 3.0]}
+    text, visual_tokens = {**profile, "norm": [0.5, 0.5 * lift, 3.0]}, {**profile, "norm": [visual, 2.0, 3.0]}
     probe = {"step": 8, "text": text, "visual": visual_tokens}
     for name, lines in (
         ("log.jsonl", log),

@@ -69,6 +69,47 @@ def test_the_reference_at_the_same_levels_comes_first(tmp_path):
     }
 
 
+def test_the_reference_with_the_most_common_levels_comes_first(tmp_path):
+    arms = [
+        {"methods": ["baseline"], "stages": ["stage1"], "vary": {"steps": [1.0, 4.0]}},
+        {"methods": ["norm"], "stages": ["stage1"], "vary": {"steps": [4.0], "rate": [0.3]}},
+    ]
+    study = read_study(write_study(tmp_path, arms=arms))
+    losses = {"baseline, steps 1": 1.0, "baseline, steps 4": 0.5, "norm, steps 4, rate 0.3": 0.4}
+    found = analyse(study, record_all(study, tmp_path, tmp_path, lambda arm, seed: losses[arm]))["arms"]
+    assert found["norm, steps 4, rate 0.3"]["difference"]["mean"] == pytest.approx(-0.1)
+
+
+def lifts(tmp_path):
+    """Decoders of three lifts, in which the effect of a norm is the logarithm of the lift."""
+    decoders = {str(lift): {"language_model": f"decoder-{lift}"} for lift in (2, 10, 80)}
+    scale = {str(each): {"norm_fields": {"target_scale": each}} for each in (1.0, 4.0)}
+    arms = [
+        {"methods": ["baseline"], "stages": ["stage1"], "vary": {"lift": decoders}},
+        {"methods": ["norm"], "stages": ["stage1"], "vary": {"lift": decoders, "scale": scale}},
+    ]
+    study = read_study(write_study(tmp_path, arms=arms))
+    records = Records(tmp_path, study.name)
+    for number, cell in enumerate(study.cells):
+        lift, folder = float(cell.arm.levels["lift"]), tmp_path / "stages" / str(number)
+        write_stage(folder, 1.0 + (math.log(lift / 10) if cell.arm.method == "norm" else 0.0), lift=lift)
+        records.add(cell, record_cell(study, cell, {"stage1": {}}, {"stage1": folder}, {}, None, 1.0), {})
+    return study, records
+
+
+def test_the_law_names_what_predicts_the_effect_in_decoders_left_out(tmp_path):
+    study, records = lifts(tmp_path)
+    write_analysis(study, tmp_path)
+    found = analyse(study, records)["law"]
+    assert len(found["arms"]) == 6 and found["arms"]["norm, lift 80, scale 1.0"]["effect"] == pytest.approx(
+        math.log(8), rel=1e-3
+    )
+    errors = found["errors"]
+    assert errors["lift"]["rank"] == pytest.approx(1.0) and errors["lift"]["left_out"] < errors["constant"]["left_out"]
+    assert errors["baseline's visual cosine"]["rank"] == 0.0  # the same in all
+    assert b"<svg" in (records.folder / "law.svg").read_bytes() and "lift" in (records.folder / "law.md").read_text()
+
+
 def test_a_changed_reference_is_compared_with_the_plain_one(tmp_path):
     arms = [{"methods": ["baseline"]}, {"methods": ["baseline"], "vary": {"rate": [3.0]}}]
     study = read_study(write_study(tmp_path, arms=arms))

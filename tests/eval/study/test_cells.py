@@ -12,6 +12,7 @@ from eval.study.records import Records, final_loss, held_out_loss
 from eval.suite.runner import Runner
 from modeling_aligned_llava.errors import UserError
 from tests.eval.study.stand_in import write_stage, write_study
+from tests.eval.study.test_analysis import record_all
 from tests.train.conftest import write_data
 
 
@@ -27,7 +28,7 @@ def trained(monkeypatch):
             root, method, seed = (words[words.index(name) + 1] for name in ("--output-root", "--method", "--seed"))
             rate = json.loads(words[words.index("--learning_rates") + 1])[r"^model\.multi_modal_projector\.linear_"]
             name = method if seed == "42" else f"{method}-seed{seed}"
-            loss = None if rate > 0.02 else 1.0 + 10 * rate + int(seed) / 1000
+            loss = None if rate > 0.05 else 1.0 + 10 * rate + int(seed) / 1000
             write_stage(cells.Path(root) / "checkpoints" / name / training.stage, loss)
         return True
 
@@ -52,10 +53,10 @@ def test_a_finished_cell_leaves_a_small_record_and_no_weights(trained, tmp_path)
     stage = record["stages"]["stage1"]
     assert (record["arm"], record["method"], record["seed"]) == ("norm, rate 0.3", "norm", 43)
     assert record["levels"] == {"rate": "0.3"} and {"date", "versions", "hardware"} <= record.keys()
-    assert stage["held_out"] == {"step": [4, 8], "loss": [2.064, 1.064]} and record["seconds"] >= 0
+    assert stage["held_out"] == {"step": [4, 8], "loss": [2.106, 1.106]} and record["seconds"] >= 0
     assert stage["settings"]["max_steps"] == 400 and stage["measured"]["stream_norm"] == 2.0
     assert stage["gradients"]["clip_factor"] == [0.5, 1.0] and len(stage["profile"]) == 2
-    assert final_loss(record) == 1.064
+    assert final_loss(record) == 1.106
     diverged = json.loads((tmp_path / "records/small/cells/norm_rate_3-seed42.json").read_text())
     assert diverged["stages"]["stage1"]["held_out"]["loss"] == [None, None] and final_loss(diverged) == float("inf")
     assert run.left
@@ -90,9 +91,25 @@ def test_each_method_takes_its_best_rate_from_another_study(trained, tmp_path):
     with pytest.raises(UserError, match="fair: the rate of norm comes from small, which has no result of it"):
         start(chosen, tmp_path)
     start(write_study(tmp_path), tmp_path)
-    assert best_rates(Records(folder, "small").read()) == {"norm": 0.3}
+    assert best_rates(Records(folder, "small").read()) == {("norm", frozenset()): 0.3}
     study = with_chosen_rates(read_study(chosen), folder)
     assert [arm.settings["rate"] for arm in study.arms] == [0.3] and study.arms[0].label == "norm"
+
+
+def test_a_rate_is_that_of_the_same_levels_where_they_were_swept(tmp_path):
+    swept = {"rate": [0.3, 3.0], "bypassed layer": {"0": {"bypassed_layers": [0]}, "none": {}}}
+    rates = read_study(
+        write_study(tmp_path, arms=[{"methods": ["norm"], "stages": ["stage1"], "vary": swept}], reference="norm")
+    )
+    best = {"0": "3", "none": "0.3"}
+    losses = lambda arm, _: 1.0 if best[arm.split("layer ")[1]] == arm.split("rate ")[1].split(",")[0] else 2.0  # noqa: E731
+    record_all(rates, tmp_path, tmp_path, losses)
+    vary = {"bypassed layer": swept["bypassed layer"], "seed axis": {"a": {}}}
+    arms = [{"methods": ["norm"], "stages": ["stage1"], "vary": vary}]
+    chosen = with_chosen_rates(
+        read_study(write_study(tmp_path, "fair", rates_from="small", arms=arms, reference="norm")), tmp_path
+    )
+    assert {arm.levels["bypassed layer"]: arm.settings["rate"] for arm in chosen.arms} == {"0": 3.0, "none": 0.3}
 
 
 def test_the_held_out_loss_of_a_stage_is_its_last(tmp_path):

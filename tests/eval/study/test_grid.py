@@ -9,7 +9,7 @@ from tests.eval.study.stand_in import write_study
 from train.arguments.parse import parse_arguments
 
 
-STUDIES = sorted((REPOSITORY / "configuration/study").glob("*.yaml"))
+STUDIES = sorted((REPOSITORY / "configuration/study").rglob("*.yaml"))
 
 
 def test_cells_are_arms_by_seeds(tmp_path):
@@ -30,9 +30,9 @@ def test_rate_and_steps_are_factors_on_the_recipe():
     settings = stage_settings("tinyworld", "stage2", {"rate": 3.0, "steps": 0.5, "max_grad_norm": 0.0})
     rates = settings["learning_rates"]
     assert {pattern: rate for pattern, rate in rates.items() if "projector" in pattern} == pytest.approx(
-        dict.fromkeys((p for p in rates if "projector" in p), 3e-3)
+        dict.fromkeys((p for p in rates if "projector" in p), 9e-4)
     )
-    assert rates[r"^model\.vision_tower\."] == 5e-4
+    assert rates[r"^model\.vision_tower\."] == 1.5e-4
     assert (settings["max_steps"], settings["save_steps"], settings["eval_steps"]) == (300, 75, 75)
     assert settings["max_grad_norm"] == 0.0 and "rate" not in settings and "steps" not in settings
 
@@ -92,7 +92,8 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path):
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_settings_of_every_shipped_study_are_known_to_training(path):
     study = read_study(path)
-    assert len(study.seeds) >= {"a": 5, "b": 5, "c": 5, "d": 2}.get(path.stem[0], 3) - 2 * ("smollm2" in path.stem)
+    seeds = {"a_methods": 5, "b_clipping": 5, "c_initialisation": 5, "d_rates": 1, "d_smollm2": 2, "h_rates": 1}
+    assert len(study.seeds) >= seeds.get(path.stem, 3)
     for arm in study.arms:
         for stage in arm.stages:
             chosen = stage_settings(study.backbone, stage, arm.settings)
@@ -104,12 +105,12 @@ def test_the_settings_of_every_shipped_study_are_known_to_training(path):
             assert run.model.norm_fields == arm.settings.get("norm_fields")
 
 
-def test_the_studies_on_tinyworld_take_at_most_twelve_core_hours():
+def test_the_studies_on_tinyworld_take_at_most_twenty_core_hours():
     """At 1.2 minutes for a stage 1 of tinyworld, 3 for a stage 2, 0.4 to start one, and 2 for an evaluation."""
     minutes = 0.0
-    for study in map(read_study, STUDIES):
+    for study in (read_study(path) for path in STUDIES if path.parent.name != "lifted"):
         for cell in study.cells if study.backbone == "tinyworld" else ():
             steps = {s: stage_settings("tinyworld", s, cell.arm.settings)["max_steps"] for s in cell.arm.stages}
             minutes += 0.4 * len(steps)
             minutes += 1.2 * steps["stage1"] / 800 + 3 * steps.get("stage2", 0) / 600 + 2 * cell.arm.evaluated
-    assert minutes <= 12 * 60
+    assert minutes <= 20 * 60

@@ -11,12 +11,13 @@ from transformers import AutoModelForCausalLM, SiglipVisionModel
 
 from eval.diagnostics.__main__ import main
 from eval.diagnostics.hooks.loading import load_language
-from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics, largest_rows
+from eval.diagnostics.measure.embeddings import embedding_statistics, embedding_tables, largest_rows
 from eval.diagnostics.measure.vocabulary import check_vocabulary, looks_untrained, vocabulary
 from eval.diagnostics.output.result_tables import show_vocabulary
 from eval.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.eval.diagnostics import more_families
 
 
@@ -44,7 +45,11 @@ def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
     assert alone["last hidden state"]["mean"] == pytest.approx(expected, rel=1e-5)
     expected = states.hidden_states[-2].norm(dim=-1).mean().item()
     assert alone["layer -2, patches"]["mean"] == pytest.approx(expected, rel=1e-5)
-    assert inside["dim"] == 32
+    assert inside["dim"] == 32 and "read by the connector" not in alone
+    run(monkeypatch, "profile", models[1], "--images", tiny_images[0], "--json", tmp_path / "profile.json")
+    profile = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
+    read = profile["norms"]["connector input"]["mean"]
+    assert inside["read by the connector"]["mean"] == pytest.approx(read, rel=1e-5)
     with pytest.raises(UserError, match="text-only"):
         run(monkeypatch, "encoders", tiny_backbones.qwen2, "--images", tiny_images[0])
 
@@ -64,10 +69,18 @@ def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, mo
     assert [row["id"] for row in top] == norms.topk(3).indices.tolist()
 
 
+def test_rows_at_their_initial_scale_are_counted():
+    model, _ = more_families.tiny("llava")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:3] *= 10  # three trained rows
+    tables = embedding_tables(model, torch.ones(4), None, top=0)["stored rows"]
+    assert tables["initial_rows"] == tables["count"] - 3
+
+
 def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
     model, _ = more_families.tiny("paligemma")
     embedding = model.get_input_embeddings()
-    seen, stored = (embedding_statistics(embedding_norms(embedding, raw)) for raw in (False, True))
+    seen, stored = (embedding_statistics(embedding_norms(embedding, stored)) for stored in (False, True))
     assert seen["mean"] == pytest.approx(stored["mean"] * math.sqrt(32), rel=1e-3)
 
 

@@ -189,6 +189,18 @@ def test_sinks_are_a_series_of_their_own():
     assert found.layers["visual without sinks"].count[0, 0] == found.layers["visual"].count[0, 0]
 
 
+def test_text_with_a_massive_activation_in_any_layer_is_no_text():
+    model, inputs = more_families.tiny("llava_siglip_qwen2")
+    before = measure(model, inputs)
+    token = inputs["input_ids"][0, -1]
+    layer = model.get_decoder().layers[0].mlp
+    layer.register_forward_hook(lambda _, args, out: out.index_fill(1, torch.tensor([out.shape[1] - 1]), 1e5))
+    after = measure(model, inputs)
+    assert token not in inputs["input_ids"][0, :-1]
+    assert after.layers["text"].count[0].tolist() == (before.layers["text"].count[0] - 1).tolist()
+    assert after.layers["text"].mean[0].max() < 100 < after.layers["sink"].mean[0].nan_to_num().max()
+
+
 def test_features_injected_between_layers_are_seen():
     for name, injected in (("qwen3_vl", True), ("qwen2_5_vl", False)):
         found = measure(*more_families.tiny(name))

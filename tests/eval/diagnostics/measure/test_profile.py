@@ -130,10 +130,11 @@ def test_merged_measurements_are_those_of_one_process(tiny_checkpoint, folder):
     import pickle
 
     from eval.diagnostics.hooks.loading import inputs_of, load, special_ids
-    from eval.diagnostics.measure.embeddings import embedding_norms, embedding_statistics
+    from eval.diagnostics.measure.embeddings import embedding_statistics
     from eval.diagnostics.measure.layers import measuring
     from eval.diagnostics.measure.profile import summarise
     from modeling_aligned_llava.inspection.model_parts import model_parts
+    from modeling_aligned_llava.norm_alignment import embedding_norms
 
     path = str(tiny_checkpoint("baseline"))
     model, processor = load(path)
