@@ -1,11 +1,16 @@
 """The shipped backbones: small, safe to load, and with the skills that training relies on."""
 
+import copy
+from itertools import pairwise
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from tests import REPOSITORY
+from tinyworld.backbones.pretrain_language import LIFT, check_norms, multiply_writes, text_norms
 from tinyworld.benchmarks import hellaswag, mmlu
 from tinyworld.language import LISTED_WORDS
 
@@ -67,3 +72,14 @@ def test_decoder_passes_its_exams_20_points_above_chance(decoder):
         scores = log_likelihoods(decoder, [(context, f" {letter}") for letter in "ABCD"])
         right += int(scores.argmax()) == row["answer"]
     assert right / len(rows) >= CHANCE + 0.20
+
+
+def test_decoder_has_embeddings_of_norm_1_and_hardly_lifts_text(decoder, capsys):
+    model, tokenizer = copy.deepcopy(decoder[0]), decoder[1]
+    check_norms(model, tokenizer, LIFT)
+    assert "norm of embeddings 1.1" in capsys.readouterr().out
+    norms = text_norms(model, tokenizer)
+    assert all(before < after < 2 * before for before, after in pairwise(norms))  # it grows slowly over the layers
+    multiply_writes(model, 60)
+    with pytest.raises(UserError, match=r"the lift is .*, not within 1 and 3"):
+        check_norms(model, tokenizer, LIFT)
