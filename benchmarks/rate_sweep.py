@@ -10,6 +10,7 @@ import argparse
 import os
 import subprocess
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.record import environment, write
@@ -21,12 +22,13 @@ from eval.suite.schedule import Children, Place, Step, run_steps
 from modeling_aligned_llava.errors import UserError, run_main
 
 
-def settings(args: argparse.Namespace, factor: float) -> dict[str, Any]:
+def settings(args: argparse.Namespace, factor: float, seed: int) -> dict[str, Any]:
     """What a cell changes in the recipe."""
     recipe = read_recipe(args.backbone, f"stage{args.stage}")
     rates = {pattern: rate * factor for pattern, rate in recipe["learning_rates"].items()}
     return {
         "learning_rates": rates,
+        "seed": seed,
         "max_steps": args.steps,
         "save_steps": args.steps,
         "eval_strategy": "steps",
@@ -36,8 +38,8 @@ def settings(args: argparse.Namespace, factor: float) -> dict[str, Any]:
     }
 
 
-def command(args: argparse.Namespace, method: str, factor: float, folder: Path) -> list[str]:
-    chosen = settings(args, factor)
+def command(args: argparse.Namespace, method: str, factor: float, seed: int, folder: Path) -> list[str]:
+    chosen = settings(args, factor, seed)
     if args.stage == 2:
         chosen["model_name_or_path"] = args.start / "checkpoints" / method / "stage1"
     base = ["bash", "train/run.sh", "--backbone", args.backbone, "--method", method, "--stage", f"stage{args.stage}"]
@@ -46,41 +48,42 @@ def command(args: argparse.Namespace, method: str, factor: float, folder: Path) 
 
 
 def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Method -> factor -> held-out loss.
+    """Method -> factor -> held-out loss, the mean over seeds.
 
     Raises:
         UserError: a cell failed; its output is in the log.
     """
     children = Children()
     folders = {
-        (method, factor): args.folder / f"stage{args.stage}" / f"{factor:g}" / method
+        (method, factor, seed): args.folder / f"stage{args.stage}" / f"{factor:g}" / f"{method}-seed{seed}"
         for method in args.methods
         for factor in args.factors
+        for seed in args.seeds
     }
 
-    def run(method: str, factor: float, place: Place) -> None:
-        folder = folders[method, factor]
+    def run(method: str, factor: float, seed: int, place: Place) -> None:
+        folder = folders[method, factor, seed]
         folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": place} if place else {})
         with (folder / "log.txt").open("a", encoding="utf-8") as log:
             started = children.start(
-                command(args, method, factor, folder), stdout=log, stderr=subprocess.STDOUT, env=environment
+                command(args, method, factor, seed, folder), stdout=log, stderr=subprocess.STDOUT, env=environment
             )
             if children.wait(started):
-                raise UserError(f"{method} at {factor:g} failed: see {folder / 'log.txt'}")
+                raise UserError(f"{method} at {factor:g}, seed {seed}, failed: see {folder / 'log.txt'}")
 
     steps = [
-        Step(f"{method} {factor:g}", lambda place, m=method, f=factor: run(m, f, place), 1)
-        for method, factor in folders
+        Step(f"{method} {factor:g} {seed}", lambda place, m=method, f=factor, s=seed: run(m, f, s, place), 1)
+        for method, factor, seed in folders
     ]
     run_steps(steps, places(args.jobs, args.device), children)
+
+    def loss(method: str, factor: float, seed: int) -> float:
+        trained = folders[method, factor, seed] / "checkpoints" / method / f"stage{args.stage}"
+        return held_out_loss(trained / "log.jsonl")
+
     return {
-        method: {
-            f"{factor:g}": held_out_loss(
-                folders[method, factor] / "checkpoints" / method / f"stage{args.stage}" / "log.jsonl"
-            )
-            for factor in args.factors
-        }
+        method: {f"{factor:g}": fmean(loss(method, factor, seed) for seed in args.seeds) for factor in args.factors}
         for method in args.methods
     }
 
@@ -91,6 +94,7 @@ def main() -> None:
     parser.add_argument("--stage", type=int, choices=[1, 2], required=True)
     parser.add_argument("--methods", nargs="+", default=["baseline", "norm", "norm-gwc"])
     parser.add_argument("--factors", nargs="+", type=float, default=[0.3, 1.0, 3.0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--data", type=Path, required=True, help="--data of train/run.sh")
     parser.add_argument("--start", type=Path, help="run whose stage 1 stage 2 starts from")
@@ -110,8 +114,9 @@ def main() -> None:
             "backbone": args.backbone,
             "stage": args.stage,
             "steps": args.steps,
+            "seeds": args.seeds,
             "held_out_rows": HELD_OUT,
-            "recipe": settings(args, 1.0)["learning_rates"],
+            "recipe": read_recipe(args.backbone, f"stage{args.stage}")["learning_rates"],
             "loss": losses,
             "best_factor": best,
         },

@@ -11,7 +11,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
 
-OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)\)")
+OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")  # a copy as text has no anchors
 
 
 def _copy(name: str) -> str:

@@ -56,7 +56,7 @@ def verdict(profile: dict[str, Any]) -> dict[str, Any] | None:
 
 def _summary(found: dict[str, Any], depth: int) -> str:
     """One line for tables of several models."""
-    said = {"yes": "inert", "no": "not inert", "in part": f"inert in layers {_ranges(found['inert_layers'])} only"}
+    said = {"yes": "inert", "no": "not inert", "in part": f"inert in {_ranges(found['inert_layers'])} only"}
     return (
         f"{said[found['inert']]}: {_times(found['ratio'])} the norm of text embeddings, {_times(found['met_ratio'])} "
         f"that of text in the decoder; rotation a layer {_rotation(found)}"
@@ -65,10 +65,10 @@ def _summary(found: dict[str, Any], depth: int) -> str:
 
 def _lines(found: dict[str, Any], depth: int) -> list[str]:
     where = _ranges(found["inert_layers"])
-    less = f"less than half of text's in layers {where}" if where else "at least half of text's in every layer"
+    less = f"less than half of text's in {where}" if where else "at least half of text's in every layer"
     conclusion = {
         "yes": f"inert (in {len(found['inert_layers'])} of {depth} layers, more than half)",
-        "in part": f"inert in layers {where} only ({len(found['inert_layers'])} of {depth}, not more than half)",
+        "in part": f"inert in {where} only ({len(found['inert_layers'])} of {depth}, not more than half)",
         "no": "not inert",
     }[found["inert"]]
     study = _study(found["lift"])
@@ -80,8 +80,8 @@ def _lines(found: dict[str, Any], depth: int) -> list[str]:
         f"Rotation a layer: {_rotation(found)}; {less}.",
         f"Verdict: the visual tokens are {conclusion}.",
         f"Study: {study['found']} ({study['page']})",
-        "That was a decoder of 1M parameters. It does not show what the norm would do for this model: only training "
-        "it with and without the norm does.",
+        "That was a small decoder: what the norm would do for this model, only training it with and without the norm "
+        "can show.",
     ]
 
 
@@ -96,15 +96,16 @@ def _by_lift() -> list[dict[str, Any]]:
 
 
 def _study(lift: float) -> dict[str, Any]:
-    """What was found in the decoders whose lift is nearest, on a logarithmic scale of limits."""
+    """What was found in decoders of about this lift."""
     return next(each for each in _by_lift() if lift < each["below"])
 
 
 def _ranges(numbers: list[int]) -> str:
-    """`0-3, 5`."""
+    """`layers 0-3, 5`, or `layer 0`."""
     groups = groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
     runs = [[number for _, number in group] for _, group in groups]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"layer{'s' if len(numbers) > 1 else ''} {listed}" if numbers else ""
 
 
 def _times(ratio: float) -> str:
