@@ -13,7 +13,6 @@ from rich.console import Console
 
 from eval.report.page.report import write_report
 from eval.report.tables.all_tables import write_tables
-from eval.run.files import write_json
 from eval.run.recipes import read_recipe
 from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
@@ -21,6 +20,7 @@ from eval.suite.runner import Runner, only_writer, places
 from eval.suite.training import SEED, STAGES, Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import write_json
 
 
 def parser() -> argparse.ArgumentParser:

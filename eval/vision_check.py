@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.run.files import read_json, write_json
 from eval.suite.plan import collect, plan
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import read_json, write_json
 
 
 def recorded_run(run: Path, name: str) -> argparse.Namespace:

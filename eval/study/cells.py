@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.run.files import read_json
 from eval.run.recipes import read_recipe
 from eval.scoring.scores import EvaluatedModel
 from eval.study.grid import RATE, Cell, Study, stage_settings, words
@@ -30,6 +29,7 @@ from eval.suite.schedule import Children, Place, Step, run_steps
 from eval.suite.training import Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 
 
 ATTENTION_IMAGES = 48

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from eval.data import mirror
 from eval.data.benchmarks import BY_KEY
-from eval.run.files import write_json
 from eval.suite.estimate import TRIAL, forget_untimed, show_estimate
 from eval.suite.plan import baseline_of, collect, describe_run, folder_of, parser, plan, write_scores
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.loading.files import write_json
 
 
 def main() -> None:

@@ -13,8 +13,6 @@ from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
-from eval.run.device import resolve_device, resolve_dtype
-from eval.run.files import read_json, write_json
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
@@ -23,6 +21,8 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
 from modeling_aligned_llava.loading.checkpoint import read_config, sees_images
+from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
+from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 

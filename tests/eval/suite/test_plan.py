@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.run.device import resolve_dtype
-from eval.run.files import read_json, write_json
 from eval.scoring import provenance
 from eval.scoring.items import Items
 from eval.suite import plan as suite
 from eval.suite.runner import is_finished
+from modeling_aligned_llava.loading.device import resolve_dtype
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY
 
 

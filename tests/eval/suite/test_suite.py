@@ -17,12 +17,12 @@ from lmms_eval.api.model import lmms
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.run.files import read_json, write_json
 from eval.scoring import items as samples
 from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
 from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY, sockets
 from tests.benchmark_stand_in import ocrbench, write_dataset
 
