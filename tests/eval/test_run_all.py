@@ -73,5 +73,5 @@ def test_sigterm_ends_what_was_started(folder, tiny_llava, mirror_root, tmp_path
         process.terminate()
         assert process.wait(timeout=60) != 0
     assert "error: stopped" in (tmp_path / "log").read_text()
-    alive = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True).stdout  # noqa: S607
+    alive = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout  # noqa: S607
     assert not [line for line in alive.splitlines() if f"results/{RUN}" in line and not line.startswith("Z")]

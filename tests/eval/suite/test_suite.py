@@ -134,7 +134,7 @@ def test_killed_again_and_again_it_ends_with_the_same_scores(whole_run, tiny_lla
         process.wait()
         kills += 1
         time.sleep(1)
-        alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
+        alive = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout  # noqa: S607
         assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
     assert kills >= wanted // 2
     code, errors = finish(suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options))
