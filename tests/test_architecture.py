@@ -94,9 +94,7 @@ def test_folders_fit_on_a_screen(room):
         for parent in path.parents[:-1]:
             entries[parent].add(path.relative_to(parent).parts[0])
     assert {
-        str(folder): len(names)
-        for folder, names in entries.items()
-        if folder.name != "cells" and len(names - {"__init__.py"}) > MOST_ENTRIES  # records of a study
+        str(folder): len(names) for folder, names in entries.items() if len(names - {"__init__.py"}) > MOST_ENTRIES
     } == {}
 
 

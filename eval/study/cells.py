@@ -8,7 +8,6 @@ world, prepared rows, features of the frozen vision tower, and the harnesses' da
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,13 +50,11 @@ class StudyRun:
         self.places, self.device, self.console = places, device, console
         self.data = self.shared / "data" / read_recipe(study.backbone, "world")["world"]
         self.children = Children()
-        self.lock = threading.Lock()
         self.settings = {
             cell.name: {stage: stage_settings(study.backbone, stage, cell.arm.settings) for stage in cell.arm.stages}
             for cell in self.study.cells
         }
-        cells = self.study.cells
-        self.left = [cell for cell in cells if not self.records.is_finished(cell, self.settings[cell.name])]
+        self.left = self.records.unfinished(self.study.cells, self.settings)
         self.jobs: dict[str, list[Job]] = {}
 
     def run(self) -> None:
@@ -140,8 +137,7 @@ class StudyRun:
         stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
         settings, seconds = self.settings[cell.name], time.monotonic() - start
         record = record_cell(self.study, cell, settings, stages, results, attention, seconds)
-        with self.lock:
-            self.records.add(cell, record, results)
+        self.records.add(record, results)
         self.clean(cell)
         self.table.end(cell, final_loss(record))
 
