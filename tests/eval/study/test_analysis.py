@@ -161,13 +161,20 @@ def test_tables_and_figures_are_made_again_to_the_byte(tmp_path):
     study = read_study(write_study(tmp_path))
     records = record_all(study, tmp_path, tmp_path, lambda arm, seed: None if "rate 3" in arm else 1 + seed / 100)
     write_analysis(study, tmp_path)
-    names = ["analysis.json", "losses.md", "stability.md", "loss.svg", "profile.svg", "curves.svg"]
+    names = ["analysis.json", "losses.md", "stability.md", "loss.svg"]
     before = {name: (records.folder / name).read_bytes() for name in names}
     for name in names:
         (records.folder / name).unlink()
     write_analysis(study, tmp_path)
     assert {name: (records.folder / name).read_bytes() for name in names} == before
     assert b"norm, rate 3" in before["losses.md"] and b"<svg" in before["loss.svg"]
+
+
+def test_a_study_that_varies_no_number_shows_norms_by_layer(tmp_path):
+    study = read_study(write_study(tmp_path, arms=[{"methods": ["baseline", "norm"], "stages": ["stage1"]}]))
+    records = record_all(study, tmp_path, tmp_path, lambda arm, seed: 1.0)
+    write_analysis(study, tmp_path)
+    assert b"<svg" in (records.folder / "profile.svg").read_bytes() and not (records.folder / "loss.svg").exists()
 
 
 def test_a_study_without_a_result_is_one_line(tmp_path):
