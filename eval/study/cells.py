@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,7 @@ class StudyRun:
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
             with CellTable(self.study, self.left, costs, self.console) as self.table:
-                steps = [
-                    Step(cell.name, lambda place, cell=cell: self.run_cell(cell, place), costs[cell.name])
-                    for cell in self.left
-                ]
+                steps = [Step(cell.name, partial(self.run_cell, cell), costs[cell.name]) for cell in self.left]
                 if DECODER in self.jobs:
                     steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
                 run_steps(steps, self.places, self.children)
@@ -116,10 +114,10 @@ class StudyRun:
         settings = {**self.settings[cell.name][stage], "data_cache": self.shared / "prepared"}
         if stage == "stage1":
             settings["feature_cache"] = self.shared / "features"
-        command = ("bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method)
-        command += ("--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data))
-        command += ("--stage", stage, "--", *words(settings))
-        return Training(cell.name, stage, command, self.work / "logs" / f"{cell.name}.log")
+        command = ["bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method]
+        command += ["--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data)]
+        command += ["--stage", stage, "--", *words(settings)]
+        return Training(cell.name, stage, tuple(command), self.work / "logs" / f"{cell.name}.log")
 
     def cost(self, cell: Cell) -> float:
         """Its duration, in steps of stage 1."""

@@ -90,7 +90,7 @@ _VISION_ENCODERS = ("vision_tower", "visual", "vision_model", "vision_encoder", 
 class ModelParts:
     """Modules of a model, their paths by part, and the id of the image token (None: the model has none)."""
 
-    embedding: nn.Module
+    embedding: nn.Embedding
     decoder: nn.Module
     layers: nn.ModuleList
     vision: nn.Module | None

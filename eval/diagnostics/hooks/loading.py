@@ -28,7 +28,7 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     Raises:
         UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
     """
-    flag = {"trust_remote_code": trust_remote_code}
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     config = load_part(AutoConfig, path, **flag)
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
         raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
@@ -47,7 +47,7 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     Raises:
         UserError: either cannot be loaded.
     """
-    flag = {"trust_remote_code": trust_remote_code}
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     config = load_part(AutoConfig, path, **flag)
     visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     model = load_vision_language(path, config, **flag) if visual else load_strict(AutoModelForCausalLM, path, **flag)
@@ -62,7 +62,7 @@ def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any, 
     Raises:
         UserError: either cannot be loaded, or the model has no vision encoder.
     """
-    flag = {"trust_remote_code": trust_remote_code}
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     # Only the encoder's hidden states are read: neither the other parts nor a pooling head.
     model = load_strict(AutoModel, path, unused=".*", optional=r"(.*\.)?(pooler|head)\..*", **flag)
     encoder = model.get_encoder(modality="image")
