@@ -17,7 +17,7 @@ import torch
 from transformers import LlavaConfig, LlavaForConditionalGeneration, Qwen2Config, SiglipVisionConfig
 
 from benchmarks.record import environment, write
-from eval.diagnostics.measure.layers import Measurement, measuring
+from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
 from modeling_aligned_llava.inspection.model_parts import model_parts
 
 

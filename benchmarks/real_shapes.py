@@ -34,10 +34,10 @@ from transformers import (
 )
 
 from benchmarks.record import environment, write
-from eval.run.files import write_json
 from eval.run.record import record
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.inference.prompt import user_turn
+from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 

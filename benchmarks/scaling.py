@@ -22,9 +22,9 @@ from transformers import CLIPVisionConfig, LlamaConfig, Qwen2Config, SiglipVisio
 
 from benchmarks.real_shapes import LLAMA, SIGLIP
 from benchmarks.training_worlds import FROZEN, RATES, SHAPES, make_model
-from eval.diagnostics.output.tables import markdown_table
 from eval.run.recipes import read_recipe
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.diagnostics.output.tables import markdown_table
 from modeling_aligned_llava.loading.build_once import replacing
 from train.cost import Batch, meta_model
 from train.optimization.parameter_groups import freeze, group_parameters

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY, Benchmark
-from eval.run.files import read_json
 from eval.scoring import scores, seeds, statistics
 from eval.scoring.items import Items
 from eval.scoring.power import detectable, seeds_needed, times_the_items
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import read_json
 
 
 def assumed_error(benchmark: Benchmark, disagree: float) -> float:

@@ -1,42 +1,46 @@
-"""The whole comparison after the installation, called by `eval/run_all.sh`, which explains and checks the options.
+"""The whole comparison after the installation, called by `eval/run_all.sh`.
 
 Build the data, train, evaluate each checkpoint as soon as it is trained, write the tables and the report.
 """
 
 import argparse
+import fcntl
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
 from eval.report.page.report import write_report
 from eval.report.tables.all_tables import write_tables
-from eval.run.files import write_json
 from eval.run.recipes import read_recipe
+from eval.run_options import parse
 from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
+from eval.suite.options import SEED, Options
 from eval.suite.runner import Runner, only_writer, places
-from eval.suite.training import SEED, STAGES, Training, checkpoint_name
+from eval.suite.training import STAGES, Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import write_json
 
 
-def parser() -> argparse.ArgumentParser:
-    """The options of training; what it does not know goes to `eval.suite`."""
-    p = argparse.ArgumentParser(
-        prog="python -m eval.run_all", description=__doc__.split("\n\n")[0], allow_abbrev=False
-    )
-    p.add_argument("--run", required=True, type=Path)
-    p.add_argument("--backbone", default="tinyworld", help="folder under configuration/train")
-    p.add_argument("--training-data", type=Path, help="--data of train/run.sh")
-    p.add_argument("--methods", nargs="+")
-    p.add_argument("--seeds", nargs="+", type=int, default=[SEED])
-    p.add_argument("--baseline")
-    p.add_argument("--models", nargs="+", metavar="NAME=PATH", help="checkpoints that exist; nothing is trained")
-    p.add_argument("--data", type=Path)
-    return p
+@contextmanager
+def only_run(folder: Path) -> Iterator[None]:
+    """Wait for an earlier run of the folder. Trainings inherit the lock: one that outlives a killed run ends first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waits = f"An earlier run still works in {folder}; waiting for it (end it yourself, or let it finish)."
+            print(waits, flush=True)  # noqa: T201
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def is_trained(folder: Path) -> bool:
@@ -61,66 +65,70 @@ def bare_decoder(backbone: str) -> list[str]:
     return [f"language-model={folder}"] if (folder / "config.json").is_file() else []
 
 
-def models_to_train(own: argparse.Namespace) -> tuple[suite.Models, list[Training]]:
+def models_to_train(args: argparse.Namespace) -> tuple[suite.Models, list[Training]]:
     """The models of a training run, trained already or not, and the steps that train them."""
     models: suite.Models = {}
     trainings = []
-    for seed in own.seeds:
-        for method in own.methods:
+    for seed in args.seeds:
+        for method in args.methods:
             name = checkpoint_name(method, seed)
-            folder = own.run / "checkpoints" / name / "stage2"
-            models[name] = (EvaluatedModel(name, own.backbone, method, seed), folder.resolve(), True)
-            options = ["--backbone", own.backbone, "--method", method, "--seed", str(seed)]
-            options += ["--output-root", str(own.run)]
-            options += ["--data", str(own.training_data)] if own.training_data else []
-            log = own.run / "logs" / f"train.{method}.{seed}.log"
+            folder = args.run / "checkpoints" / name / "stage2"
+            models[name] = (EvaluatedModel(name, args.backbone, method, seed), folder.resolve(), True)
+            options = ["--backbone", args.backbone, "--method", method, "--seed", str(seed)]
+            options += ["--output-root", str(args.run)]
+            options += ["--data", str(args.training_data)] if args.training_data else []
+            log = args.run / "logs" / f"train.{method}.{seed}.log"
             for stage in STAGES:
                 trainings.append(Training(name, stage, ("bash", "train/run.sh", *options, "--stage", stage), log))
     return models, trainings
 
 
 def main() -> None:
-    own, theirs = parser().parse_known_args()
+    args = parse()
+    with only_run(args.run):
+        compare(args)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Train what is to be trained, evaluate, write tables and report; a finished step is left as it is.
+
+    Raises:
+        UserError: a step failed, or cannot succeed.
+    """
     console = Console()
 
     def say(text: str) -> None:
         console.print(f"\n== {text}", highlight=False, soft_wrap=True)
 
-    run, logs = own.run, own.run / "logs"
+    run, logs = args.run, args.run / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
     trainings: list[Training] = []
-    if own.models:
-        options = ["--run", str(run), "--data", str(own.data), "--models", *own.models, *theirs]
-        args = suite.parser().parse_args(options)
-        folder = suite.folder_of(args)
-        models, jobs = suite.plan(args, folder)
+    if args.models:
+        options = Options.of(args)
+        models = suite.read_models(args.models, None, None)
+        jobs = suite.plan(options, models)
         say("3 benchmarks")
     else:
-        made = read_recipe(own.backbone, "world")
-        make_world(own.backbone, run / "data", logs, say)
-        models, trainings = models_to_train(own)
+        made = read_recipe(args.backbone, "world")
+        make_world(args.backbone, run / "data", logs, say)
+        models, trainings = models_to_train(args)
         if "decoder" in made and not all(is_trained(folder) for _, folder, _ in models.values()):
             say("3 what training takes, for one method")
             forecast(trainings[: len(STAGES)])
-        decoder = bare_decoder(own.backbone)
-        named = [*(f"{name}={folder}" for name, (_, folder, _) in models.items()), *decoder]
-        options = ["--run", str(run), "--data", str(own.data or run / "data" / "mirrors"), "--models", *named]
-        options += ["--backbone", own.backbone, "--seed", str(SEED)]
-        options += ["--max-new-tokens", str(ANSWER_TOKENS)] if made else []
-        args = suite.parser().parse_args([*options, *theirs])
-        folder = suite.folder_of(args)
-        models |= suite.read_models(decoder, own.backbone, SEED)
-        untrained = [training.name for training in trainings]
-        jobs = suite.plan_jobs(args, models, folder, untrained=untrained)
+        models |= suite.read_models(bare_decoder(args.backbone), args.backbone, SEED)
+        data, longest = args.data or run / "data" / "mirrors", ANSWER_TOKENS if made else None
+        options = Options.of(args, data=data, max_new_tokens=longest)
+        jobs = suite.plan(options, models, untrained=[training.name for training in trainings])
         say(f"3 training and benchmarks: {', '.join(models)}")
-    baseline = suite.baseline_of(models, own.baseline)
+    baseline = suite.baseline_of(models, args.baseline)
     with only_writer(run):
-        ok = Runner(logs, places(args.jobs, args.device), console).run(jobs, trainings)
+        ok = Runner(logs, places(options.jobs, options.device), console).run(jobs, trainings)
         if trainings:
-            models, jobs = suite.plan(args, folder)
-        write_json(folder / "run.json", suite.describe_run(args, models, jobs))
-        suite.write_scores(args, models, jobs, baseline)
-    if args.limit is not None:
-        say(f"--limit {args.limit}: a trial, without tables; its scores are in {folder / 'scores.json'}")
+            jobs = suite.plan(options, models)
+        write_json(options.folder / "run.json", suite.describe_run(options, models, jobs))
+        suite.write_scores(options, models, jobs, baseline)
+    if options.limit is not None:
+        say(f"--limit {options.limit}: a trial, without tables; its scores are in {options.folder / 'scores.json'}")
         sys.exit(0 if ok else 1)
     say("4 tables")
     write_tables(run)

@@ -13,14 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.run.files import read_json, write_json
-from eval.suite.plan import collect, plan
+from eval.suite.options import Options
+from eval.suite.plan import Models, collect, plan, read_models
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import read_json, write_json
 
 
-def recorded_run(run: Path, name: str) -> argparse.Namespace:
-    """The arguments that evaluated model `name` of the run, for the multimodal tasks.
+def recorded_run(run: Path, name: str) -> tuple[Options, Models]:
+    """How model `name` of the run was evaluated, with the multimodal tasks, and the model.
 
     Raises:
         UserError: the run was not evaluated, or has no such model.
@@ -30,22 +31,11 @@ def recorded_run(run: Path, name: str) -> argparse.Namespace:
         raise UserError(f"no {run / 'run.json'}; evaluate the run first (python -m eval.suite)")
     if name not in record["models"]:
         raise UserError(f"--method {name}: not in {run / 'run.json'} ({', '.join(record['models'])})")
-    settings, model = record["settings"], record["models"][name]
-    return argparse.Namespace(
-        run=run,
-        data=Path(record["data"]["root"]),
-        models=[f"{name}={model['path']}"],
-        backbone=model["backbone"],
-        seed=model["seed"],
-        tasks=[benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"],
-        batch_size=settings["batch_size"],
-        max_new_tokens=settings["max_new_tokens"],
-        dtype=settings["dtype"],
-        device=settings["device"],
-        trust_remote_code=settings["trust_remote_code"],
-        no_shared_prefix=settings["no_shared_prefix"],
-        limit=settings["limit"],
-    )
+    model, settings = record["models"][name], record["settings"]
+    tasks = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]
+    own = argparse.Namespace(**settings)
+    options = Options.of(own, run=run, data=Path(record["data"]["root"]), tasks=tasks)
+    return options, read_models([f"{name}={model['path']}"], model["backbone"], model["seed"])
 
 
 def main() -> None:
@@ -54,15 +44,15 @@ def main() -> None:
     parser.add_argument("--method", default="baseline", help="model of the run to check (default: baseline)")
     parser.add_argument("--minimum", type=float, default=20, help="required fall of the mean, in points (default 20)")
     own = parser.parse_args()
-    args = recorded_run(own.run, own.method)
+    options, models = recorded_run(own.run, own.method)
     blank = own.run / "blank"
 
-    models, true_jobs = plan(args, own.run)
-    _, blank_jobs = plan(args, blank, blank_images=True)
+    true_jobs = plan(options, models, output=own.run)
+    blank_jobs = plan(options, models, blank_images=True, output=blank)
     console = Console()
     for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
         with only_writer(folder):
-            Runner(folder / "logs", places(1, args.device), console).run(jobs)
+            Runner(folder / "logs", places(1, options.device), console).run(jobs)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank images")
@@ -70,7 +60,7 @@ def main() -> None:
         table.add_column(column, justify="left" if column == "benchmark" else "right")
     differences = {}
     for benchmark in BENCHMARKS:
-        if benchmark.key not in args.tasks:
+        if benchmark.key not in options.tasks:
             continue
         for kind, result in (("true", true[benchmark.key]), ("blank", without[benchmark.key])):
             if result["status"] != "ok":

@@ -46,7 +46,7 @@ def unknown(output):
 
 def alive(words):
     """Command lines of processes that hold `words`."""
-    found = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
+    found = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
     return [line for line in found if words in line and not line.startswith("Z") and "pytest" not in line]
 
 
@@ -112,18 +112,21 @@ def comparison(output, clone, start):
         run = clone / "results" / name
         (run / "logs").mkdir(parents=True)
         (run / "data").symlink_to(clone / RUN / "data")
-        return start("python", "-m", "eval.run_all", "--run", f"results/{name}", "--methods", *methods)
+        return start("python", "-m", "eval.run_all", "--run", name, "--methods", *methods)
 
     return begin
 
 
 def test_a_failed_training_ends_the_comparison_with_one_line(comparison, clone):
-    process = comparison("broken", "norm", "upside-down")
+    begun = clone / "results/broken/checkpoints/norm-gwc/stage1"
+    begun.mkdir(parents=True)
+    (begun / "settings.json").write_text('{"max_steps": 1}')
+    process = comparison("broken", "norm", "norm-gwc")
     said, _ = process.communicate()
     last = said.splitlines()[-1]
     assert process.returncode == 1 and unknown(said) == [last]
-    assert last.startswith("error: training upside-down stage1 failed: unknown method 'upside-down'")
-    assert last.endswith("see results/broken/logs/train.upside-down.42.log")
+    assert last.startswith("error: training norm-gwc stage1 failed: ") and "was started with other settings" in last
+    assert last.endswith("see results/broken/logs/train.norm-gwc.42.log")
     assert not alive("results/broken")
     assert not list((clone / "results" / "broken").glob("checkpoints/norm/*/training_complete.json")), "it went on"
 

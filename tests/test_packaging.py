@@ -1,9 +1,13 @@
-"""The wheel holds the plugin alone, with the methods and chat templates it reads."""
+"""The wheel holds the plugin and the diagnostics, with the files that they read."""
 
 import subprocess
 import sys
 import zipfile
 
+import pytest
+
+from modeling_aligned_llava.diagnostics.__main__ import run
+from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 
 
@@ -21,3 +25,22 @@ def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
     env = {"PYTHONPATH": str(tmp_path / "site"), "PATH": ""}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
     assert done.stdout.split() == [str(tmp_path / "site/modeling_aligned_llava/__init__.py"), "baseline"], done.stderr
+
+    command = [sys.executable, "-m", "modeling_aligned_llava.diagnostics", "theory"]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
+    assert done.returncode == 0 and "holds" in done.stdout, done.stderr
+
+
+def test_benchmarks_need_a_clone(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["aligned-llava", "profile", "MODEL", "--data", "mirrors"])
+    with pytest.raises(UserError, match="--data needs a clone of the repository"):
+        run()
+
+
+def test_diagnostics_name_a_package_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich.table", None)
+    monkeypatch.delitem(sys.modules, "modeling_aligned_llava.diagnostics.commands", raising=False)
+    for name in [name for name in sys.modules if name.startswith("modeling_aligned_llava.diagnostics.")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError, match=r"rich\.table is not installed: pip install .*\[diagnostics\]"):
+        run()

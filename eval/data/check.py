@@ -7,8 +7,8 @@ import pyarrow.parquet
 from eval.data import mirror
 from eval.data.benchmarks import Benchmark
 from eval.data.fetch import REVISIONS, datasets
-from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 
 
 def downloaded_revision(folder: Path) -> str | None:

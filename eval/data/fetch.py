@@ -9,8 +9,8 @@ from pathlib import Path
 from huggingface_hub import HfApi
 
 from eval.data.benchmarks import BY_KEY, Benchmark
-from eval.run.files import read_json, write_json
 from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
 
 

@@ -1,11 +1,9 @@
-"""The images to measure models on: a folder of images, or the paper's sample of MMBench, POPE and MM-Star.
+"""The paper's sample of MMBench, POPE and MM-Star, to measure models on.
 
 The paper draws 1,000 samples from the three benchmarks with seed 42 (section 4), without naming the rows.
 """
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,45 +13,14 @@ from PIL import Image
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.data.mirror import split_files
-from eval.run.files import read_json
+from modeling_aligned_llava.diagnostics.images import Box, ImageQuestion
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.images import open_image
 
 
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff"})
-QUESTION = "Describe the image."
 SAMPLE = ("mmbench", "pope", "mmstar")  # each has an `image_sample`; their order is part of the draw
 SEED = 42
-Box = tuple[float, float, float, float]
-
-
-@dataclass(frozen=True)
-class ImageQuestion:
-    """An image and a question about it; where known, boxes (pixels) that show the answer, and a one-word answer.
-
-    Only answers whose words the question itself asks for are kept (POPE's).
-    """
-
-    id: str
-    open: Callable[[], Image.Image]  # raises UserError
-    question: str = QUESTION
-    boxes: tuple[Box, ...] = field(default=())
-    answer: str | None = None
-
-
-def in_folder(path: Path, limit: int) -> list[ImageQuestion]:
-    """The first `limit` images at `path`, in the order of their names.
-
-    Raises:
-        UserError: there is none.
-    """
-    if not path.exists():
-        raise UserError(f"--images: there is no file or folder {path}")
-    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-    if not found:
-        raise UserError(f"--images: no image in {path} (looked for {', '.join(sorted(SUFFIXES))})")
-    root = path.parent if path.is_file() else path
-    return [ImageQuestion(str(file.relative_to(root)), partial(open_image, file)) for file in found[:limit]]
 
 
 def sampled_benchmarks(root: Path) -> tuple[str, ...]:

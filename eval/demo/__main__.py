@@ -8,12 +8,13 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-from eval.data.image_sample import ImageQuestion, in_benchmarks, in_folder
+from eval.data.image_sample import in_benchmarks
 from eval.demo.models import MAX_MODELS, load_models
-from eval.run.device import resolve_device
 from eval.run.finished_models import find_data_root, finished_models, read_record
 from eval.run.named_models import named_models
+from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.device import resolve_device
 
 
 RUN = Path("results/tinyworld")

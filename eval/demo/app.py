@@ -11,10 +11,10 @@ from typing import Any, NoReturn
 
 import gradio as gr
 
-from eval.data.image_sample import QUESTION, SUFFIXES, ImageQuestion
 from eval.demo import markup
 from eval.demo.measurements import norm_figure, norms, overlay, preview, word_attention
 from eval.demo.models import Answer, DemoModel
+from modeling_aligned_llava.diagnostics.images import QUESTION, SUFFIXES, ImageQuestion
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
 from modeling_aligned_llava.loading.images import open_image

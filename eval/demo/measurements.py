@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from eval.data.image_sample import ImageQuestion
 from eval.demo.models import Answer, DemoModel
-from eval.diagnostics.hooks.loading import special_ids
-from eval.diagnostics.measure.attention import AttentionReader
-from eval.diagnostics.measure.layers import measuring
-from eval.diagnostics.measure.profile import summarise
-from eval.diagnostics.output.figures import draw_dynamics
+from modeling_aligned_llava.diagnostics.hooks.loading import special_ids
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.attention import AttentionReader
+from modeling_aligned_llava.diagnostics.measure.layers import measuring
+from modeling_aligned_llava.diagnostics.measure.profile import summarise
+from modeling_aligned_llava.diagnostics.output.figures import draw_dynamics
 
 
 SIDE = 640  # longest side of the images on the page, in pixels

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
-from eval.data.image_sample import ImageQuestion
-from eval.diagnostics.measure.embeddings import embedding_statistics
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts

@@ -15,10 +15,10 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.tables import table4 as tables
 from eval.report.tables.writers import plain
-from eval.run.files import read_json
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
+from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from eval.run.files import read_json
 from modeling_aligned_llava.loading.checkpoint import sees_images
+from modeling_aligned_llava.loading.files import read_json
 
 
 def read_record(run: Path) -> dict[str, Any]:

@@ -14,15 +14,15 @@ import numpy as np
 from scipy.stats import t
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.diagnostics.measure.attention import ATTENTION_NUMBERS
-from eval.diagnostics.output.tables import number, show_table
-from eval.run.files import read_json, write_json
 from eval.scoring.scores import EvaluatedModel, score_rows
 from eval.scoring.statistics import TAIL
 from eval.study.grid import Study
 from eval.study.law import law
 from eval.study.records import Records, final_loss
+from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
+from modeling_aligned_llava.diagnostics.output.tables import number, show_table
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json, write_json
 
 
 SPIKE, BEFORE = 1.5, 5  # a logged loss above 1.5 times the median of the five before it

@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.run.files import read_json
 from eval.run.recipes import read_recipe
 from eval.scoring.scores import EvaluatedModel
 from eval.study.grid import RATE, Cell, Study, stage_settings, words
@@ -25,11 +24,13 @@ from eval.study.records import Records, final_loss, record_cell
 from eval.study.status import CellTable
 from eval.suite import plan as suite
 from eval.suite.job import Job
+from eval.suite.options import Options
 from eval.suite.runner import Runner, environment_of, only_writer
 from eval.suite.schedule import Children, Place, Step, run_steps
 from eval.suite.training import Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 
 
 ATTENTION_IMAGES = 48
@@ -96,9 +97,8 @@ class StudyRun:
             models[DECODER] = EvaluatedModel(DECODER, self.study.backbone, DECODER, None), folder, False
         if not models:
             return {}
-        options = ["--run", str(self.work), "--data", str(self.data / "mirrors"), "--device", self.device]
-        args = suite.parser().parse_args([*options, "--max-new-tokens", str(ANSWER_TOKENS), "--models", "cells"])
-        jobs = suite.plan_jobs(args, models, self.work, untrained=cells)
+        options = Options(run=self.work, data=self.data / "mirrors", device=self.device, max_new_tokens=ANSWER_TOKENS)
+        jobs = suite.plan(options, models, untrained=cells)
         shared = self.shared / "cache"  # the harnesses' datasets, in a folder named after their content
         jobs = [replace(job, cache=str(shared / Path(job.cache).name)) for job in jobs]
         return {name: [job for job in jobs if job.name == name] for name in models}

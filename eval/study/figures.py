@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from eval.run.files import write_text
-from eval.run.svg import draw_curve, svg_axes
 from eval.study.analysis import Record, records_by_arm
 from eval.study.grid import Study
 from eval.study.law import draw_law
 from eval.study.records import Records
+from modeling_aligned_llava.diagnostics.output.svg import draw_curve, svg_axes
+from modeling_aligned_llava.loading.files import write_text
 
 
 SIZE = (7.5, 4.5)  # inches

@@ -13,13 +13,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eval.diagnostics.measure.attention import ATTENTION_NUMBERS
-from eval.run.files import read_json, write_json, write_text
 from eval.run.record import made_by
 from eval.scoring.items import Items
 from eval.study.grid import Cell, Study
+from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
+from modeling_aligned_llava.loading.files import read_json, write_json, write_text
 
 
 MEASURED = ("text_norm", "visual_norm", "stream_norm", "projector_scale", "target_scale")  # of a checkpoint's config

@@ -9,34 +9,35 @@ from rich.console import Console
 
 from eval.data import mirror
 from eval.data.benchmarks import BY_KEY
-from eval.run.files import write_json
 from eval.suite.estimate import TRIAL, forget_untimed, show_estimate
-from eval.suite.plan import baseline_of, collect, describe_run, folder_of, parser, plan, write_scores
+from eval.suite.options import Options
+from eval.suite.plan import baseline_of, collect, describe_run, parser, plan, read_models, write_scores
 from eval.suite.runner import Runner, only_writer, places
 from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.loading.files import write_json
 
 
 def main() -> None:
     args = parser().parse_args()
-    if args.estimate:
-        args.limit = args.limit or TRIAL
-    folder = folder_of(args)
-    models, jobs = plan(args, folder)
+    options = Options.of(args, limit=args.limit or (TRIAL if args.estimate else None))
+    folder = options.folder
+    models = read_models(args.models, args.backbone, args.seed)
+    jobs = plan(options, models)
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
-    with only_writer(args.run):
-        workers = places(args.jobs, args.device)
+    with only_writer(options.run):
+        workers = places(options.jobs, options.device)
         if args.estimate:
             forget_untimed(jobs)
         ok = Runner(folder / "logs", workers, console).run(jobs)
-        write_json(folder / "run.json", describe_run(args, models, jobs))
-        write_scores(args, models, jobs, baseline)
+        write_json(folder / "run.json", describe_run(options, models, jobs))
+        write_scores(options, models, jobs, baseline)
     console.print(f"scores: {folder / 'scores.json'}")
     if args.estimate:
-        rows = {key: mirror.count_rows(args.data, BY_KEY[key]) for key in args.tasks}
+        rows = {key: mirror.count_rows(options.data, BY_KEY[key]) for key in options.tasks}
         show_estimate(collect(models, jobs), rows, len(workers), console)
-    if args.limit is not None:
-        console.print(f"--limit {args.limit}: a trial, no result; tables refuse these scores")
+    if options.limit is not None:
+        console.print(f"--limit {options.limit}: a trial, no result; tables refuse these scores")
     sys.exit(0 if ok else 1)
 
 

@@ -10,10 +10,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BY_KEY
-from eval.run.files import read_json
 from eval.scoring.scores import Results
 from eval.suite.job import Job
 from eval.suite.runner import is_finished
+from modeling_aligned_llava.loading.files import read_json
 
 
 TRIAL = 8  # rows per task

@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from eval.data import mirror
-from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS, HARNESSES
+from eval.data.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
-from eval.run.device import resolve_device, resolve_dtype
-from eval.run.files import read_json, write_json
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
+from eval.suite.options import Options, add_options, count
 from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
 from modeling_aligned_llava.loading.checkpoint import read_config, sees_images
+from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
+from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
@@ -40,32 +41,11 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
     p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
-    p.add_argument(
-        "--tasks",
-        nargs="+",
-        choices=list(BY_KEY),
-        default=[benchmark.key for benchmark in BENCHMARKS],
-        metavar="TASK",
-        help=f"default: the nine of Table 4; besides them {', '.join(b.key for b in EXTRA_BENCHMARKS)}",
-    )
-    p.add_argument(
-        "--limit", type=int, metavar="N", help="a trial on the first N rows of each task, written to RUN/limit-N"
-    )
     p.add_argument("--estimate", action="store_true", help="say hours and memory, from a trial on 8 rows of each task")
-    p.add_argument("--jobs", type=int, help="worker processes side by side (default: one a GPU, or 2 without)")
-    p.add_argument("--batch-size", type=int, default=64, help="rows a forward pass (default 64)")
-    p.add_argument("--max-new-tokens", type=int, help="upper limit on the length of answers (default: the tasks' own)")
     p.add_argument(
-        "--dtype",
-        default="auto",
-        choices=("auto", "float32", "bfloat16", "float16"),
-        help="precision of all models (default auto: bfloat16 on a GPU, float32 without)",
+        "--max-new-tokens", type=count, help="upper limit on the length of answers (default: the tasks' own)"
     )
-    p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu, cuda")
-    p.add_argument(
-        "--no-shared-prefix", action="store_true", help="compute every row alone, as the stock harnesses do"
-    )
-    p.add_argument("--trust-remote-code", action="store_true", help="run model code found in a checkpoint")
+    add_options(p)
     return p
 
 
@@ -98,50 +78,49 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
     return models
 
 
-def plan(args: argparse.Namespace, folder: Path, blank_images: bool = False) -> tuple[Models, list[Job]]:
-    """Plan the jobs, with results under `folder`, and find every mistake of the user before any work starts.
-
-    Returns:
-        The models, as `read_models` returns them, and one job per (checkpoint, harness), the long multimodal ones
-        first.
-
-    Raises:
-        UserError: a model, the data root, a benchmark's data or `--limit` cannot be used.
-    """
-    models = read_models(args.models, args.backbone, args.seed)
-    return models, plan_jobs(args, models, folder, blank_images)
-
-
-def plan_jobs(
-    args: argparse.Namespace,
+def plan(
+    options: Options,
     models: Models,
-    folder: Path,
     blank_images: bool = False,
     untrained: Collection[str] = (),
+    output: Path | None = None,
 ) -> list[Job]:
-    """One job a (checkpoint, harness), the long multimodal ones first; those of `untrained` models lack the digest."""
-    root = args.data.resolve()
+    """Plan the jobs, and find every mistake of the user before any work starts.
+
+    Args:
+        models: what `read_models` returns.
+        untrained: models without weights yet; their jobs lack the digest.
+        output: where results are written, if not in the options' folder.
+
+    Returns:
+        One job for each (checkpoint, harness), the long multimodal ones first.
+
+    Raises:
+        UserError: a model, the data root or a benchmark's data cannot be used.
+    """
+    folder = output or options.folder
+    root = options.data.resolve()
     if not root.is_dir():
-        raise UserError(f"--data {args.data}: no such folder")
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: at least 1 row is needed")
-    wanted = [benchmark for benchmark in BY_KEY.values() if benchmark.key in args.tasks]
+        raise UserError(f"--data {options.data}: no such folder")
+    wanted = [benchmark for benchmark in BY_KEY.values() if benchmark.key in options.tasks]
     if not any(multimodal for _, _, multimodal in models.values()):
         wanted = [benchmark for benchmark in wanted if benchmark.harness == "lm-eval"]
     fetched = (root / REVISIONS).exists()
     for benchmark in wanted:
         if (wrong := problem(root, benchmark, hub_rows=fetched)) is not None:
             raise UserError(f"benchmark {benchmark.key}: {wrong}")
-    tasks = {b.key: Task(b.key, mirror.count_rows(root, b, args.limit), mirror.fingerprint(root, b)) for b in wanted}
+    tasks = {
+        b.key: Task(b.key, mirror.count_rows(root, b, options.limit), mirror.fingerprint(root, b)) for b in wanted
+    }
     # The datasets cache identifies a folder by its name, not by its content, so each content gets its own cache.
     content = hashlib.sha256("".join(task.data for task in tasks.values()).encode()).hexdigest()[:16]
     trained = {name: checkpoint for name, (_, checkpoint, _) in models.items() if name not in untrained}
     for name, checkpoint in trained.items():
         _, _, multimodal = models[name]
         asked = [benchmark for benchmark in wanted if multimodal or benchmark.harness == "lm-eval"]
-        check_servable(name, checkpoint, asked, args.trust_remote_code)
+        check_servable(name, checkpoint, asked, options.trust_remote_code)
     weights = {name: hash_checkpoint(checkpoint) for name, checkpoint in trained.items()}
-    device, dtype = resolve_device(args.device), resolve_dtype(args.dtype, args.device)
+    device, dtype = resolve_device(options.device), resolve_dtype(options.dtype, options.device)
     produced_by = producer(device)
     return [
         Job(
@@ -154,26 +133,21 @@ def plan_jobs(
             root=str(root),
             output=str(folder.resolve() / "harness"),
             answers=str(folder.resolve() / "answers"),
-            cache=str(args.run.resolve() / "cache" / content),
-            batch_size=args.batch_size,
-            max_new_tokens=args.max_new_tokens,
+            cache=str(options.run.resolve() / "cache" / content),
+            batch_size=options.batch_size,
+            max_new_tokens=options.max_new_tokens,
             dtype=dtype,
             device=device,
             blank_images=blank_images,
-            trust_remote_code=args.trust_remote_code,
-            shared_prefix=not args.no_shared_prefix,
-            limit=args.limit,
+            trust_remote_code=options.trust_remote_code,
+            shared_prefix=not options.no_shared_prefix,
+            limit=options.limit,
             producer=produced_by,
         )
         for harness in HARNESSES
         for name, (_, checkpoint, multimodal) in models.items()
         if multimodal or harness == "lm-eval"
     ]
-
-
-def folder_of(args: argparse.Namespace) -> Path:
-    """Where results are written: the run's folder; a trial has its own in it, and overwrites nothing of the run."""
-    return args.run if args.limit is None else args.run / f"limit-{args.limit}"
 
 
 def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
@@ -199,7 +173,7 @@ def collect(models: dict, jobs: list[Job]) -> dict[str, scores.Results]:
     return results
 
 
-def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dict[str, Any]:
+def describe_run(options: Options, models: dict, jobs: list[Job]) -> dict[str, Any]:
     """The content of run.json. Tasks are those asked for and those with a result from before; versions, code and
     hardware are those that made the results.
     """
@@ -212,8 +186,8 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
         "no_shared_prefix",
         "limit",
     )
-    resolved = {"device": resolve_device(args.device), "dtype": resolve_dtype(args.dtype, args.device)}
-    settings = {name: getattr(args, name) for name in names} | resolved
+    resolved = {"device": resolve_device(options.device), "dtype": resolve_dtype(options.dtype, options.device)}
+    settings = {name: getattr(options, name) for name in names} | resolved
     weights = {job.name: job.weights for job in jobs}
     described = {
         name: {
@@ -237,11 +211,11 @@ def describe_run(args: argparse.Namespace, models: dict, jobs: list[Job]) -> dic
             family = read_config(path)["model_type"]
             described[name]["deviations"] = deviations(family, asked)
             described[name]["answer_tokens"] = {
-                key: stock(family).answer_tokens(result["answer_tokens"], args.max_new_tokens)
+                key: stock(family).answer_tokens(result["answer_tokens"], options.max_new_tokens)
                 for key, result in results[name].items()
                 if result["status"] == "ok" and BY_KEY[key].harness == "lmms-eval"
             }
-    data = {"root": str(args.data), "tasks": tasks}
+    data = {"root": str(options.data), "tasks": tasks}
     makers = [result["made_by"] for _, result in found if result["status"] == "ok"]
     return run_record.record(settings | {"decoding": "greedy"}, described, data, makers)
 
@@ -258,11 +232,11 @@ def baseline_of(models: Models, wanted: str | None) -> str:
     return wanted or methods[0]
 
 
-def write_scores(args: argparse.Namespace, models: Models, jobs: list[Job], baseline: str) -> None:
+def write_scores(options: Options, models: Models, jobs: list[Job], baseline: str) -> None:
     """`scores.json`, from the results that are there. Says on standard error what is not compared."""
     evaluated = [model for model, _, _ in models.values()]
     for sentence in scores.pairing(evaluated, baseline):
         print(sentence, file=sys.stderr)  # noqa: T201
     write_json(
-        folder_of(args) / "scores.json", scores.score_rows(evaluated, collect(models, jobs), baseline, args.limit)
+        options.folder / "scores.json", scores.score_rows(evaluated, collect(models, jobs), baseline, options.limit)
     )

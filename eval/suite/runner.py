@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from eval.run.files import read_json, write_json
 from eval.suite.job import Job, Task
 from eval.suite.schedule import Children, Place, Step, run_steps
 from eval.suite.status import TRAINING_ROWS, Status
 from eval.suite.training import Training
 from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 

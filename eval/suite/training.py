@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.suite.options import SEED
 from eval.suite.schedule import Children
 from modeling_aligned_llava.errors import UserError
 
 
 PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
-SEED = 42  # of train/run.sh, unless another is given
 STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
 Show = Callable[[float, str, str], None]
 

@@ -20,9 +20,9 @@ from typing import Any, TextIO
 import yaml
 
 from eval.data.benchmarks import BY_KEY
-from eval.run.files import write_json
 from eval.run.record import made_by
 from eval.suite.job import Job, Task
+from modeling_aligned_llava.loading.files import write_json
 
 
 def die_with_the_runner() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from eval.data.image_sample import ImageQuestion, in_folder
 from eval.demo.app import build, serve
 from eval.demo.models import Answer, DemoModel, load_models
+from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
 from tests.faults.untrusted_words import ANSWER, NAME
 
 

@@ -47,7 +47,7 @@ def test_the_entry_of_the_page_has_the_fields_of_a_benchmark():
 @pytest.mark.slow
 def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_model, tmp_path):
     copy, data = tmp_path / "repository", tmp_path / "data"
-    for folder in ("eval", "modeling_aligned_llava", "configuration"):
+    for folder in ("eval", "modeling_aligned_llava", "configuration", "tests", "tinyworld", "train"):
         shutil.copytree(REPOSITORY / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     registry = copy / "eval/data/benchmarks.py"
     (entry,) = blocks("python")
@@ -63,9 +63,10 @@ def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_m
         ("path/to/other", tiny_language_model),
     ):
         commands = re.sub(rf"\b{placeholder}\b", str(value), commands)
+    commands += f"{sys.executable} -m pytest -m 'not slow' tests/eval/data tests/eval/scoring\n"
     environment = os.environ | {"PYTHONPATH": str(copy)}
     done = subprocess.run(["bash", "-ec", commands], cwd=copy, env=environment, capture_output=True, text=True)  # noqa: S603, S607
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
     run = copy / "results/new"
     scores = {(row["method"], row["benchmark"]): row for row in json.loads((run / "scores.json").read_text())}

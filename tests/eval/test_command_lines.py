@@ -1,19 +1,21 @@
 """What a user gets wrong ends in one line that names it, before any work starts."""
 
 import json
-import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from eval import run_all, vision_check
+from eval import vision_check
 from eval.data.benchmarks import BY_KEY
+from eval.run_options import parse
 from eval.suite import __main__ as suite
 from eval.suite import servable
-from eval.suite.plan import parser, plan
+from eval.suite.options import Options
+from eval.suite.plan import plan, read_models
 from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
@@ -84,8 +86,8 @@ def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root
     )
     assert message(paligemma, "--tasks", "mmlu") == f"{text} (mmlu): leave it out"
     assert not (tmp_path / "run").exists()
-    arguments = ["--run", tmp_path / "run", "--data", mirror_root, "--tasks", "pope", "--models", f"a={paligemma}"]
-    assert plan(parser().parse_args([str(word) for word in arguments]), tmp_path / "run")
+    options = Options(run=tmp_path / "run", data=mirror_root, tasks=["pope"])
+    assert plan(options, read_models([f"a={paligemma}"], None, None))
 
 
 def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, monkeypatch):
@@ -105,10 +107,10 @@ def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
     ("options", "culprit"),
     [
         (["--methods", "baseline", "nrom"], "unknown method nrom"),
-        (["--seeds", "42", "x"], "--seeds x"),
-        (["--frobnicate"], "unknown option --frobnicate"),
+        (["--seeds", "42", "x"], "argument --seeds: invalid int value: 'x'"),
+        (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["--run", "../elsewhere"], "--run ../elsewhere"),
-        (["--run"], "--run needs a value"),
+        (["--run"], "argument --run: expected one argument"),
         (["--baseline", "norm-relative"], "--baseline norm-relative"),
         (["--models", "a=/nowhere", "--data", "/"], "no checkpoint (config.json) in /nowhere"),
         (["--models", "a=/nowhere", "--data", "/nowhere"], "--data /nowhere: no such folder"),
@@ -116,9 +118,12 @@ def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
         (["--data", "/"], "--data needs --models"),
         (["--backbone", "nowhere"], "--backbone nowhere: configuration/train has"),
         (["--backbone", "llama-3.2-3b"], "--backbone llama-3.2-3b needs --data"),
-        (["--models", "a=/nowhere", "--data", "/", "--backbone", "tinyworld"], "--backbone and --training-data train"),
-        (["--limit", "0"], "--limit 0: not a number"),
-        (["--no-shared-prefix", "yes"], "--no-shared-prefix takes no value"),
+        (
+            ["--models", "a=/nowhere", "--data", "/", "--backbone", "tinyworld"],
+            "--methods, --seeds, --backbone and --training-data train",
+        ),
+        (["--limit", "0"], "argument --limit: 0 is not a number from 1"),
+        (["--no-shared-prefix", "yes"], "unrecognized arguments: yes"),
     ],
 )
 def test_run_all_names_the_culprit(options, culprit):
@@ -140,26 +145,19 @@ def test_run_all_help():
 OPTIONS = "--dtype bfloat16 --batch-size 3 --jobs 1 --tasks pope ai2d --limit 2 --no-shared-prefix --trust-remote-code"
 
 
-@pytest.mark.parametrize("trains", [True, False])
-def test_run_all_hands_its_options_on(trains, tiny_llava, tmp_path):
-    """In a copy whose `make` and `python` write down how they are called."""
-    (tmp_path / "eval").mkdir()
-    shutil.copy(REPOSITORY / "eval/run_all.sh", tmp_path / "eval")
-    (tmp_path / "configuration").symlink_to(REPOSITORY / "configuration")
-    for program in ("stubs/make", ".venv/bin/python"):
-        stub = tmp_path / program
-        stub.parent.mkdir(parents=True)
-        stub.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path / stub.name}\n')
-        stub.chmod(0o755)
-    models = ["--backbone", "smollm2-135m"] if trains else ["--models", f"a={tiny_llava}", "--data", tmp_path]
-    command = ["bash", tmp_path / "eval/run_all.sh", "--run", "x", *models, *OPTIONS.split()]
-    environment = os.environ | {"PATH": f"{tmp_path / 'stubs'}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run([str(word) for word in command], env=environment, check=True, timeout=20)  # noqa: S603
-    assert (tmp_path / "make").read_text().split() == ["--silent", "install"]
-    module, *words = (tmp_path / "python").read_text().splitlines()[1:]
-    own, theirs = run_all.parser().parse_known_args(words)
-    assert (module, own.run) == ("eval.run_all", Path("results/x"))
-    assert (own.backbone == "smollm2-135m") == trains and own.models == (None if trains else [f"a={tiny_llava}"])
-    args = parser().parse_args(["--run", "x", "--data", "x", "--models", "a=b", *theirs])
-    assert (args.dtype, args.batch_size, args.jobs, args.limit) == ("bfloat16", 3, 1, 2)
-    assert (args.tasks, args.no_shared_prefix, args.trust_remote_code) == (["pope", "ai2d"], True, True)
+def test_run_all_gives_every_option_its_place(tiny_llava, tmp_path):
+    models = ["--models", f"a={tiny_llava}", "--data", str(tmp_path)]
+    args = parse(["--run", "x", *models, *OPTIONS.split()])
+    options = Options.of(args)
+    assert (options.run, options.data, options.folder) == (Path("results/x"), tmp_path, Path("results/x/limit-2"))
+    assert (options.dtype, options.batch_size, options.jobs, options.limit) == ("bfloat16", 3, 1, 2)
+    assert (options.tasks, options.no_shared_prefix, options.trust_remote_code) == (["pope", "ai2d"], True, True)
+    args = parse(["--backbone", "smollm2-135m"])
+    assert args.run == Path("results/smollm2-135m") and args.seeds == [42]
+    assert args.methods == ["baseline", "norm", "norm-gwc"] and args.baseline == "baseline"
+
+
+def test_run_all_checks_its_options_with_the_standard_library_alone():
+    program = "import sys; sys.path.append('.'); from eval.run_options import parse; parse(['--methods', 'norm'])"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
+    assert done.returncode == 0, done.stderr

@@ -1,5 +1,6 @@
-"""`eval/run_all.sh` on existing checkpoints, killed with its children left alive, and started again."""
+"""`eval/run_all.sh` on existing checkpoints, killed and started again."""
 
+import fcntl
 import shutil
 import subprocess
 import time
@@ -37,12 +38,17 @@ def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothin
         while not (folder / "answers").exists():
             time.sleep(0.1)
             assert first.poll() is None, (tmp_path / "first.log").read_text()
-        first.kill()  # the shell alone; what it started works on
+        first.kill()
         first.wait()
-    with (tmp_path / "second.log").open("w") as log:
-        assert start(tiny_llava, mirror_root, log).wait() == 0, (tmp_path / "second.log").read_text()
+    with (tmp_path / "second.log").open("w") as log, (folder / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as a training of the killed run would
+        second = start(tiny_llava, mirror_root, log)
+        while "An earlier run still works" not in (tmp_path / "second.log").read_text():
+            time.sleep(0.1)
+            assert second.poll() is None, (tmp_path / "second.log").read_text()
+        fcntl.flock(held, fcntl.LOCK_UN)
+        assert second.wait() == 0, (tmp_path / "second.log").read_text()
     output = (tmp_path / "second.log").read_text()
-    assert "An earlier run still works" in output
     assert "Table 4" in output and "(paper)" in output and "failed" not in output
     results = [
         folder / "scores.json",
@@ -58,7 +64,7 @@ def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothin
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results} == before
 
 
-def test_sigterm_ends_what_the_shell_has_started(folder, tiny_llava, mirror_root, tmp_path):
+def test_sigterm_ends_what_was_started(folder, tiny_llava, mirror_root, tmp_path):
     with (tmp_path / "log").open("w") as log:
         process = start(tiny_llava, mirror_root, log)
         while not (folder / "answers").exists():
@@ -67,5 +73,5 @@ def test_sigterm_ends_what_the_shell_has_started(folder, tiny_llava, mirror_root
         process.terminate()
         assert process.wait(timeout=60) != 0
     assert "error: stopped" in (tmp_path / "log").read_text()
-    alive = subprocess.run(["ps", "-eo", "stat,args"], capture_output=True, text=True).stdout  # noqa: S607
+    alive = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout  # noqa: S607
     assert not [line for line in alive.splitlines() if f"results/{RUN}" in line and not line.startswith("Z")]

@@ -23,10 +23,10 @@ import gradio as gr
 from PIL import Image
 from transformers import AutoProcessor
 
-from eval.data.image_sample import in_folder
 from eval.demo.app import _open_upload
-from eval.diagnostics.hooks.loading import load
-from eval.diagnostics.measure.profile import profile_loaded
+from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.diagnostics.images import in_folder
+from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.documents import Documents
 from tests.faults.campaign import Campaign, Case

@@ -21,12 +21,12 @@ from unittest import mock
 import torch
 from safetensors.torch import load_file
 
-from eval.run.files import write_json as write_result
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.loading import archive
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.files import write_json as write_result
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from tests import REPOSITORY
 from tests.faults.campaign import Campaign, Case

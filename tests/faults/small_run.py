@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 
-from eval.run.files import read_json, write_json
 from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests.clone import clone_repository
 
 

@@ -14,8 +14,8 @@ import psutil
 from PIL import Image
 from scipy.stats import linregress, t
 
-from eval.data.image_sample import ImageQuestion
 from eval.demo.models import load_models
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.inference.generator import load_generator
 from tests import REPOSITORY
 from tests.benchmark_stand_in import image_of, write_llava

@@ -22,8 +22,8 @@ from transformers import AutoModelForImageTextToText, AutoTokenizer
 
 from eval.data import mirror
 from eval.data.benchmarks import BY_KEY
-from eval.diagnostics.hooks import loading as diagnostics
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.archive import extract_zip

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from eval.data.image_sample import Box, ImageQuestion
 from eval.report.finished_run import TITLES
 from eval.report.page.thumbnails import shade_map, thumbnail
+from modeling_aligned_llava.diagnostics.images import Box, ImageQuestion
 
 
 MEAN = "mean"

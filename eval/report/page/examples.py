@@ -12,9 +12,9 @@ from pathlib import Path
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.finished_run import FinishedRun
 from eval.report.page.thumbnails import document_image, thumbnail
-from eval.run.files import read_json
 from eval.scoring.items import group_by_item, sample_lines
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 
 
 A_BENCHMARK = 12  # questions of each

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval.data.benchmarks import BY_KEY
-from eval.data.image_sample import ImageQuestion
 from eval.report.page.thumbnails import thumbnail
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.inference.generator import Generator
 
 

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from eval.report.page.inline_svg import Drawing, inline_svg, series
-from eval.run.svg import draw_curve
+from modeling_aligned_llava.diagnostics.output.svg import draw_curve
 
 
 STYLES = {"visual": "-", "text": "--"}

@@ -12,16 +12,17 @@ from typing import Any
 import torch
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.data.image_sample import SAMPLE, ImageQuestion, in_benchmarks
-from eval.diagnostics.hooks.loading import load
-from eval.diagnostics.measure.attention import AttentionReader, attention_by_image
-from eval.diagnostics.measure.profile import profile_loaded
-from eval.diagnostics.statistics.bootstrap import mean_interval
+from eval.data.image_sample import SAMPLE, in_benchmarks
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.page.free_answers import answer_freely
-from eval.run.device import resolve_dtype
-from eval.run.files import read_json, write_json
+from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.attention import AttentionReader, attention_by_image
+from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
+from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.device import resolve_dtype
+from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 

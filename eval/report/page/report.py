@@ -26,8 +26,8 @@ from eval.report.page.training_curves import LEDGER, training
 from eval.report.tables.differences import HEADINGS, plot_differences
 from eval.report.tables.footnotes import departures
 from eval.report.tables.table4 import columns, notes
-from eval.run.files import write_text
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import write_text
 
 
 TEMPLATES = Path(__file__).parent / "templates"

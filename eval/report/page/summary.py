@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.diagnostics.measure.verdict import verdict
 from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
 from eval.report.tables.table4 import ScoreEntry
 from eval.scoring.power import detectable
+from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 
 
 INERT = "Are the visual tokens inert?"

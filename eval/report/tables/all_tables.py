@@ -8,7 +8,7 @@ from eval.report.tables import subtasks
 from eval.report.tables.differences import draw_differences
 from eval.report.tables.footnotes import departures
 from eval.report.tables.table4 import as_json, comma_separated, latex, markdown, read_scores, show, table_lines
-from eval.run.files import read_json, write_text
+from modeling_aligned_llava.loading.files import read_json, write_text
 
 
 def write_tables(run: Path) -> None:

@@ -7,8 +7,8 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from eval.report.tables.table4 import HEADINGS, table_lines
-from eval.run.files import write_text
-from eval.run.svg import svg_axes
+from modeling_aligned_llava.diagnostics.output.svg import svg_axes
+from modeling_aligned_llava.loading.files import write_text
 
 
 def draw_differences(rows: list[dict[str, Any]], path: Path) -> None:

@@ -16,8 +16,8 @@ from rich.table import Table
 from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS
 from eval.report.tables import writers
 from eval.report.tables.footnotes import CAPTION, footnotes
-from eval.run.files import read_json
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 
 
 ScoreEntry = dict[str, Any]  # a row of scores.json

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.data.image_sample import ImageQuestion
 from eval.demo import __main__ as command
 from eval.demo import markup
 from eval.demo.measurements import SIDE, norm_figure, norms, overlay, word_attention
 from eval.demo.models import Answer, load_models
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
 from tests.benchmark_stand_in import image_of, write_llava
@@ -91,7 +91,7 @@ def test_the_brightest_cell_of_the_overlay_has_the_most_attention():
 
 
 def test_norms_are_those_of_the_profile_command(model, tiny_llava):
-    from eval.diagnostics.measure.profile import profile
+    from modeling_aligned_llava.diagnostics.measure.profile import profile
 
     measured, expected = norms(model, ASKED), profile(str(tiny_llava), [ASKED])
     for where in ("visual tokens at layer 0", "text embeddings"):

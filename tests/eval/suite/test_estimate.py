@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eval.run.files import write_json
 from eval.suite.estimate import estimated_seconds, forget_untimed, show_estimate
 from eval.suite.runner import is_finished
 from eval.suite.worker import Worker, peak_memory
+from modeling_aligned_llava.loading.files import write_json
 from tests.eval.suite.test_runner import job
 
 

@@ -7,23 +7,25 @@ from dataclasses import replace
 import pytest
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.run.device import resolve_dtype
-from eval.run.files import read_json, write_json
 from eval.scoring import provenance
 from eval.scoring.items import Items
 from eval.suite import plan as suite
+from eval.suite.options import Options
 from eval.suite.runner import is_finished
+from modeling_aligned_llava.loading.device import resolve_dtype
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY
 
 
 @pytest.fixture
 def planned(tmp_path, tiny_llava, mirror_root):
-    """`planned(*options)` -> the arguments, models and jobs of a run in `tmp_path`."""
+    """`planned(*words)` -> the options, models and jobs of a run in `tmp_path`."""
 
-    def plan(*options):
-        command = ["--run", tmp_path, "--data", mirror_root, "--models", f"baseline={tiny_llava}", *options]
+    def plan(*words):
+        command = ["--run", tmp_path, "--data", mirror_root, "--models", f"baseline={tiny_llava}", *words]
         args = suite.parser().parse_args([str(word) for word in command])
-        return args, *suite.plan(args, suite.folder_of(args))
+        options, models = Options.of(args), suite.read_models(args.models, args.backbone, args.seed)
+        return options, models, suite.plan(options, models)
 
     return plan
 
@@ -43,28 +45,28 @@ def finish(jobs, made_by=MACHINE):
 
 
 def test_scores_of_a_part_keep_the_others(planned, tmp_path):
-    args, models, jobs = planned()
+    options, models, jobs = planned()
     finish(jobs)
-    suite.write_scores(args, models, jobs, "baseline")
+    suite.write_scores(options, models, jobs, "baseline")
     before = read_json(tmp_path / "scores.json")
-    settings = suite.describe_run(args, models, jobs)
+    settings = suite.describe_run(options, models, jobs)
     assert any("llava_hf" in sentence for sentence in settings["models"]["baseline"]["deviations"])
 
-    args, models, jobs = planned("--tasks", "pope")
-    suite.write_scores(args, models, jobs, "baseline")
+    options, models, jobs = planned("--tasks", "pope")
+    suite.write_scores(options, models, jobs, "baseline")
     assert read_json(tmp_path / "scores.json") == before
     assert {row["benchmark"] for row in before if row["status"] == "ok" and row["source"] == "measured"} == (
         {benchmark.key for benchmark in BENCHMARKS} | {"avg"}
     )
-    assert suite.describe_run(args, models, jobs) == settings
+    assert suite.describe_run(options, models, jobs) == settings
 
 
 def test_an_outdated_result_is_not_one_that_nobody_asked_for(planned, tmp_path):
     _, _, jobs = planned("--tasks", "pope", "ai2d", "hellaswag_acc")
     finish([replace(job, batch_size=1) for job in jobs])
-    args, models, jobs = planned("--tasks", "pope")
+    options, models, jobs = planned("--tasks", "pope")
     finish(jobs)
-    suite.write_scores(args, models, jobs, "baseline")
+    suite.write_scores(options, models, jobs, "baseline")
     rows = {row["benchmark"]: row for row in read_json(tmp_path / "scores.json") if row["source"] == "measured"}
     outdated = "its result is outdated (batch_size 1 -> 64); evaluate it again"
     assert rows["pope"]["status"] == "ok"

@@ -17,12 +17,12 @@ from lmms_eval.api.model import lmms
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.run.files import read_json, write_json
 from eval.scoring import items as samples
 from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Job, Task
 from eval.suite.runner import only_writer
 from eval.suite.worker import enter_workspace
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY, sockets
 from tests.benchmark_stand_in import ocrbench, write_dataset
 
@@ -134,7 +134,7 @@ def test_killed_again_and_again_it_ends_with_the_same_scores(whole_run, tiny_lla
         process.wait()
         kills += 1
         time.sleep(1)
-        alive = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout  # noqa: S607
+        alive = subprocess.run(["ps", "-ewwo", "args"], capture_output=True, text=True).stdout  # noqa: S607
         assert not [line for line in alive.splitlines() if "eval.suite.worker" in line and str(tmp_path) in line]
     assert kills >= wanted // 2
     code, errors = finish(suite(tmp_path, mirror_root, {"baseline": tiny_llava}, *options))

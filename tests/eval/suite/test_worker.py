@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from eval.run.files import read_json
 from eval.run.record import made_by
 from eval.suite.job import Task
 from eval.suite.worker import Worker
+from modeling_aligned_llava.loading.files import read_json
 from tests.eval.suite.test_runner import job
 
 

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import processors
 
-from eval.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens
 from tests.benchmark_stand_in import image_of

@@ -23,11 +23,11 @@ from eval.report.page.summary import summary
 from eval.report.page.thumbnails import SIDE, document_image, shade_map, thumbnail
 from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
-from eval.run.files import read_json, write_json
 from modeling_aligned_llava.errors import UserError
-from tests.eval.diagnostics.profiles import small_profile
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests.eval.report.stand_in import write_data, write_run
 from tests.eval.score_rows import three_seeds
+from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
 
 
 POPE = BY_KEY["pope"]
@@ -256,7 +256,7 @@ def test_settings_have_versions_and_weights_but_no_folder(tmp_path):
 
 
 def test_measurements_are_those_of_the_diagnostics(tmp_path, tiny_llava):
-    from eval.diagnostics.measure.profile import profile
+    from modeling_aligned_llava.diagnostics.measure.profile import profile
 
     run = FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
     found = measurements.measure(run)["baseline"]

@@ -1,1 +1,0 @@
-"""The commands of `python -m eval.diagnostics`: each parses, calls, shows and writes."""

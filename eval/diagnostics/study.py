@@ -1,0 +1,126 @@
+"""`study RUN`: every table and figure of the diagnostics for all models of a finished run, in RUN/diagnostics."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
+from eval.run.finished_models import find_data_root, finished_models, read_record
+from modeling_aligned_llava.diagnostics.hooks.loading import feature_layer, load, tokenizer_of
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.asymmetry import asymmetry
+from modeling_aligned_llava.diagnostics.measure.attention import attention
+from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_tables
+from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
+from modeling_aligned_llava.diagnostics.measure.gradients import gradients
+from modeling_aligned_llava.diagnostics.measure.norm_statistics import alignment_norm, norm_statistics
+from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
+from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
+from modeling_aligned_llava.diagnostics.measure.rescale import FACTORS, rescale
+from modeling_aligned_llava.diagnostics.output import result_tables as tables
+from modeling_aligned_llava.diagnostics.output.dynamics import write_dynamics
+from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_rescale, draw_training
+from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
+from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.norm_alignment import embedding_norms
+
+
+# Images for the costlier measurements: 8 passes each, and 3 passes with gradients each.
+RESCALED, DIFFERENTIATED = 60, 16
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/tinyworld")
+    parser.add_argument("--methods", nargs="+", help="methods to measure, the reference first (default: all)")
+    parser.add_argument("--limit", type=int, default=200, help="number of images for the profile (default 200)")
+    parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoints")
+    parser.add_argument("--out", type=Path, help="folder for the results (default RUN/diagnostics)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    folder, out = arguments.run, arguments.out or arguments.run / "diagnostics"
+    checkpoints = _checkpoints(folder, arguments.methods)
+    root = find_data_root(folder, read_record(folder))
+    if root is None:
+        raise UserError(f"{folder}: the data that its models were evaluated on is gone")
+    sample = in_benchmarks(root, arguments.limit, keys=sampled_benchmarks(root) or SAMPLE)
+    profiles: dict[str, dict[str, Any]] = {}
+    static = _StaticTables()
+    for method, checkpoint in checkpoints.items():
+        model, processor = load(str(checkpoint), arguments.trust_remote_code)
+        profiles[method] = profile_loaded(str(checkpoint), model, processor, sample, out / method / "profile.json")
+        tables.show_norms(profiles[method], out / method / "norms.md")
+        _intervene(method, model, processor, sample, out / method)
+        static.add(method, model, processor, sample)
+    write_dynamics(profiles, out)
+    found = asymmetry(profiles)
+    tables.show_asymmetry(found, out / "asymmetry.md")
+    write_json(out / "asymmetry.json", found)
+    static.write(out)
+    probes = {method: checkpoint.parent / "stage1" / "probe.jsonl" for method, checkpoint in checkpoints.items()}
+    runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
+    if runs:
+        draw_training(runs, out / "figure5.svg")
+    tables.show_checks([check for group in GROUPS.values() for check in group()], out / "theory.md")
+    for measured in profiles.values():
+        tables.show_prediction(measured)
+    write_json(out / "predictions.json", {method: predicted_rotation(each) for method, each in profiles.items()})
+    print(f"all tables and figures are in {out}")  # noqa: T201
+
+
+def _checkpoints(folder: Path, methods: list[str] | None) -> dict[str, Path]:
+    """The checkpoints of the named methods, in their order; of all methods without names."""
+    found = finished_models(folder)
+    for method in methods or ():
+        if method not in found:
+            raise UserError(
+                f"--methods {method}: {folder} has no checkpoint of it (it has: {', '.join(found) or '-'})"
+            )
+    if not found:
+        raise UserError(f"{folder} is not a finished run: it has no checkpoints/*/stage2")
+    return {method: found[method] for method in methods or found}
+
+
+def _intervene(method: str, model: Any, processor: Any, sample: list[ImageQuestion], out: Path) -> None:
+    """Attention, rescaling and gradients of one model."""
+    with_boxes = [image for image in sample if image.boxes]
+    attended = attention(model, processor, with_boxes or sample)
+    tables.show_attention(method, attended, out / "attention.md")
+    draw_maps(attended["maps"], out / "attention.svg")
+    write_json(out / "attention.json", attended)
+    with_answer = [image for image in sample if image.answer is not None]
+    scaled = rescale(model, processor, (with_answer or sample)[:RESCALED], list(FACTORS))
+    tables.show_rescale(method, scaled, out / "rescale.md")
+    draw_rescale(scaled, out / "rescale.svg")
+    write_json(out / "rescale.json", scaled)
+    flowing = gradients(model, processor, sample[:DIFFERENTIATED])
+    tables.show_gradients(method, flowing, out / "gradients.md")
+    write_json(out / "gradients.json", flowing)
+
+
+class _StaticTables:
+    """Tables 1 and 5-8: encoders, embeddings, norm parameters."""
+
+    def __init__(self) -> None:
+        self.encoders: dict[str, Any] = {}
+        self.embeddings: dict[str, Any] = {}
+        self.parameters: dict[str, Any] = {}
+
+    def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
+        encoder = model.get_encoder(modality="image")
+        images = sample[:RESCALED]
+        self.encoders[method] = encoder_norms(encoder, processor.image_processor, images, feature_layer(model))
+        norms = embedding_norms(model.get_input_embeddings())
+        self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))
+        if (norm := alignment_norm(model)) is not None:
+            self.parameters[method] = norm_statistics(norm)
+
+    def write(self, out: Path) -> None:
+        tables.show_encoders(self.encoders, out / "encoders.md")
+        tables.show_embeddings(self.embeddings, out)
+        if self.parameters:
+            tables.show_parameters(self.parameters, out / "parameters.md")
+        found = {"encoders": self.encoders, "embeddings": self.embeddings, "parameters": self.parameters}
+        write_json(out / "static.json", found)

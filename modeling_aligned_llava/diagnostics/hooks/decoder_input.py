@@ -1,0 +1,89 @@
+"""Hooks on the decoder input: what enters the first layer, with the masks of its tokens, to read or to replace."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks, find_tokens
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import ModelParts
+
+
+CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
+OnDecoderInput = Callable[[Tensor, Masks], Tensor | None]
+
+
+@contextmanager
+def watch_decoder_input(
+    model: Any, parts: ModelParts, on_input: OnDecoderInput, special_ids: frozenset[int] = frozenset()
+) -> Iterator[None]:
+    """Call `on_input(states [rows, tokens, D], masks)` in every pass; states that it returns replace the input.
+
+    Raises:
+        UserError: in a pass whose images do not enter as tokens.
+    """
+    given: dict[str, Any] = {}
+    connector_rows: list[Tensor] = []
+
+    def before_model(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        given["input_ids"] = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        given["attention_mask"] = kwargs.get("attention_mask")
+        connector_rows.clear()
+
+    def after_connector(_: Any, args: tuple, output: Any) -> None:
+        states = states_of(output)
+        if states is not None:
+            connector_rows.append(states.detach())
+
+    def before_first_layer(_: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        if any(kwargs.get(name) is not None for name in CROSS_ATTENTION):
+            raise UserError("images enter this model by cross-attention: there are no visual tokens among the text")
+        states = args[0] if args else kwargs["hidden_states"]
+        masks = find_tokens(
+            in_rows(states),
+            given["input_ids"],
+            given["attention_mask"],
+            connector_rows,
+            parts.image_token_id,
+            special_ids,
+        )
+        connector_rows.clear()
+        changed = on_input(in_rows(states), masks)
+        if changed is None:
+            return None
+        changed = changed.view_as(states)
+        return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
+
+    handles = [
+        model.register_forward_pre_hook(before_model, with_kwargs=True),
+        parts.connector.register_forward_hook(after_connector),
+        parts.layers[0].register_forward_pre_hook(before_first_layer, with_kwargs=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def in_rows(states: Tensor) -> Tensor:
+    """States as [rows, tokens, D], even of a decoder that drops the dimension of rows."""
+    return states if states.dim() == 3 else states[None]
+
+
+def states_of(output: Any) -> Tensor | None:
+    """The hidden states [..., D] among a module's inputs or outputs: a tensor, a list of tensors or an output object.
+
+    Tensors of shape [tokens, D] in a list are joined: they are the images of a batch.
+    """
+    if isinstance(output, Tensor):
+        return output if output.is_floating_point() else None
+    if isinstance(output, list | tuple):
+        if len(output) > 1 and all(isinstance(each, Tensor) and each.dim() == 2 for each in output):
+            if len({each.shape[-1] for each in output}) == 1 and output[0].is_floating_point():
+                return torch.cat(list(output))
+        return next((found for each in output if (found := states_of(each)) is not None), None)
+    return states_of(getattr(output, "last_hidden_state", None)) if output is not None else None

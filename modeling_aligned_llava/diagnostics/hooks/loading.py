@@ -1,0 +1,98 @@
+"""Loads any vision-language model with its processor, and prepares the inputs of one question about one image."""
+
+from typing import Any
+
+from transformers import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoProcessor,
+    AutoTokenizer,
+)
+
+import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
+from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
+from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
+
+
+def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model in eval mode and processor, on the GPU if there is one; every model in the precision of that device,
+    because models are compared.
+
+    Raises:
+        UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
+    """
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config = load_part(AutoConfig, path, **flag)
+    if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
+        raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
+    model: Any = load_vision_language(path, config, dtype=resolve_dtype("auto", "auto"), **flag)
+    processor = load_part(AutoProcessor, path, **flag)
+    return model.to(resolve_device("auto")), processor
+
+
+def _is_remote(config: Any) -> bool:
+    return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+
+
+def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model and tokenizer of a language model, or of a vision-language model: what `embeddings` compares.
+
+    Raises:
+        UserError: either cannot be loaded.
+    """
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config = load_part(AutoConfig, path, **flag)
+    visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    model = load_vision_language(path, config, **flag) if visual else load_strict(AutoModelForCausalLM, path, **flag)
+    return model, load_part(AutoTokenizer, path, **flag)
+
+
+def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any, int | None]:
+    """Vision encoder and image processor, out of an encoder's, a CLIP-like or a vision-language checkpoint.
+
+    The third is the layer of the encoder that the connector reads; None if the checkpoint does not name one.
+
+    Raises:
+        UserError: either cannot be loaded, or the model has no vision encoder.
+    """
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    # Only the encoder's hidden states are read: neither the other parts nor a pooling head.
+    model = load_strict(AutoModel, path, unused=".*", optional=r"(.*\.)?(pooler|head)\..*", **flag)
+    encoder = model.get_encoder(modality="image")
+    if encoder.main_input_name != "pixel_values":
+        raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
+    processor = load_part(AutoImageProcessor, path, **flag)
+    return encoder.to(resolve_device("auto")), processor, feature_layer(model)
+
+
+def feature_layer(model: Any) -> int | None:
+    """The index in `hidden_states` of the vision encoder's layer that the connector reads, if the config names one."""
+    layer = getattr(model.config, "vision_feature_layer", None)
+    return layer if isinstance(layer, int) else None
+
+
+def tokenizer_of(processor: Any) -> Any:
+    """The tokenizer inside a processor."""
+    return getattr(processor, "tokenizer", processor)
+
+
+def special_ids(processor: Any) -> frozenset[int]:
+    return frozenset(tokenizer_of(processor).all_special_ids)
+
+
+def inputs_of(processor: Any, image: ImageQuestion, device: Any) -> dict[str, Any]:
+    """The model's inputs for one image and its question.
+
+    Raises:
+        UserError: the image cannot be read.
+    """
+    text = user_turn(processor, image.question, images=1)
+    special = lacks_special_tokens(tokenizer_of(processor), text)
+    return processor(text=[text], images=[image.open()], return_tensors="pt", add_special_tokens=special).to(device)

@@ -1,0 +1,235 @@
+"""Text-to-image attention as numbers (paper Appendix G), for any model, without storing whole attention matrices.
+
+Eager attention modules always return their weights with their output, so a hook can read them without changing
+anything: the logits are bit-equal to those of eager attention. The paper's "bottom of the image" becomes a share.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from modeling_aligned_llava.diagnostics.hooks.decoder_input import in_rows, watch_decoder_input
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, special_ids
+from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks
+from modeling_aligned_llava.diagnostics.images import Box, ImageQuestion
+from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
+from modeling_aligned_llava.inspection.text_stream import sinks
+
+
+ATTENTION_NUMBERS = (
+    "mass",  # share of a text token's attention that falls on the image
+    "mass_without_sinks",  # the same, without visual tokens that have massive activations
+    "gain",  # attention per visual token, over attention per visible token: 1 is uniform
+    "entropy",  # of the attention within the image, divided by that of uniform attention
+    "bottom_third",  # share of the attention within the image that falls on its bottom third
+    "centre",  # mean row of that attention, 0 top to 1 bottom
+    "box",  # share within the box that the question is about, over the box's share of the area: 1 is uniform
+)
+
+
+@contextmanager
+def attention_weights(model: Any, parts: ModelParts, on_weights: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Call `on_weights(layer, weights [rows, heads, tokens, tokens])` for every decoder layer with attention.
+
+    The model runs with eager attention inside the `with` block. Layers without attention (convolutions) are skipped.
+    """
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+
+    def hook(index: int, output: Any) -> None:
+        if isinstance(output, tuple) and len(output) > 1 and isinstance(output[1], Tensor) and output[1].dim() == 4:
+            if output[1].shape[-1] == output[1].shape[-2]:
+                on_weights(index, output[1].detach())
+
+    handles = [
+        module.register_forward_hook(lambda _, args, output, index=index: hook(index, output))
+        for index, layer in enumerate(parts.layers)
+        for module in layer.modules()
+        if module is not layer
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        model.set_attn_implementation(before)
+
+
+def grid_of(count: int, inputs: dict[str, Any]) -> tuple[int, int] | None:
+    """Rows and columns of one image's visual tokens; None if they are not a single grid (tiles, resamplers)."""
+    thw = inputs.get("image_grid_thw")
+    if thw is not None and len(thw) == 1:
+        frames, high, wide = thw[0].tolist()
+        merge = round((frames * high * wide / count) ** 0.5)
+        return (high // merge, wide // merge) if (high // merge) * (wide // merge) == count else None
+    side = round(count**0.5)
+    return (side, side) if side * side == count else None
+
+
+def box_shares(boxes: tuple[Box, ...], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """Share of each grid cell [rows, columns] that the boxes (left, top, right, bottom in pixels) cover."""
+    (width, height), (rows, columns) = size, grid
+    covered = torch.zeros(rows, columns, dtype=torch.float64)
+    for left, top, right, bottom in boxes:
+        across = _overlap(left / width * columns, right / width * columns, columns)
+        down = _overlap(top / height * rows, bottom / height * rows, rows)
+        covered += down[:, None] * across
+    return covered.clamp_max(1)
+
+
+def _overlap(start: float, end: float, cells: int) -> Tensor:
+    edges = torch.arange(cells + 1, dtype=torch.float64)
+    return (edges[1:].clamp_max(end) - edges[:-1].clamp_min(start)).clamp(0, 1)
+
+
+class AttentionReader:
+    """Reduces each layer's attention in a pass over one image (one row) to numbers and a map over the image.
+
+    After the pass, `numbers` has `ATTENTION_NUMBERS` by layer, `maps` the mean attention [rows, columns] within the
+    image by layer (its sum is 1), and `covered` the share of each cell [rows, columns] that lies in the boxes. There
+    are no maps and no `covered` if the visual tokens are not a single grid.
+
+    Args:
+        queries: "text": all text tokens after the image; "last": the last token of the prompt.
+        shuffle: permute the visual tokens at the decoder input. Rows and boxes then still refer to places in the
+            *sequence*: a bias towards the bottom that remains is one of position, not of content.
+    """
+
+    def __init__(self, queries: str = "text", shuffle: bool = False, seed: int = 0):
+        self.queries, self.shuffle = queries, shuffle
+        self.generator = torch.Generator().manual_seed(seed)
+
+    @contextmanager
+    def reading(self, model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
+        """Read every forward pass inside the `with` block; call `begin` before each."""
+        handles = [
+            layer.register_forward_pre_hook(lambda _, args, kwargs: self._before_layer(args, kwargs), with_kwargs=True)
+            for layer in parts.layers
+        ]
+        try:
+            with (
+                watch_decoder_input(model, parts, self._at_decoder_input, special_ids),
+                attention_weights(model, parts, self._on_weights),
+            ):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def begin(self, inputs: dict[str, Any], boxes: tuple[Box, ...] = (), size: tuple[int, int] = (1, 1)) -> None:
+        """Start a pass: its inputs, and the boxes that the question is about in an image of `size` (width, height)."""
+        self.inputs, self.boxes, self.size = inputs, boxes, size
+        self.numbers: dict[int, dict[str, float]] = {}
+        self.maps: dict[int, Tensor] = {}
+        self.covered: Tensor | None = None
+
+    def _at_decoder_input(self, states: Tensor, masks: Masks) -> Tensor | None:
+        if states.shape[0] != 1:
+            raise ValueError("attention is read one image at a time")
+        self.visual = masks["visual"][0].nonzero().flatten()
+        self.grid = grid_of(len(self.visual), self.inputs)
+        self.covered = box_shares(self.boxes, self.size, self.grid) if self.grid and self.boxes else None
+        text = masks["text"][0].nonzero().flatten()
+        after_image = text[text > self.visual[-1]]
+        if not len(after_image):
+            raise UserError("no text token follows the image, so nothing asks about it")
+        self.query = after_image if self.queries == "text" else text.new_tensor([states.shape[1] - 1])
+        if not self.shuffle:
+            return None
+        order = torch.randperm(len(self.visual), generator=self.generator).to(states.device)
+        changed = states.clone()
+        changed[0, self.visual] = states[0, self.visual[order]]
+        return changed
+
+    def _before_layer(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        states = in_rows(args[0] if args else kwargs["hidden_states"]).detach()
+        self.sinks = sinks(states.float())[0]
+
+    def _on_weights(self, index: int, weights: Tensor) -> None:
+        """weights: [1, heads, tokens, tokens] of one layer."""
+        on_image = weights[0][:, self.query][:, :, self.visual].double()  # (heads, queries, visual tokens)
+        mass = on_image.sum(-1)
+        visible = (self.query + 1).to(mass.device)  # tokens that each query can attend to
+        within = on_image / mass[..., None].clamp_min(1e-300)
+        count = len(self.visual)
+        entropy = -torch.xlogy(within, within).sum(-1) / torch.log(torch.tensor(float(max(2, count))))
+        plain = ~self.sinks[self.visual]
+        found = {
+            "mass": mass.mean(),
+            "mass_without_sinks": on_image[..., plain].sum(-1).mean(),
+            "gain": (mass * visible / count).mean(),
+            "entropy": entropy.mean(),
+        }
+        share = within.mean((0, 1)).cpu()  # (visual tokens)
+        if self.grid is not None:
+            image = share.view(self.grid)
+            by_row = image.sum(1)
+            centres = (torch.arange(self.grid[0], dtype=torch.float64) + 0.5) / self.grid[0]
+            third = _overlap(self.grid[0] * 2 / 3, float(self.grid[0]), self.grid[0])
+            found |= {"bottom_third": (by_row * third).sum(), "centre": (by_row * centres).sum()}
+            if self.covered is not None:
+                found["box"] = (image * self.covered).sum() / self.covered.mean()
+            self.maps[index] = image
+        self.numbers[index] = {name: float(value) for name, value in found.items()}
+
+
+def attention_by_image(
+    model: Any,
+    processor: Any,
+    sample: list[ImageQuestion],
+    reader: AttentionReader,
+    connector: str | None = None,
+    description: str = "attention",
+) -> Iterator[tuple[ImageQuestion, AttentionReader]]:
+    """Run one forward pass per image and yield the image with `reader`, which holds the pass's numbers and maps.
+
+    Raises:
+        UserError: an image cannot be read, or no text token follows it.
+    """
+    parts = model_parts(model, connector)
+    with reader.reading(model, parts, special_ids(processor)):
+        for image in track(sample, description=description):
+            inputs = inputs_of(processor, image, model.device)
+            reader.begin(inputs, image.boxes, image.open().size if image.boxes else (1, 1))
+            model(**inputs, use_cache=False)
+            yield image, reader
+
+
+@torch.inference_mode()
+def attention(
+    model: Any, processor: Any, sample: list[ImageQuestion], queries: str = "text", connector: str | None = None
+) -> dict[str, Any]:
+    """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`."""
+    found: dict[str, Any] = {"queries": queries, "images": len(sample)}
+    for kind in ("plain", "shuffled"):
+        reader = AttentionReader(queries, shuffle=kind == "shuffled")
+        values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        maps: dict[int, list[Tensor]] = defaultdict(list)
+        for _ in attention_by_image(model, processor, sample, reader, connector, f"attention, {kind}"):
+            for layer, numbers in reader.numbers.items():
+                for name, value in numbers.items():
+                    values[layer][name].append(value)
+            for layer, image_map in reader.maps.items():
+                maps[layer].append(image_map)
+        found[kind] = {
+            layer: {name: _mean(torch.tensor(column)) for name, column in columns.items()}
+            for layer, columns in sorted(values.items())
+        }
+        if kind == "plain":
+            found["maps"] = {
+                layer: torch.stack(layer_maps).mean(0).tolist()
+                for layer, layer_maps in sorted(maps.items())
+                if len({each.shape for each in layer_maps}) == 1
+            }
+    return found
+
+
+def _mean(values: Tensor) -> dict[str, Any]:
+    return {"mean": values.mean().item(), "ci95": mean_interval(values), "images": len(values)}

@@ -1,0 +1,282 @@
+"""The profile of a model (paper Tables 1-2, Figs. 2-4): all its norms and rotations as one JSON document.
+
+`profile` measures a model on images and `summarise` turns the measurement into the document, which all figures and
+comparisons read. Means and deviations are over tokens, as in the paper; intervals come from a bootstrap over images.
+
+Shapes: K quantities, L layers; L + 1 where the output of the last layer counts too (for "norm" alone).
+"""
+
+import math
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from rich.progress import track
+from torch import Tensor
+
+from modeling_aligned_llava.diagnostics.hooks.distributed import gather, process_group
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
+from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
+from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, TERMS, attribution
+from modeling_aligned_llava.diagnostics.measure.verdict import verdict
+from modeling_aligned_llava.diagnostics.statistics.bootstrap import draws, interval, resampled_means
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.norm_alignment import embedding_norms
+
+
+SCHEMA = 1
+SAVE_EVERY = 100  # images; a killed run leaves the profile of those before
+SETTLED = 0.25  # the largest relative change of text's mean norm in a layer after it has settled
+POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
+
+
+def profile(
+    path: str,
+    images: list[ImageQuestion],
+    out: Path | None = None,
+    connector: str | None = None,
+    trust_remote_code: bool = False,
+) -> dict[str, Any]:
+    """Measure the model at `path` on `images`; `out` is written every `SAVE_EVERY` images and at the end.
+
+    An image that cannot be read is left out and listed under `unreadable`.
+
+    Raises:
+        UserError: the model cannot be loaded or measured, or no image can be read.
+    """
+    return profile_loaded(path, *load(path, trust_remote_code), images, out, connector)
+
+
+def profile_loaded(
+    name: str,
+    model: Any,
+    processor: Any,
+    images: list[ImageQuestion],
+    out: Path | None = None,
+    connector: str | None = None,
+) -> dict[str, Any]:
+    """`profile` of a model that is already loaded, under the given name.
+
+    Raises:
+        UserError: the model cannot be measured, or no image can be read.
+    """
+    parts = model_parts(model, connector)
+    embedding = {
+        "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
+        "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, stored=True)),
+    }
+    header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
+    with process_group() as (rank, world):
+        mine = images[rank::world]
+        done: list[str] = []
+        unreadable: list[dict[str, str]] = []
+        with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
+            for image in track(mine, description="images", disable=rank > 0):
+                try:
+                    inputs = inputs_of(processor, image, model.device)
+                except UserError as error:
+                    unreadable.append({"id": image.id, "reason": str(error)})
+                    continue
+                model(**inputs, use_cache=False)
+                done.append(image.id)
+                if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
+                    write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
+        shares = gather((measurement, done, unreadable), world)
+    for other, ids, failed in shares[:rank] + shares[rank + 1 :]:
+        measurement.merge(other)
+        done, unreadable = done + ids, unreadable + failed
+    if not done:
+        raise UserError(unreadable[0]["reason"])
+    result = summarise(measurement, embedding, header, done, unreadable)
+    if out is not None and rank == 0:
+        write_json(out, result)
+    return result
+
+
+def _versions(model: Any) -> dict[str, Any]:
+    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+    return {"dtype": str(model.dtype).removeprefix("torch."), "versions": versions}
+
+
+def summarise(
+    measurement: Measurement,
+    embedding: dict[str, Any],
+    header: dict[str, Any],
+    ids: list[str],
+    unreadable: list[dict[str, str]],
+) -> dict[str, Any]:
+    """The JSON of a profile. Its lists are over layers; that of `norm` ends with the output of the last layer."""
+    stages = {name: moments.summary() for name, moments in measurement.stages.items()}
+    stages = {name: summary for name, summary in stages.items() if summary}
+    _stage_intervals(measurement, stages)
+    norms = {**stages, **embedding}
+    visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
+    layers = _layers(measurement)
+    result = {
+        "schema": SCHEMA,
+        **header,
+        "images": len(ids),
+        "image_ids": ids,
+        "unreadable": unreadable,
+        "complete": True,
+        "norms": norms,
+        "ratio": visual["mean"] / text["mean"],
+        "median_ratio": visual["median"] / text["median"],
+        "stream": _stream(layers),
+        "layers": layers,
+        **_comparison(measurement, layers),
+        "output_hidden_states_convention": _final_norm(measurement),
+    }
+    result = _without_nan(result)
+    return {**result, "verdict": verdict(result)}
+
+
+def _stream(layers: dict[str, Any]) -> dict[str, Any] | None:
+    """Visual tokens against text inside the decoder; None where a modality has no tokens.
+
+    `ratio`: mean norm of visual tokens over that of text, both at the input of each layer. `entry_ratio`: visual
+    tokens at the input of layer 0 over text at the input of each layer. `settled`: the first layer from which on every
+    layer changes text's mean norm by at most 25 %. The output of the last one does not count: only the final norm
+    reads it.
+    """
+    if not {"visual", "text"} <= layers.keys():
+        return None
+    visual, text = (torch.tensor(layers[series]["norm"]["mean"][:-1]) for series in ("visual", "text"))
+    return {
+        "ratio": (visual / text).tolist(),
+        "entry_ratio": (visual[0] / text).tolist(),
+        "settled": settled_layer(text.tolist()),
+    }
+
+
+def settled_layer(norms: list[float]) -> int:
+    """The first of the layers that these norms enter, from which on no step to the next exceeds `SETTLED`."""
+    steps = [abs(after - before) <= SETTLED * before for before, after in pairwise(norms)]
+    return len(steps) - steps[::-1].index(False) if False in steps else 0
+
+
+def _without_nan(content: Any) -> Any:
+    """Replace numbers that do not exist, such as the angle of a zero vector, by None: JSON has no NaN."""
+    if isinstance(content, dict):
+        return {name: _without_nan(value) for name, value in content.items()}
+    if isinstance(content, list):
+        return [_without_nan(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
+    """Add the interval of the mean and its deviation over images to the summary of each stage."""
+    for name, summary in stages.items():
+        pairs = [image[name] for image in measurement.stage_images if image.get(name, (0, 0))[1]]
+        sums, counts = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
+        low, high = interval(resampled_means(sums, counts, draws(len(pairs))))
+        means = sums / counts
+        summary["mean_ci95"] = [low.item(), high.item()]
+        summary["std_over_images"] = means.std(correction=0).item()
+
+
+def _layers(measurement: Measurement) -> dict[str, Any]:
+    """`{series: {quantity: {mean, std, ...}}}`, each a list over layers; series without tokens are absent."""
+    found: dict[str, Any] = {}
+    for series, moments in measurement.layers.items():
+        if not moments.count.any():
+            continue
+        medians, low, high = (moments.quantile(share) for share in (0.5, 0.05, 0.95))  # [K, L + 1]
+        found[series] = {}
+        for row, name in enumerate(QUANTITIES):
+            length = measurement.depth + 1 if name == "norm" else measurement.depth
+            known = moments.count[row, :length] > 0
+            cells = {"mean": moments.mean, "std": moments.std}
+            if name in POSITIVE:
+                cells |= {"median": medians, "q05": low, "q95": high}
+            columns = {key: values[row, :length].where(known, torch.nan).tolist() for key, values in cells.items()}
+            found[series][name] = {**columns, "count": moments.count[row, :length].tolist()}
+    return found
+
+
+def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, Any]:
+    """Visual against text: attribution, gap of the cosines, differences by image and coherence, with intervals.
+
+    Also adds intervals to the norms, cosines and angles in `layers`. Empty if no image has both modalities.
+    """
+    # 1) Means [resamples, K, L + 1] of each modality in every resample of the images
+    both = [image for image in measurement.images if all(counts[0, 0] for _, counts in image.values())]
+    if not both:
+        return {}
+    weights = draws(len(both))
+    resampled = {
+        series: resampled_means(
+            torch.stack([image[series][0] for image in both]),
+            torch.stack([image[series][1] for image in both]),
+            weights,
+        )
+        for series in ("visual", "text")
+    }
+    # 2) Intervals of each modality
+    for series, values in resampled.items():
+        for name in ("norm", "cosine", "distance", "angle"):
+            columns = layers[series][name]
+            columns["ci95"] = _intervals(values[:, QUANTITIES.index(name), : len(columns["mean"])])
+    # 3) Visual minus text, [resamples, L] by quantity
+    gap = {
+        name: resampled["visual"][:, QUANTITIES.index(name), :-1] - resampled["text"][:, QUANTITIES.index(name), :-1]
+        for name in ("cosine", "log_tangent", *(quantity for quantity, _ in TERMS.values()))
+    }
+    means = {
+        series: {name: column["mean"] for name, column in layers[series].items()} for series in ("visual", "text")
+    }
+    terms = attribution(means)
+    signs = {"total": ("log_tangent", 1), **TERMS}
+    # 4) Coherence, [images, L]
+    coherence = torch.stack(measurement.coherence)
+    coherence = coherence[coherence.isfinite().all(-1)]
+    return {
+        "attribution": {
+            name: {"value": terms[name], "ci95": _intervals(signs[name][1] * gap[signs[name][0]])} for name in terms
+        },
+        "cosine_gap": {
+            "value": [v - t for v, t in zip(means["visual"]["cosine"], means["text"]["cosine"], strict=True)],
+            "ci95": _intervals(gap["cosine"]),
+        },
+        "by_image": _by_image(both),
+        "coherence": {
+            "value": coherence.mean(0).tolist(),
+            "ci95": _intervals(draws(len(coherence)) @ coherence / len(coherence)),
+        },
+    }
+
+
+def _by_image(images: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, list[float]]:
+    """Visual minus text of each image, for paired tests of two models: in layer 0, and as a mean over layers."""
+    found: dict[str, list[float]] = {}
+    for name in ("log_norm", "cosine", "log_tangent"):
+        row = QUANTITIES.index(name)
+        means = {
+            series: torch.stack([i[series][0][row, :-1] / i[series][1][row, :-1] for i in images])
+            for series in ("visual", "text")
+        }
+        gap = means["visual"] - means["text"]  # [images, L]
+        found[f"{name}, layer 0"] = gap[:, 0].tolist()
+        found[f"{name}, mean over layers"] = gap.mean(1).tolist()
+    return found
+
+
+def _intervals(values: Tensor) -> list[list[float]]:
+    """95 % intervals of [resamples, L]: L pairs."""
+    low, high = interval(values)
+    return torch.stack([low, high], 1).tolist()
+
+
+def _final_norm(measurement: Measurement) -> dict[str, Any]:
+    """Norm and cosine of the last layer as `output_hidden_states` has them, after the final norm: an artefact."""
+    return {
+        series: {"norm": moments.mean[0, 0].item(), "cosine": moments.mean[1, 0].item()}
+        for series, moments in measurement.final_norm.items()
+        if moments.count.any()
+    }

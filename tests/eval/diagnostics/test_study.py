@@ -1,0 +1,69 @@
+"""`study`: one command writes every table and figure of a run; its sample is drawn from the benchmarks."""
+
+import json
+import sys
+from collections import Counter
+
+import pytest
+
+from eval.data.image_sample import in_benchmarks
+from eval.diagnostics import study
+from eval.diagnostics.__main__ import main
+from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.errors import UserError
+from tests.benchmark_stand_in import image_of
+
+
+def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
+    first, again = (in_benchmarks(mirror_root, 4) for _ in range(2))
+    assert [image.id for image in first] == [image.id for image in again]
+    assert len(first) == 4
+    assert all(image.open().mode == "RGB" for image in first)
+    whole = in_benchmarks(mirror_root, 10**6)
+    assert Counter(image.id.partition("/")[0] for image in whole) == {"mmbench": 10, "pope": 10, "mmstar": 10}
+    assert len({image.id for image in whole}) == 30
+    for image in whole:
+        if image.id.startswith("pope/"):  # whose rows lie in three files
+            number = int(image.id.removeprefix("pope/"))
+            assert image.open().getpixel((0, 0)) == image_of(number // 2).getpixel((0, 0))
+    assert all(image.answer is not None for image in whole if image.id.startswith("pope"))
+    with pytest.raises(UserError, match="there is no folder"):
+        in_benchmarks(mirror_root / "absent", 4)
+
+
+def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_path, monkeypatch):
+    for method in ("baseline", "norm"):
+        (tmp_path / "checkpoints" / method).mkdir(parents=True)
+        (tmp_path / "checkpoints" / method / "stage2").symlink_to(tiny_checkpoint(method))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "mirrors").symlink_to(mirror_root)
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
+    main()
+    _check(tmp_path / "diagnostics")
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--methods", "other"])
+    with pytest.raises(UserError, match="has no checkpoint of it"):
+        main()
+
+
+@pytest.mark.slow
+def test_models_that_were_given_are_studied_on_the_data_that_was_given(
+    mirror_root, tiny_checkpoint, tiny_language_model, tmp_path, monkeypatch
+):
+    models = {"baseline": tiny_checkpoint("baseline"), "norm": tiny_checkpoint("norm"), "text": tiny_language_model}
+    paths = {name: {"path": str(path)} for name, path in models.items()}
+    (tmp_path / "run.json").write_text(json.dumps({"models": paths, "data": {"root": str(mirror_root)}}))
+    loaded = []
+    monkeypatch.setattr(study, "load", lambda *asked: loaded.append(asked) or load(*asked))
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
+    main()
+    assert [path for path, _ in loaded] == [str(models["baseline"]), str(models["norm"])]
+    _check(tmp_path / "diagnostics")
+
+
+def _check(out):
+    for name in ("dynamics.svg", "attribution.svg", "asymmetry.md", "encoders.md", "embeddings.md", "parameters.md"):
+        assert (out / name).stat().st_size > 200, name
+    for name in ("norms.md", "attention.svg", "attention.md", "rescale.svg", "rescale.md", "gradients.md"):
+        assert (out / "norm" / name).stat().st_size > 200, name
+    change = json.loads((out / "asymmetry.json").read_text(encoding="utf-8"))["norm"]["log_norm, layer 0"]
+    assert change["change_ci95"][0] <= change["change"] <= change["change_ci95"][1]

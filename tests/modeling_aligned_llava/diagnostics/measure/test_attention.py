@@ -1,0 +1,117 @@
+"""Attention numbers: nothing is changed by reading, and the numbers are those of the weights."""
+
+import json
+import sys
+
+import pytest
+import torch
+from PIL import Image
+
+from eval.diagnostics.__main__ import main
+from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.attention import (
+    AttentionReader,
+    attention,
+    attention_weights,
+    box_shares,
+    grid_of,
+)
+from modeling_aligned_llava.diagnostics.output.figures import draw_maps
+from modeling_aligned_llava.diagnostics.output.result_tables import show_attention
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
+from tests.modeling_aligned_llava.diagnostics import more_families
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
+
+
+@pytest.mark.parametrize("name", [*BUILDERS, *more_families.MORE])
+def test_logits_are_those_of_eager_attention_to_the_bit(name):
+    model, inputs = more_families.tiny(name)
+    parts = model_parts(model)
+    before = model.config._attn_implementation
+    reader = AttentionReader()
+    reader.begin({})
+    with torch.no_grad():
+        model.set_attn_implementation("eager")
+        expected = model(**inputs, use_cache=False).logits
+        model.set_attn_implementation(before)
+        with reader.reading(model, parts):
+            found = model(**inputs, use_cache=False).logits
+    assert torch.equal(found, expected)
+    assert model.config._attn_implementation == before
+    assert len(reader.numbers) == (1 if name == "lfm2_vl" else len(parts.layers))  # half of LFM2's layers convolve
+    assert all(0 < numbers["mass"] < 1 and 0 <= numbers["entropy"] <= 1.0001 for numbers in reader.numbers.values())
+
+
+def test_the_numbers_are_those_of_the_attention_weights():
+    model, inputs = more_families.tiny("llava")
+    reader = AttentionReader()
+    inside = box_shares(((0, 0, 14, 14),), (28, 28), (4, 4))
+    assert inside.sum() == 4 and inside[0, 0] == 1 and inside[2, 2] == 0
+    seen = []
+    reader.begin({}, ((0, 0, 14, 14),), (28, 28))
+    with torch.no_grad(), reader.reading(model, model_parts(model)):
+        with attention_weights(model, model_parts(model), lambda layer, weights: seen.append(weights)):
+            model(**inputs, use_cache=False)
+    visual = inputs["input_ids"][0] == IMAGE
+    queries = visual.nonzero().max() + 1
+    on_image = seen[0][0].double()[:, queries:][:, :, visual]
+    assert reader.numbers[0]["mass"] == pytest.approx(on_image.sum(-1).mean().item(), rel=1e-6)
+    share = (on_image / on_image.sum(-1, keepdim=True)).mean((0, 1)).view(4, 4)
+    rows = share.sum(1)
+    assert reader.numbers[0]["bottom_third"] == pytest.approx((rows[3] + rows[2] / 3).item(), rel=1e-6)
+    assert reader.numbers[0]["box"] == pytest.approx(4 * share[:2, :2].sum().item(), rel=1e-6)
+
+
+def test_shuffling_moves_visual_tokens_only():
+    model, inputs = more_families.tiny("llava")
+    plain, shuffled = [], []
+    for states, shuffle in ((plain, False), (shuffled, True)):
+        reader = AttentionReader(shuffle=shuffle)
+        reader.begin({})
+        with torch.no_grad(), reader.reading(model, model_parts(model)):
+            # hooks run in the order in which they were set: this one sees what the reader left
+            handle = (
+                model_parts(model)
+                .layers[0]
+                .register_forward_hook(
+                    lambda _, args, kwargs, out, states=states: states.append(
+                        args[0] if args else kwargs["hidden_states"]
+                    ),
+                    with_kwargs=True,
+                )
+            )
+            model(**inputs, use_cache=False)
+            handle.remove()
+    visual = inputs["input_ids"][0] == IMAGE
+    assert torch.equal(plain[0][0, ~visual], shuffled[0][0, ~visual])
+    assert not torch.equal(plain[0][0, visual], shuffled[0][0, visual])
+    assert torch.equal(plain[0][0, visual].sort(0).values, shuffled[0][0, visual].sort(0).values)
+
+
+def test_visual_tokens_are_a_grid_if_square_or_if_the_processor_says_so():
+    assert grid_of(16, {}) == (4, 4)
+    assert grid_of(15, {}) is None
+    assert grid_of(6, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
+
+
+def test_attention_within_boxes_is_tabulated_and_drawn(tiny_checkpoint, tmp_path):
+    image = ImageQuestion("noise", lambda: Image.effect_noise((28, 28), 80).convert("RGB"), boxes=((0, 0, 14, 28),))
+    model, processor = load(str(tiny_checkpoint("baseline")))
+    found = attention(model, processor, [image] * 3)
+    assert found["plain"][0]["box"]["images"] == 3
+    show_attention("tiny", found, tmp_path / "attention.md")
+    draw_maps(found["maps"], tmp_path / "attention.svg")
+    assert (tmp_path / "attention.svg").stat().st_size > 1000
+    assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
+
+
+def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, tmp_path, monkeypatch):
+    Image.effect_noise((28, 28), 80).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"not an image")
+    arguments = ["attention", str(tiny_checkpoint("baseline")), "--images", str(tmp_path), "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *arguments])
+    with pytest.raises(UserError, match=r"1 images could not be read.*b\.png"):
+        main()
+    assert json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))["images"] == 1

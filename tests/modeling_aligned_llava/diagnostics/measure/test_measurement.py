@@ -1,0 +1,229 @@
+"""One function measures every family; its numbers are those of a plain float64 computation on stored tensors."""
+
+import pickle
+
+import pytest
+import torch
+
+from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
+from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
+from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, attribution
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.layer_probe import watch_layers
+from modeling_aligned_llava.inspection.model_parts import model_parts
+from tests.modeling_aligned_llava.diagnostics import more_families
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
+
+
+FAMILIES = [*BUILDERS, *more_families.MORE]
+
+
+def measure(model, inputs, **kwargs):
+    with torch.no_grad(), measuring(model, model_parts(model), **kwargs) as measurement:
+        model(**inputs, use_cache=False)
+    return measurement
+
+
+def layer_inputs(model, inputs):
+    """Layer 0's input and the connector's rows in one pass."""
+    parts, states, rows = model_parts(model), [], []
+    handles = [
+        parts.layers[0].register_forward_pre_hook(
+            lambda _, args, kwargs: states.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        ),
+        parts.connector.register_forward_hook(
+            lambda _, args, out: rows.extend(out if isinstance(out, (list, tuple)) else [out])
+        ),
+    ]
+    with torch.no_grad():
+        model(**inputs, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return states[0], [row for row in rows if isinstance(row, torch.Tensor)]
+
+
+def test_at_least_24_families_are_covered():
+    assert len(FAMILIES) >= 24
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_family_is_measured(name):
+    model, inputs = more_families.tiny(name)
+    by_id = inputs["input_ids"] == IMAGE
+    found = measure(model, inputs)
+    layers = len(model_parts(model).layers)
+    newlines = int(found.layers["newline"].count[0, 0])
+    assert newlines == (4 if name in ("llava_next", "llava_onevision") else 0)
+    assert found.stages["visual tokens at layer 0"].count == by_id.sum() - newlines
+    for series in ("visual", "text"):
+        norms = found.layers[series]
+        assert norms.count[QUANTITIES.index("norm")].tolist() == [int(norms.count[0, 0])] * (layers + 1)
+        assert (norms.mean[QUANTITIES.index("norm")] > 0).all()
+    assert found.stages["connector input"].count > 0
+    # the same positions are found without the id
+    states, rows = layer_inputs(model, inputs)
+    by_value = visual_by_value(states if states.dim() == 3 else states[None], rows)
+    indicators = 2 if name == "ovis2" else 0  # its <img> and </img> are rows of the visual vocabulary too
+    assert (by_value & ~by_id).sum() == found.layers["special"].count[0, 0] == indicators
+    assert (by_id & ~by_value).sum() == newlines
+
+
+@pytest.mark.parametrize("build", [more_families.original_llava, more_families.context_token_model])
+def test_visual_tokens_are_found_without_an_image_token_id(build):
+    model, inputs, start, end = build()
+    assert model_parts(model).image_token_id is None
+    states, rows = layer_inputs(model, inputs)
+    masks = find_tokens(states, inputs["input_ids"], None, rows, None, frozenset({5}))
+    assert masks["visual"].nonzero()[:, 1].tolist() == [*range(start, end)]
+    assert masks["special"].nonzero().tolist() == [[0, 0]]
+    found = measure(model, inputs)
+    assert found.stages["visual tokens at layer 0"].count == 16
+    assert found.stages["visual tokens at layer 0"].mean == pytest.approx(found.stages["connector output"].mean.item())
+
+
+def stored(model, batches):
+    """Inputs and outputs of every layer, collected by hand: each [layers, 1, all tokens, D]."""
+    before, after = [], []
+    for inputs in batches:
+        pairs = []
+        with (
+            torch.no_grad(),
+            watch_layers(model_parts(model).layers, lambda _, *states, pairs=pairs: pairs.append(states)),
+        ):
+            model(**inputs, use_cache=False)
+        before.append(torch.stack([pair[0] for pair in pairs]).double())
+        after.append(torch.stack([pair[1] for pair in pairs]).double())
+    return torch.cat(before, 2), torch.cat(after, 2)
+
+
+@pytest.fixture(scope="module")
+def image_batches():
+    model, inputs = more_families.tiny("llava")
+    generator = torch.Generator().manual_seed(3)
+    batches = [{**inputs, "pixel_values": torch.randn(1, 3, 28, 28, generator=generator)} for _ in range(21)]
+    return model, batches
+
+
+def test_statistics_equal_a_float64_computation(image_batches):
+    model, batches = image_batches
+    before, after = stored(model, batches)
+    found = Measurement(2)
+    for inputs in batches:
+        with torch.no_grad(), measuring(model, model_parts(model), into=found):
+            model(**inputs)
+    visual = torch.cat([inputs["input_ids"] == IMAGE for inputs in batches], 1)
+    cosine = (before * after).sum(-1) / (before.norm(dim=-1) * after.norm(dim=-1))
+    expected = {"norm": before.norm(dim=-1), "cosine": cosine, "update": (after - before).norm(dim=-1)}
+    for series, mask in (("visual", visual), ("text", ~visual)):
+        for name, values in expected.items():
+            values = values[:, mask]
+            row = QUANTITIES.index(name)
+            moments = found.layers[series]
+            torch.testing.assert_close(moments.mean[row, :2], values.mean(1), rtol=1e-12, atol=0)
+            torch.testing.assert_close(moments.std[row, :2], values.std(1, correction=0), rtol=1e-12, atol=1e-12)
+            median = values.quantile(0.5, dim=1)
+            torch.testing.assert_close(moments.quantile(0.5)[row, :2], median, rtol=0.05, atol=0)
+    last = after[-1][visual].norm(dim=-1)
+    assert found.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
+
+
+def test_merging_batches_gives_the_same(image_batches):
+    model, batches = image_batches
+    results = []
+    for parts in (1, 3, 7):
+        whole = Measurement(2)
+        for start in range(parts):
+            part = Measurement(2)
+            for inputs in batches[start::parts]:
+                with torch.no_grad(), measuring(model, model_parts(model), into=part):
+                    model(**inputs)
+            whole.merge(part)
+        results.append(whole)
+    for other in results[1:]:
+        for series in ("visual", "text"):
+            ours, theirs = results[0].layers[series], other.layers[series]
+            assert torch.equal(ours.count, theirs.count)
+            assert torch.equal(ours.histogram, theirs.histogram)
+            torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(ours.std, theirs.std, rtol=1e-12, atol=1e-12)
+            assert torch.equal(ours.low, theirs.low) and torch.equal(ours.high, theirs.high)
+        assert len(other.images) == len(batches)
+
+
+def test_memory_grows_by_less_than_20_mb_over_1000_images(image_batches):
+    """Only the sums by image grow; scaled here to a decoder of 32 layers."""
+    model, batches = image_batches
+    sizes = []
+    for count in (1, 11):
+        found = Measurement(2)
+        for inputs in batches[:count]:
+            with torch.no_grad(), measuring(model, model_parts(model), into=found):
+                model(**inputs)
+        sizes.append(len(pickle.dumps(found)))
+    by_image = sum(t.nbytes for pair in found.images[0].values() for t in pair) + found.coherence[0].nbytes
+    assert 990 * by_image * 33 / 3 < 20e6
+    assert (sizes[1] - sizes[0]) / 10 < 2 * by_image + 2000
+
+
+def test_the_terms_of_the_attribution_add_up(image_batches):
+    model, batches = image_batches
+    found = measure(model, batches[0])
+    means = {
+        series: {name: found.layers[series].mean[row, :2].tolist() for row, name in enumerate(QUANTITIES)}
+        for series in ("visual", "text")
+    }
+    terms = attribution(means)
+    for layer in range(2):
+        parts = sum(terms[name][layer] for name in ("norm", "update", "angle", "parallel"))
+        assert abs(parts - terms["total"][layer]) < 1e-9
+        assert abs(terms["total"][layer]) > 0.01
+
+
+def test_sinks_are_a_series_of_their_own():
+    model, inputs = more_families.tiny("llava_siglip_qwen2")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[5, 3] = 5000.0
+    found = measure(model, inputs)
+    assert found.layers["sink"].count[0, 0] == 1
+    assert found.layers["sink"].mean[0, 0] == pytest.approx(5000, rel=1e-3)
+    assert found.layers["visual without sinks"].count[0, 0] == found.layers["visual"].count[0, 0]
+
+
+def test_text_with_a_massive_activation_in_any_layer_is_no_text():
+    model, inputs = more_families.tiny("llava_siglip_qwen2")
+    before = measure(model, inputs)
+    token = inputs["input_ids"][0, -1]
+    layer = model.get_decoder().layers[0].mlp
+    layer.register_forward_hook(lambda _, args, out: out.index_fill(1, torch.tensor([out.shape[1] - 1]), 1e5))
+    after = measure(model, inputs)
+    assert token not in inputs["input_ids"][0, :-1]
+    assert after.layers["text"].count[0].tolist() == (before.layers["text"].count[0] - 1).tolist()
+    assert after.layers["text"].mean[0].max() < 100 < after.layers["sink"].mean[0].nan_to_num().max()
+
+
+def test_features_injected_between_layers_are_seen():
+    for name, injected in (("qwen3_vl", True), ("qwen2_5_vl", False)):
+        found = measure(*more_families.tiny(name))
+        assert (found.layers["visual"].mean[QUANTITIES.index("injected"), 1] > 1e-3) == injected
+
+
+def test_models_without_visual_tokens_are_rejected():
+    model, inputs = more_families.mllama()
+    with pytest.raises(UserError, match="cross-attention"):
+        measure(model, inputs)
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    with pytest.raises(UserError, match="Qwen2ForCausalLM is a text-only model"):
+        model_parts(Qwen2ForCausalLM(Qwen2Config(**more_families.TEXT)))
+
+
+def test_coherence_is_the_mean_cosine_of_rotations(image_batches):
+    model, batches = image_batches
+    before, after = stored(model, batches[:1])
+    found = measure(model, batches[0])
+    update = after - before
+    along = (update * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True) * before
+    rotation = torch.nn.functional.normalize(update - along, dim=-1)[:, 0]  # (layers, tokens, D)
+    visual = batches[0]["input_ids"][0] == IMAGE
+    expected = (rotation[:, visual] @ rotation[:, ~visual].transpose(1, 2)).mean((1, 2))
+    torch.testing.assert_close(found.coherence[0], expected, rtol=1e-9, atol=1e-12)

@@ -1,0 +1,89 @@
+"""`compare`, `dynamics` and `theory PROFILE` on profiles of a tiny model."""
+
+import json
+import sys
+
+import pytest
+
+from eval.diagnostics.__main__ import main
+from modeling_aligned_llava.diagnostics.measure.profile_difference import compare
+from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
+from modeling_aligned_llava.errors import UserError
+from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
+
+
+@pytest.fixture(scope="module")
+def profiles():
+    return small_profile(), small_profile(1.05)
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *map(str, arguments)])
+    main()
+
+
+def test_compare_names_the_first_number_that_differs(profiles, tmp_path, monkeypatch, capsys):
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, profile in zip(paths, profiles, strict=True):
+        path.write_text(json.dumps(profile), encoding="utf-8")
+    run(monkeypatch, "compare", paths[0], paths[0])
+    with pytest.raises(UserError, match="the first: connector output, mean"):
+        run(monkeypatch, "compare", *paths)
+    run(monkeypatch, "compare", *paths, "--tolerance", "0.06", "--cosine-tolerance", "0.1")
+    found = {each.where: each for each in compare(*profiles, 0.02, 0.01)}
+    assert found["connector output, mean"].off == pytest.approx(0.05, abs=1e-3)
+    assert found["text embeddings, mean"].within and found["connector input, mean"].within
+    moved = json.loads(paths[1].read_text(encoding="utf-8")) | {"image_ids": ["other"]}
+    paths[1].write_text(json.dumps(moved), encoding="utf-8")
+    with pytest.raises(UserError, match="different images"):
+        run(monkeypatch, "compare", *paths)
+
+
+def test_files_that_are_not_profiles_are_rejected(tmp_path, monkeypatch):
+    (tmp_path / "old.json").write_text('{"schema": 0}', encoding="utf-8")
+    (tmp_path / "text.json").write_text("no json", encoding="utf-8")
+    for name, line in (("old.json", "schema version 1"), ("text.json", "is not JSON"), ("none.json", "there is no")):
+        with pytest.raises(UserError, match=line):
+            run(monkeypatch, "compare", tmp_path / name, tmp_path / name)
+
+
+def test_dynamics_draws_and_tabulates(profiles, tmp_path, monkeypatch):
+    for name, profile in zip(("a", "b"), profiles, strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(profile), encoding="utf-8")
+    training = tmp_path / "probe.jsonl"
+    record = {"tokens": 4, "norm": [1.0, 2.0, 3.0], "cosine": [0.5, 0.9]}
+    lines = [json.dumps({"step": step, "text": record, "visual": record}) for step in (0, 10)]
+    training.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = tmp_path / "figures"
+    arguments = [tmp_path / "a.json", f"other={tmp_path / 'b.json'}", "--training", training, "--out", out]
+    run(monkeypatch, "dynamics", *arguments)
+    assert {path.name for path in out.iterdir()} == {
+        "dynamics.svg",
+        "attribution.svg",
+        "dynamics-a.md",
+        "dynamics-other.md",
+        "figure5.svg",
+    }
+    first = (out / "dynamics.svg").read_bytes()
+    run(monkeypatch, "dynamics", *arguments)
+    assert (out / "dynamics.svg").read_bytes() == first
+    run(monkeypatch, "dynamics", *arguments, "--paper-convention")
+    assert (out / "dynamics.svg").read_bytes() != first
+    with pytest.raises(UserError, match="nothing to draw"):
+        run(monkeypatch, "dynamics", "--out", out)
+
+
+def test_the_predicted_ratio_is_that_of_the_norms(profiles):
+    found = predicted_rotation(profiles[0])
+    visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
+    assert found["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
+    assert len(found["measured_ratio"]) == len(found["coherence"]) == 2
+
+
+def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):
+    found = small_profile(0.0)
+    json.dumps(found, allow_nan=False)
+    assert found["norms"]["visual tokens at layer 0"]["mean"] == 0
+    assert found["layers"]["text"]["norm"]["mean"][0] > 0
+    with pytest.raises(UserError, match="no angles to compare"):
+        predicted_rotation(found)
