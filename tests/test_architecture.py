@@ -13,13 +13,11 @@ from tests import REPOSITORY
 
 
 PLUGIN = "modeling_aligned_llava"
-EARLY = "early_signals.py"
 MAY_IMPORT = {
     PLUGIN: set(),
-    EARLY: set(),
-    "tinyworld": {PLUGIN, EARLY},
-    "train": {PLUGIN, EARLY},
-    "eval": {PLUGIN, EARLY},
+    "tinyworld": {PLUGIN},
+    "train": {PLUGIN},
+    "eval": {PLUGIN},
     "benchmarks": {PLUGIN, "tinyworld", "train", "eval"},
 }
 MOST_ENTRIES = 16
@@ -70,6 +68,15 @@ def test_no_circle_between_files():
     # A package's `__init__` offers what its modules define; that they find it already loaded is no dependence on it.
     graph = {file: {other for other in others if other.name != "__init__.py"} for file, others in IMPORTS.items()}
     TopologicalSorter(graph).prepare()
+
+
+def test_every_program_ends_on_a_signal_with_one_line():
+    rooms = ("eval", "train", "tinyworld")
+    texts = {file: (REPOSITORY / file).read_text(encoding="utf-8") for file in FILES if file.parts[0] in rooms}
+    programs = [file for file, text in texts.items() if '__name__ == "__main__"' in text]
+    assert len(programs) > 15
+    standard_library = [Path("eval/run_options.py")]  # takes a moment
+    assert [file for file in programs if "run_main(" not in texts[file]] == standard_library
 
 
 @pytest.mark.parametrize("folder", sorted({parent for file in FILES for parent in file.parents}))
