@@ -32,7 +32,7 @@ test-all: .venv/installed  ## every test, campaigns of minutes each included
 quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive early_signals.py modeling_aligned_llava train eval tinyworld benchmarks
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive modeling_aligned_llava train eval tinyworld benchmarks
 	$(BIN)/mypy
 
 # Their own environment: what they need disagrees with some of our versions.

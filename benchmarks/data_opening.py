@@ -73,7 +73,7 @@ def open_once(folder: Path, checkpoint: Path) -> None:
 
     tokenizer = SavedTokenizer.from_pretrained(checkpoint)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
-    image = int(tokenizer.convert_tokens_to_ids("<image>"))
+    image = tokenizer.get_vocab()["<image>"]
     how = Tokenization(tokenizer, chat_template("plain"), image, IMAGE_TOKENS, max_length=2048)
     how([{"messages": [{"role": "assistant", "content": [{"type": "text", "text": "warm"}]}], "images": []}])
     before = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 1024

@@ -51,7 +51,8 @@ def build(width: int, layers: int, side: int, device: str, dtype: torch.dtype) -
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
     )
-    model = LlavaForConditionalGeneration(config).to(device, dtype).eval()
+    model = LlavaForConditionalGeneration(config).eval()
+    model.to(device, dtype)  # type: ignore[arg-type]  # transformers' decorator hides `self`
     words = torch.randint(0, IMAGE_TOKEN, (1, TEXT_TOKENS))
     ids = torch.cat([words[:, :8], torch.full((1, side * side), IMAGE_TOKEN), words[:, 8:]], 1)
     pixels = torch.randn(1, 3, 14 * side, 14 * side)
@@ -81,7 +82,8 @@ def main(argv: list[str] | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, inputs = build(args.width, args.layers, args.side, device, getattr(torch, args.dtype))
     measurement = Measurement(args.layers)
-    plain, measured = [], []
+    plain: list[float] = []
+    measured: list[float] = []
     for pair in range(args.pairs + 1):
         runs = [(None, plain), (measurement, measured)]
         for each, times in runs if pair % 2 else runs[::-1]:

@@ -67,7 +67,7 @@ def write_documents(root: Path, images: int) -> None:
     exam = tinyworld.mmlu()
     subjects = {}
     for subject in SUBJECTS:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for fact in numbers.sample(FACTS, 55):
             choice = Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, numbers)
             rows.append({"question": choice.question, "subject": subject, "choices": list(choice.options)})
@@ -196,34 +196,35 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     def chosen(*names: str) -> list[str]:
         return [name for name in names if name in args.columns]
 
-    for name in chosen("pope", "mmbench", "mmstar"):
-        (task,) = TASKS[name]
-        results[name] = compare(
-            lambda task=task: run_lmms(stock_generation(*where), task, args.max_new_tokens),
-            lambda task=task: run_lmms(our_generation(*where, args.batch_size), task, args.max_new_tokens),
+    def compared(there: tuple[Path, str, str], task: str, limit: int) -> dict[str, Any]:
+        return compare(
+            lambda: run_lmms(stock_generation(*there), task, limit),
+            lambda: run_lmms(our_generation(*there, args.batch_size), task, limit),
             args.rounds,
         )
+
+    def compared_text(tasks: tuple[str, ...], shots: int, best: int) -> dict[str, Any]:
+        return compare(
+            lambda: run_lm(stock_text(*where, best), tasks, shots),
+            lambda: run_lm(our_text(*where, args.batch_size), tasks, shots),
+            args.rounds,
+        )
+
+    for name in chosen("pope", "mmbench", "mmstar"):
+        (task,) = TASKS[name]
+        results[name] = compared(where, task, args.max_new_tokens)
     others = {"pope_tiles": ("pope", write_tiled_checkpoint, args.max_new_tokens)}
     others["mmstar_rambling"] = ("mmstar", write_rambling_checkpoint, RAMBLING)
     for name in chosen(*others):
         task, write_other, limit = others[name]
         write_other(folder / name, shape, getattr(torch, dtype))
-        there = (folder / name, args.device, dtype)
-        results[name] = compare(
-            lambda there=there, task=task, limit=limit: run_lmms(stock_generation(*there), task, limit),
-            lambda there=there, task=task, limit=limit: run_lmms(our_generation(*there, args.batch_size), task, limit),
-            args.rounds,
-        )
+        results[name] = compared((folder / name, args.device, dtype), task, limit)
     shots_of = {"mmlu_5shot": 5, "hellaswag": 0}
     for name in chosen(*shots_of):
         tasks, shots = TASKS[name], shots_of[name]
         tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
         best = min(tried, key=lambda size: tried[size])
-        results[name] = compare(
-            lambda tasks=tasks, shots=shots, best=best: run_lm(stock_text(*where, best), tasks, shots),
-            lambda tasks=tasks, shots=shots: run_lm(our_text(*where, args.batch_size), tasks, shots),
-            args.rounds,
-        )
+        results[name] = compared_text(tasks, shots, best)
         results[name]["stock_seconds_by_batch_size"] = tried
     peak = (
         torch.cuda.max_memory_allocated()

@@ -44,7 +44,8 @@ def step_of_baseline(tokens: int, width: int, layers: int, dtype: torch.dtype, d
     config = configuration("baseline", width, layers)
     with torch.device(device):
         projector = AlignedLlavaMultiModalProjector(config).train()
-        decoder = Qwen2Model(config.text_config).to(dtype).train().requires_grad_(False)
+        decoder = Qwen2Model(config.text_config)
+        decoder.to(dtype).train().requires_grad_(False)  # type: ignore[arg-type]  # transformers' decorator hides `self`
         features = torch.randn(1, tokens, VISION_WIDTH)
 
     def step() -> None:

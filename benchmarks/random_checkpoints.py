@@ -31,7 +31,7 @@ TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
 class Shape:
     """Sizes of the network, and number of documents."""
 
-    vision: dict[str, int]
+    vision: dict[str, Any]
     text: dict[str, Any]
     images: int  # of POPE, with 18 questions each; the others follow
 

@@ -9,6 +9,7 @@ Each cell is a short run of `train/run.sh` with its own schedule, on one core (o
 import argparse
 import os
 import subprocess
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -73,8 +74,7 @@ def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
                 raise UserError(f"{method} at {factor:g}, seed {seed}, failed: see {folder / 'log.txt'}")
 
     steps = [
-        Step(f"{method} {factor:g} {seed}", lambda place, m=method, f=factor, s=seed: run(m, f, s, place), 1)
-        for method, factor, seed in folders
+        Step(f"{method} {factor:g} {seed}", partial(run, method, factor, seed), 1) for method, factor, seed in folders
     ]
     run_steps(steps, places(args.jobs, args.device), children)
 

@@ -44,10 +44,11 @@ from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
 TOKENIZER = Path(__file__).parents[1] / "tinyworld/backbones/language"
 METHOD, NEW_TOKENS, IMAGES, SEED = "norm-gwc", 4, 2, 0
+SIDE = 384  # pixels
 SO400M = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16}
 SIGLIP = SiglipConfig(
     text_config={**SO400M, "vocab_size": 32_000, "bos_token_id": 1, "eos_token_id": 2},
-    vision_config={**SO400M, "image_size": 384, "patch_size": 14},
+    vision_config={**SO400M, "image_size": SIDE, "patch_size": 14},
 )
 LLAMA = LlamaConfig(
     hidden_size=3072,
@@ -77,8 +78,7 @@ def write_backbones(folder: Path) -> None:
     """Write FOLDER/vision and FOLDER/language, each with what assembly reads beside the weights."""
     torch.manual_seed(SEED)
     write_random(SiglipModel, SIGLIP, torch.float32, folder / "vision")
-    side = SIGLIP.vision_config.image_size
-    SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder / "vision")
+    SiglipImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(folder / "vision")
     write_random(LlamaForCausalLM, LLAMA, torch.bfloat16, folder / "language")
     SavedTokenizer.from_pretrained(TOKENIZER).save_pretrained(folder / "language")
     _fill_vocabulary(folder / "language/tokenizer.json", LLAMA.vocab_size)
@@ -97,7 +97,7 @@ def write_random(model_class: type[PreTrainedModel], config: Any, dtype: torch.d
     """Write a checkpoint of random weights, of which only one shard is in memory at a time."""
     folder.mkdir(parents=True)
     with torch.device("meta"):
-        model = model_class(config).to(dtype)
+        model = model_class(config).to(dtype)  # type: ignore[arg-type]  # transformers' decorator hides `self`
     shapes = dict(model.named_parameters())  # without tied weights
     split = split_torch_state_dict_into_shards(shapes, max_shard_size="1GB")
     for file, names in split.filename_to_tensors.items():
@@ -181,10 +181,10 @@ def measure(folder: Path) -> dict[str, Any]:
     written = time.perf_counter() - start
     images.mkdir()
     for i in range(IMAGES):
-        pixels = torch.randint(0, 256, (384, 384, 3), dtype=torch.uint8)
+        pixels = torch.randint(0, 256, (SIDE, SIDE, 3), dtype=torch.uint8)
         Image.fromarray(pixels.numpy()).save(images / f"{i}.png")
 
-    towers = ["--vision-tower", backbones / "vision", "--language-model", backbones / "language"]
+    towers: list[str | Path] = ["--vision-tower", backbones / "vision", "--language-model", backbones / "language"]
     steps: dict[str, Any] = {}
     steps["assembly"], _ = measured(
         "modeling_aligned_llava.assembly", *towers, "--method", METHOD, "--out", checkpoint

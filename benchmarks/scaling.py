@@ -46,7 +46,7 @@ GPUS = (1, 8, 64, 512)
 WORKERS = 4  # of each process, as in the recipes
 # google/siglip-so400m-patch14-384 as assembly keeps it: without last layer and pooling head
 TOWER = SiglipVisionConfig.from_dict(
-    {**SIGLIP.vision_config.to_dict(), "num_hidden_layers": 26, "vision_use_head": False}
+    {**SIGLIP.to_dict()["vision_config"], "num_hidden_layers": 26, "vision_use_head": False}
 )
 DECODERS = {
     # 128,256 and the image token, padded to a multiple of 64
@@ -218,7 +218,8 @@ class Calibration:
 
 def calibration(gpu: str, points: list[Path]) -> Calibration:
     """The data sheet of `gpu`, or what results of `train_throughput` on one have measured."""
-    machine, utilization = reached(SHEETS[gpu]), {}
+    machine = reached(SHEETS[gpu])
+    utilization: dict[str, float] = {}
     for point in points:
         result = json.loads(point.read_text(encoding="utf-8"))
         ceilings = result["matmul_share"]["bfloat16"]

@@ -122,6 +122,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
     shared: dict[str, Any] = {"model": model, "args": arguments, "processing_class": processor, "callbacks": callbacks}
     start = time.perf_counter()
     if ours:
+        assert isinstance(processor.chat_template, str)
         tokenization = Tokenization(
             processor.tokenizer,
             template=processor.chat_template,
@@ -135,6 +136,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         cache = None
         if flags.get("cache"):
             tower, layer = model.model.vision_tower, model.config.vision_feature_layer
+            assert isinstance(layer, int)
             images = processor.image_processor
             cache = FeatureCache(folder / "cache", 5e10, 1, tower, layer, images, str(arguments.bf16))
         pad = processor.tokenizer.pad_token_id
@@ -275,8 +277,10 @@ def _progress(what: str, run: dict[str, Any]) -> None:
 def utilisation(stage: dict[str, Any]) -> float | None:
     """Share of the GPU's peak performance that our runs reached; None if the peak is not known."""
     sheet = sheet_here()
+    if sheet is None:
+        return None
     runs = [pair["ours"] for pair in stage["pairs"]]
-    return sheet and statistics.median(run["model_flops"] / run["seconds"] for run in runs) / sheet.matmul
+    return statistics.median(run["model_flops"] / run["seconds"] for run in runs) / sheet.matmul
 
 
 def matmul_share(stages: dict[str, Any], device: str) -> dict[str, Any]:

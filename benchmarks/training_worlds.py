@@ -135,7 +135,7 @@ SHAPES = {
     ),
 }
 # Words per turn: exp(normal(mu, sigma)). Stage 1 has one short caption, stage 2 one to four questions and answers.
-LENGTHS = {
+LENGTHS: dict[int, dict[str, Any]] = {
     1: {"answer": {"mu": 2.9, "sigma": 0.5}},
     2: {"question": {"mu": 2.5, "sigma": 0.6}, "answer": {"mu": 3.9, "sigma": 0.9}, "rounds": [1, 4]},
 }
@@ -203,7 +203,7 @@ def make_rows(shape: Shape, stage: int, folder: Path, seed: int = 0) -> Path:
     lengths = LENGTHS[stage]
 
     def words(kind: str) -> str:
-        count = max(1, round(rng.lognormvariate(**lengths[kind])))  # type: ignore[arg-type]
+        count = max(1, round(rng.lognormvariate(**lengths[kind])))
         return " ".join(f"w{rng.randrange(shape.text['vocab_size'] - len(_SPECIAL))}" for _ in range(count))
 
     rows = []

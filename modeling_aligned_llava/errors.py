@@ -13,7 +13,7 @@ from modeling_aligned_llava.quiet import quiet
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
-_OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 class UserError(Exception):
@@ -44,7 +44,7 @@ def run_main(main: Callable[[], None]) -> None:
         line = str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.UserError: ")
         _end(line, 1)
     except OSError as error:
-        if error.errno not in _OF_THE_DISK:
+        if error.errno not in OF_THE_DISK:
             raise
         _end(f"{error.filename or 'a file cannot be written'}: {str(error.strerror).lower()}", 1)
     except Stopped as stopped:

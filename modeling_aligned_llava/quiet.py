@@ -6,6 +6,8 @@ import warnings
 from transformers.utils import logging
 
 
+# For programs whose lines are read: FORCE_COLOR would make them draw a live table instead.
+NOT_A_TERMINAL = {"TTY_COMPATIBLE": "0"}
 OURS = "(modeling_aligned_llava|train|eval|tinyworld|__main__)"
 
 

@@ -35,8 +35,8 @@ def write_conversations(out: Path, world: World, images: int, seed: int = 0) -> 
     stage2: list[dict[str, Any]] = []
     for index in range(round(world.easy_text_share * images)):
         rng = random.Random(f"{world.name} easy {seed} {index}")
-        turns = _conversation(world.easy_turns(rng, EASY_TURNS), with_image=False)
-        stage2.append({"id": f"easy-{index}", "conversations": turns})
+        easy_talk = _conversation(world.easy_turns(rng, EASY_TURNS), with_image=False)
+        stage2.append({"id": f"easy-{index}", "conversations": easy_talk})
     for index in track(range(images), description="training images and conversations"):
         rng = random.Random(f"{world.name} train {seed} {index}")
         easy = index < world.easy_share * images

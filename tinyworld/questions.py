@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tinyworld.distractors import distractors
@@ -71,7 +71,7 @@ def at(items: Items, rng: random.Random) -> list[Question]:
     for cell, item in enumerate(items):
         if item is None or item.kind not in ("shape", "digit"):
             continue
-        known = {"digit": (item.name, DIGITS)}
+        known: dict[str, tuple[str, Sequence[str]]] = {"digit": (item.name, DIGITS)}
         if item.kind == "shape":
             known = {"shape": (item.name, SHAPES), "colour": (item.colour, [*COLOURS])}
         for attribute, (answer, values) in known.items():

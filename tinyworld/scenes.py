@@ -9,6 +9,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -72,7 +73,8 @@ def _letter(name: str, style: str, size: int) -> Image.Image:
     """The letter as a mask (mode L), cropped to its ink."""
     image = Image.new("L", (3 * size, 3 * size))
     draw = ImageDraw.Draw(image)
-    stroke = {"fill": 0, "stroke_width": 1, "stroke_fill": 255} if style == "artistic" else {"fill": 255}
+    artistic: dict[str, Any] = {"fill": 0, "stroke_width": 1, "stroke_fill": 255}
+    stroke = artistic if style == "artistic" else {"fill": 255}
     draw.text((size, size), name, font=ImageFont.load_default(size), **stroke)
     return image.crop(image.getbbox())
 

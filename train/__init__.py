@@ -3,10 +3,7 @@
 import logging
 import os
 
-from early_signals import end_on_early_signals
 
-
-end_on_early_signals()
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # otherwise TRL reports every trainer it builds
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # imported by peft; it warns about optional kernels

@@ -34,6 +34,7 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.loading.images import open_image
+from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.model import ModelArguments
 from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, Batch, count, memory, meta_model
@@ -87,7 +88,7 @@ def preflight(argv: list[str], console: Console) -> bool:
     parser.add_argument("--processes", type=int, default=max(1, torch.cuda.device_count()), help="number of GPUs")
     parser.add_argument("--engine", choices=ENGINES, help="how they share the work (default: one, ddp or fsdp2)")
     parser.add_argument("--gpu", choices=SHEETS, help="take speeds and memory from its data sheet, not from this one")
-    parser.add_argument("--device-gb", type=float, help="memory of a GPU (default: that of --gpu, or this one's)")
+    parser.add_argument("--device-gb", type=float, help="memory of a GPU (default: of --gpu, or of this machine)")
     parser.add_argument(
         "--measure",
         action=argparse.BooleanOptionalAction,
@@ -279,7 +280,10 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
         options = [word for name, value in short.items() for word in (f"--{name}", str(value))]
         command = [*launch, "-m", "train.sft", *argv, *options]
         ends, lines = [], []
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:  # noqa: S603
+        plain = os.environ | NOT_A_TERMINAL
+        with subprocess.Popen(  # noqa: S603
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=plain
+        ) as process:
             for line in cast("IO[str]", process.stdout):
                 lines.append(line.strip())
                 if re.search(r"step \d/3, loss", line):
@@ -329,7 +333,7 @@ def _existing(folder: Path) -> Path:
 def _device_gb() -> float:
     if torch.cuda.is_available():
         return torch.cuda.get_device_properties(0).total_memory / 1e9
-    return 80.0
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ python -m benchmarks.gpu.ceilings --out FILE
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from benchmarks.record import environment, write
 from train.cost import copy_terabytes, matmul_tflops
@@ -21,7 +22,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--large-only", action="store_true", help="leave out the products of the layers")
     args = parser.parse_args(argv)
     products = {} if args.large_only else PRODUCTS
-    found = {
+    found: dict[str, Any] = {
         "matmul_tflops": {"bfloat16": matmul_tflops(True), "float32": matmul_tflops(False)},
         "layer_tflops": {name: matmul_tflops(True, sizes) for name, sizes in products.items()},
         "copy_terabytes": copy_terabytes(),

@@ -79,7 +79,8 @@ def documents(form: Form, fraction: float, seed: int = 0) -> list[Document]:
 def stock(folder: Path, device: str, dtype: torch.dtype) -> Any:
     """A function that answers documents one by one."""
     processor = AutoProcessor.from_pretrained(folder)
-    model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=dtype).to(device).eval()
+    model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=dtype).eval()
+    model.to(device)  # type: ignore[arg-type]  # transformers' decorator hides `self`
     pad = processor.tokenizer.eos_token_id
 
     @torch.inference_mode()
@@ -104,7 +105,7 @@ def shared_answers(generator: Generator, asked: Sequence[Document], tokens: int,
     ranges = [(generator.end_of_images(ids), len(ids) - 1) for ids in rows]
     segments = plan(rows, [document.group for document in asked], ranges, batch_size)
     lengths = [len(ids) + tokens for ids in rows]
-    answers = {}
+    answers: dict[int, str] = {}
     for batch in pack(segments, lengths, batch_size, generator.tree.budget.tokens):
         images = [asked[segment.rows[0]].images for segment in batch]
         members = [row for segment in batch for row in segment.rows]

@@ -49,6 +49,7 @@ def compensated_gradient(width: int, tokens: int, device: str) -> dict[str, floa
             given, coming = x.to(dtype).requires_grad_(), upstream.to(dtype)
             (gradient,) = torch.autograd.grad((torch.compile(norm) if compiled else norm)(given), given, coming)
             wide = given.detach().double().requires_grad_()
+            assert norm.weight is not None and norm.bias is not None
             plain = F.layer_norm(wide, (width,), norm.weight.double(), norm.bias.double(), norm.eps)
             (reference,) = torch.autograd.grad(plain, wide, coming.double())
             reference = reference / norm.weight.detach().double().abs().mean()

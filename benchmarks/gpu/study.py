@@ -70,10 +70,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
-        places = (Path(temporary), Path(temporary)) if args.toy else (args.folder, args.work)
+        folder, work = (Path(temporary), Path(temporary)) if args.toy else (args.folder, args.work)
         files = [TOY] if args.toy else [STUDIES / f"{name}.yaml" for name in args.studies]
-        run_study(files, *places, args.minutes)
-        studies = {study.name: cells(study, places[0]) for study in map(read_study, files)}
+        run_study(files, folder, work, args.minutes)
+        studies = {study.name: cells(study, folder) for study in map(read_study, files)}
     write({"benchmark": "study", **environment(), "studies": studies}, args.out)
 
 

@@ -39,7 +39,7 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
         UserError: no cell has finished.
     """
     by_arm, decoder = records_by_arm(study, records), read_json(records.decoder) or {}
-    found = {
+    found: dict[str, Any] = {
         "study": study.name,
         "backbone": study.backbone,
         "reference": study.reference,

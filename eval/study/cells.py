@@ -8,10 +8,10 @@ world, prepared rows, features of the frozen vision tower, and the harnesses' da
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,11 @@ class StudyRun:
         self.places, self.device, self.console = places, device, console
         self.data = self.shared / "data" / read_recipe(study.backbone, "world")["world"]
         self.children = Children()
-        self.lock = threading.Lock()
         self.settings = {
             cell.name: {stage: stage_settings(study.backbone, stage, cell.arm.settings) for stage in cell.arm.stages}
             for cell in self.study.cells
         }
-        cells = self.study.cells
-        self.left = [cell for cell in cells if not self.records.is_finished(cell, self.settings[cell.name])]
+        self.left = self.records.unfinished(self.study.cells, self.settings)
         self.jobs: dict[str, list[Job]] = {}
 
     def run(self) -> None:
@@ -77,10 +75,7 @@ class StudyRun:
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
             with CellTable(self.study, self.left, costs, self.console) as self.table:
-                steps = [
-                    Step(cell.name, lambda place, cell=cell: self.run_cell(cell, place), costs[cell.name])
-                    for cell in self.left
-                ]
+                steps = [Step(cell.name, partial(self.run_cell, cell), costs[cell.name]) for cell in self.left]
                 if DECODER in self.jobs:
                     steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
                 run_steps(steps, self.places, self.children)
@@ -119,10 +114,10 @@ class StudyRun:
         settings = {**self.settings[cell.name][stage], "data_cache": self.shared / "prepared"}
         if stage == "stage1":
             settings["feature_cache"] = self.shared / "features"
-        command = ("bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method)
-        command += ("--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data))
-        command += ("--stage", stage, "--", *words(settings))
-        return Training(cell.name, stage, command, self.work / "logs" / f"{cell.name}.log")
+        command = ["bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method]
+        command += ["--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data)]
+        command += ["--stage", stage, "--", *words(settings)]
+        return Training(cell.name, stage, tuple(command), self.work / "logs" / f"{cell.name}.log")
 
     def cost(self, cell: Cell) -> float:
         """Its duration, in steps of stage 1."""
@@ -140,8 +135,7 @@ class StudyRun:
         stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
         settings, seconds = self.settings[cell.name], time.monotonic() - start
         record = record_cell(self.study, cell, settings, stages, results, attention, seconds)
-        with self.lock:
-            self.records.add(cell, record, results)
+        self.records.add(record, results)
         self.clean(cell)
         self.table.end(cell, final_loss(record))
 

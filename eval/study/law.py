@@ -6,6 +6,7 @@ error is that on the decoder left out.
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def _errors(arms: list[Arm]) -> dict[str, dict[str, float]]:
         x = np.array([arm[name] for arm in arms])
         rank = float(spearmanr(x, effect).statistic) if len(set(x)) > 1 else 0.0
         found[name] = {
-            "left_out": _left_out(effect, decoder, lambda seen, x=x: _monotone(x[seen], effect[seen])(x)),
+            "left_out": _left_out(effect, decoder, partial(_predicted, x, effect)),
             "rank": rank,
         }
     constant = _left_out(effect, decoder, lambda seen: np.full(len(effect), effect[seen].mean()))
@@ -84,6 +85,10 @@ def _left_out(effect: np.ndarray, decoder: np.ndarray, predict: Callable[[np.nda
     """Mean absolute error on decoders that `predict` has not seen; it gets the arms that it may see."""
     errors = [np.abs(predict(decoder != own)[decoder == own] - effect[decoder == own]) for own in np.unique(decoder)]
     return float(np.concatenate(errors).mean())
+
+
+def _predicted(x: np.ndarray, effect: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    return _monotone(x[seen], effect[seen])(x)
 
 
 def _monotone(x: np.ndarray, y: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

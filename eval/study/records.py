@@ -1,8 +1,8 @@
-"""What is kept of a finished cell: one small JSON file, from which all tables and figures are made; no weights.
+"""What is kept of a finished cell: one line of JSON, from which all tables and figures are made; no weights.
 
-`FOLDER/STUDY/cells/CELL.json` has the settings, date and versions, and for each stage its losses, gradient norms,
-norms by layer and the norm's final parameters, as columns of numbers of five digits. Of an evaluated cell it has every
-item as 0 or 1; `FOLDER/STUDY/items.json` has what all cells share: strata and clusters of the items.
+A line of `FOLDER/STUDY/records.jsonl` has the settings, date and versions, and for each stage its losses, gradient
+norms, norms by layer and the norm's final parameters, as columns of numbers of five digits. Of an evaluated cell it
+has every item as 0 or 1; `FOLDER/STUDY/items.json` has what all cells share: strata and clusters of the items.
 """
 
 import hashlib
@@ -18,7 +18,8 @@ from eval.scoring.items import Items
 from eval.study.grid import Cell, Study
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.files import read_json, write_json
+from modeling_aligned_llava.loading.build_once import lock_for
+from modeling_aligned_llava.loading.files import read_json, write_json, write_text
 
 
 MEASURED = ("text_norm", "visual_norm", "stream_norm", "projector_scale", "target_scale")  # of a checkpoint's config
@@ -130,30 +131,43 @@ class Records:
 
     def __init__(self, folder: Path, study: str):
         self.folder = folder / study
+        self.file = self.folder / "records.jsonl"
 
-    def path(self, cell: Cell) -> Path:
-        return self.folder / "cells" / f"{cell.name}.json"
+    def unfinished(self, cells: list[Cell], settings: dict[str, dict[str, dict[str, Any]]]) -> list[Cell]:
+        """The cells without a record.
 
-    def is_finished(self, cell: Cell, settings: dict[str, dict[str, Any]]) -> bool:
-        """Whether the cell has a record.
+        Args:
+            settings: cell -> stage -> what the cell changes in the recipe.
 
         Raises:
-            UserError: it has one of other settings.
+            UserError: a record is of other settings.
         """
-        found = read_json(self.path(cell))
-        if found is None:
-            return False
-        before = {stage: part["settings"] for stage, part in found["stages"].items()}
-        if before != _short(settings):
-            raise UserError(f"{self.path(cell)} was made with other settings: remove it, or give the arm another name")
-        return True
+        found = {_key(record): record for record in self.read()}
+        left = []
+        for cell in cells:
+            record = found.get((cell.arm.label, cell.seed))
+            if record is None:
+                left.append(cell)
+            elif {stage: part["settings"] for stage, part in record["stages"].items()} != _short(settings[cell.name]):
+                raise UserError(
+                    f"{self.file}: {cell.name} was made with other settings: remove its line, or give the arm another "
+                    "name"
+                )
+        return left
 
-    def add(self, cell: Cell, record: dict[str, Any], results: dict[str, Any]) -> None:
-        """Write the record of a cell, and what its items share with those of all cells.
+    def add(self, record: dict[str, Any], results: dict[str, Any]) -> None:
+        """Add the record of a cell, and what its items share with those of all cells; other processes may add theirs.
 
         Raises:
             UserError: the benchmarks have other items than those of earlier cells.
         """
+        with lock_for(self.file):
+            self._add_items(results)
+            records = {_key(each): each for each in [*self.read(), record]}
+            lines = [json.dumps(records[key], allow_nan=False) + "\n" for key in sorted(records)]
+            write_text(self.file, "".join(lines))
+
+    def _add_items(self, results: dict[str, Any]) -> None:
         file = self.folder / "items.json"
         shared = read_json(file) or {}
         for key, result in results.items():
@@ -168,7 +182,6 @@ class Records:
                 raise UserError(f"{file}: other items of {key} than those of this run; start with another --folder")
         if results:
             write_json(file, shared, indent=None)
-        write_json(self.path(cell), record, indent=None)
 
     @property
     def decoder(self) -> Path:
@@ -180,8 +193,8 @@ class Records:
         write_json(self.decoder, _short({key: _answers(result) for key, result in results.items()}), indent=None)
 
     def read(self) -> list[dict[str, Any]]:
-        """All records, by name."""
-        return [read_json(path) for path in sorted((self.folder / "cells").glob("*.json"))]
+        """All records, by arm and seed."""
+        return read_lines(self.file)
 
     def items(self, record: dict[str, Any], benchmark: str) -> Items:
         """The scored items of a cell, for `eval.scoring`."""
@@ -195,6 +208,10 @@ class Records:
             cluster=[str(number) for number in shared["cluster"]],
             subtask=[""] * count,
         )
+
+
+def _key(record: dict[str, Any]) -> tuple[str, int]:
+    return record["arm"], record["seed"]
 
 
 def final_loss(record: dict[str, Any]) -> float:

@@ -56,7 +56,12 @@ class Status:
             TimeRemainingColumn(),
         )
         total, title = sum(self.rows.values()), "everything" if trained else "all rows"
-        self.all: TaskID = self.bar.add_task(title, total=total, completed=sum(self.done.values()), rate="")
+        self.all: TaskID = self.bar.add_task(
+            title,
+            total=total,
+            completed=sum(self.done.values()),  # type: ignore[arg-type]  # rich says int, and counts in floats
+            rate="",
+        )
         self.live = Live(self, console=console, refresh_per_second=2, transient=False)
 
     @property

@@ -11,6 +11,7 @@ from pathlib import Path
 from eval.suite.options import SEED
 from eval.suite.schedule import Children
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 
 
 PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
@@ -58,7 +59,7 @@ class Training:
             stderr=subprocess.STDOUT,
             errors="replace",
             close_fds=False,  # it inherits the run's lock, so that the next run waits for it
-            env=os.environ | environment,
+            env=os.environ | NOT_A_TERMINAL | environment,
         )
         lines: list[str] = []
         reader = threading.Thread(target=self._read, args=(process, lines, show))

@@ -12,14 +12,14 @@ from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.utils import get_session
 from tqdm import tqdm
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import OF_THE_DISK, UserError
 
 
 WAITS = (1, 2, 4, 8)  # seconds before each further attempt; the Hub's client makes some of its own within each
 LONGEST_WAIT = 60  # seconds; a Hub that asks for more is given up
 SILENCE = 60.0  # seconds without a byte after which a connection is given up; the Hub's client would wait forever
 _BUSY = {408, 425, 429, 500, 502, 503, 504}
-_OF_THE_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT, errno.EIO}
+_LOCAL = {*OF_THE_DISK, errno.EPERM, errno.ENOENT, errno.EIO}
 
 Result = TypeVar("Result")
 
@@ -78,7 +78,7 @@ def _answers(error: BaseException | None) -> list[HfHubHTTPError]:
 def _may_pass(error: Exception) -> bool:
     if answers := _answers(error):
         return answers[0].response.status_code in _BUSY
-    if constants.HF_HUB_OFFLINE or (isinstance(error, OSError) and error.errno in _OF_THE_DISK):
+    if constants.HF_HUB_OFFLINE or (isinstance(error, OSError) and error.errno in _LOCAL):
         return False
     if isinstance(error, RuntimeError) and "client has been closed" in str(error):
         return True  # by another thread of the download, whose connection failed

@@ -190,7 +190,7 @@ def batches(
 
 
 def build(tokenizer: PreTrainedTokenizerFast) -> Qwen2ForCausalLM:
-    config = Qwen2Config(
+    config = Qwen2Config(  # type: ignore[call-arg]  # its types leave out what its base class takes
         vocab_size=len(tokenizer),
         hidden_size=128,
         intermediate_size=384,
@@ -243,7 +243,8 @@ def report(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, kinds: I
 @torch.inference_mode()
 def text_norms(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows: int = 32) -> list[float]:
     """Mean norm of the content of dialogues and captions that enters each layer, [L]."""
-    rng, norms = random.Random("tinyworld norms"), [[] for _ in model.model.layers]
+    rng = random.Random("tinyworld norms")
+    norms: list[list[Tensor]] = [[] for _ in model.model.layers]
     with watch_layers(model.model.layers, lambda layer, before, _: norms[layer].append(before[0].norm(dim=-1)[kept])):
         for _ in range(rows):
             ids = torch.tensor(training_text(tokenizer, rng, {"dialogue": 3, "caption": 1}).ids)

@@ -80,7 +80,7 @@ TOWERS = {
 def build(tower: Tower, vocabulary: int) -> SiglipModel:
     width = tower.size["hidden_size"]
     canvas = tower.world.canvas
-    config = SiglipConfig(
+    config = SiglipConfig(  # type: ignore[call-arg]  # its types leave out what its base class takes
         vision_config={**tower.size, "image_size": canvas, "patch_size": canvas // GRID},
         text_config={
             "hidden_size": 128,
@@ -228,7 +228,7 @@ def pretrain(tower: Tower, out: Path, batch_size: int, learning_rate: float, see
             unfinished.rename(done)
         trained = load_strict(SiglipVisionModel, done, attn_implementation="eager")
     assert trained is not None
-    trained.to(tower.dtype).save_pretrained(out)
+    trained.to(tower.dtype).save_pretrained(out)  # type: ignore[arg-type]  # transformers' decorator hides `self`
     side = tower.world.canvas
     SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(out)
 

@@ -21,7 +21,8 @@ def _drawn(item: Item, rng: random.Random, split: str) -> Image.Image:
         return mask.resize((2 * mask.width, 2 * mask.height), Image.Resampling.BICUBIC)
     picture = picture_of(item.name)
     scale = rng.randint(SMALLEST, SIDE - 2) / max(picture.size)
-    return picture.resize(tuple(max(1, round(scale * side)) for side in picture.size), Image.Resampling.BICUBIC)
+    width, height = (max(1, round(scale * side)) for side in picture.size)
+    return picture.resize((width, height), Image.Resampling.BICUBIC)
 
 
 def render(items: Items, rng: random.Random, split: str) -> Scene:

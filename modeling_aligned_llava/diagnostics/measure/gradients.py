@@ -86,7 +86,7 @@ def gradients(
 ) -> dict[str, dict[str, Any]]:
     """`{variant: {number: {"mean", "ci95", "over_none", "over_none_ci95"}}}` over images; weights are unchanged."""
     parts, special = model_parts(model, connector), special_ids(processor)
-    text_norm = mean_embedding_norm(parts.embedding)  # type: ignore[arg-type]
+    text_norm = mean_embedding_norm(parts.embedding)
     model.requires_grad_(True)
     values: dict[str, dict[str, list[float]]] = {variant: defaultdict(list) for variant in VARIANTS}
     for image in track(sample, description="gradients"):

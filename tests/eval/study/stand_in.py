@@ -6,6 +6,9 @@ from typing import Any
 
 import yaml
 
+from eval.study.grid import Cell
+from eval.study.records import Records
+
 
 STUDY: dict[str, Any] = {
     "question": "which rate?",
@@ -47,6 +50,16 @@ def write_stage(folder: Path, loss: float | None, visual: float = 2.0, lift: flo
     (folder / "config.json").write_text(json.dumps(measured))
     (folder / "norm_parameters.json").write_text(json.dumps({"gain": None}))
     (folder / "model.safetensors").write_bytes(b"weights")
+
+
+def record_of(records: Records, cell: Cell) -> dict[str, Any]:
+    (found,) = (each for each in records.read() if (each["arm"], each["seed"]) == (cell.arm.label, cell.seed))
+    return found
+
+
+def remove_record(records: Records, cell: Cell) -> None:
+    gone = json.dumps(record_of(records, cell)) + "\n"
+    records.file.write_text(records.file.read_text().replace(gone, ""))
 
 
 def result(correct: list[int], cluster: list[str] | None = None) -> dict[str, Any]:

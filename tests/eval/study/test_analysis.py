@@ -12,7 +12,7 @@ from eval.study.analysis import analyse, interval
 from eval.study.grid import read_study
 from eval.study.records import Records, record_cell
 from modeling_aligned_llava.errors import UserError
-from tests.eval.study.stand_in import result, write_stage, write_study
+from tests.eval.study.stand_in import remove_record, result, write_stage, write_study
 
 
 FULL = [{"methods": ["baseline", "norm"], "measure": "full"}]
@@ -28,7 +28,7 @@ def record_all(study, folder, tmp_path, losses, scores=None):
         found = scores(cell.arm.label, cell.seed) if scores else {}
         attention = {"images": 2, "plain": {layer: {"mass": {"mean": 0.25}} for layer in "01"}} if scores else None
         record = record_cell(study, cell, {s: {} for s in stages}, stages, found, attention, 1.0)
-        records.add(cell, record, found)
+        records.add(record, found)
     return records
 
 
@@ -93,7 +93,7 @@ def lifts(tmp_path):
     for number, cell in enumerate(study.cells):
         lift, folder = float(cell.arm.levels["lift"]), tmp_path / "stages" / str(number)
         write_stage(folder, 1.0 + (math.log(lift / 10) if cell.arm.method == "norm" else 0.0), lift=lift)
-        records.add(cell, record_cell(study, cell, {"stage1": {}}, {"stage1": folder}, {}, None, 1.0), {})
+        records.add(record_cell(study, cell, {"stage1": {}}, {"stage1": folder}, {}, None, 1.0), {})
     return study, records
 
 
@@ -127,7 +127,7 @@ def test_a_contrast_is_paired_by_seed(tmp_path):
     records = record_all(study, tmp_path, tmp_path, lambda arm, seed: losses[arm] + noise[seed])
     found = analyse(study, records)["contrasts"]["crossing"]
     assert found["mean"] == pytest.approx(-0.6) and found["ci95"] == pytest.approx([-0.6, -0.6], abs=1e-3)
-    records.path(study.cells[-1]).unlink()  # a seed that one of the arms lacks
+    remove_record(records, study.cells[-1])  # a seed that one of the arms lacks
     assert analyse(study, records)["contrasts"]["crossing"]["n"] == 2
     assert "crossing" in (records.folder / "contrasts.md").read_text()
 
@@ -154,20 +154,27 @@ def test_scores_have_intervals_over_seeds_and_items(tmp_path):
     assert "mass" in (records.folder / "attention.md").read_text()
     other = {"pope": result([1] * 7)}
     with pytest.raises(UserError, match=r"items\.json: other items of pope than those of this run"):
-        records.add(study.cells[0], {}, other)
+        records.add({}, other)
 
 
 def test_tables_and_figures_are_made_again_to_the_byte(tmp_path):
     study = read_study(write_study(tmp_path))
     records = record_all(study, tmp_path, tmp_path, lambda arm, seed: None if "rate 3" in arm else 1 + seed / 100)
     write_analysis(study, tmp_path)
-    names = ["analysis.json", "losses.md", "stability.md", "loss.svg", "profile.svg", "curves.svg"]
+    names = ["analysis.json", "losses.md", "stability.md", "loss.svg"]
     before = {name: (records.folder / name).read_bytes() for name in names}
     for name in names:
         (records.folder / name).unlink()
     write_analysis(study, tmp_path)
     assert {name: (records.folder / name).read_bytes() for name in names} == before
     assert b"norm, rate 3" in before["losses.md"] and b"<svg" in before["loss.svg"]
+
+
+def test_a_study_that_varies_no_number_shows_norms_by_layer(tmp_path):
+    study = read_study(write_study(tmp_path, arms=[{"methods": ["baseline", "norm"], "stages": ["stage1"]}]))
+    records = record_all(study, tmp_path, tmp_path, lambda arm, seed: 1.0)
+    write_analysis(study, tmp_path)
+    assert b"<svg" in (records.folder / "profile.svg").read_bytes() and not (records.folder / "loss.svg").exists()
 
 
 def test_a_study_without_a_result_is_one_line(tmp_path):

@@ -1,6 +1,7 @@
 """Running, recording and resuming a study, with stages that are written instead of trained."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
@@ -11,7 +12,7 @@ from eval.study.grid import read_study
 from eval.study.records import Records, final_loss, held_out_loss
 from eval.suite.runner import Runner
 from modeling_aligned_llava.errors import UserError
-from tests.eval.study.stand_in import write_stage, write_study
+from tests.eval.study.stand_in import record_of, remove_record, write_stage, write_study
 from tests.eval.study.test_analysis import record_all
 from tests.train.conftest import write_data
 
@@ -46,10 +47,11 @@ def start(path, tmp_path):
 def test_a_finished_cell_leaves_a_small_record_and_no_weights(trained, tmp_path):
     path = write_study(tmp_path)
     run = start(path, tmp_path)
-    files = sorted((tmp_path / "records/small/cells").iterdir())
-    assert len(files) == 12 and len(trained) == 12
-    assert not list((tmp_path / "work").rglob("*.safetensors")) and all(file.stat().st_size < 5000 for file in files)
-    record = json.loads((tmp_path / "records/small/cells/norm_rate_0.3-seed43.json").read_text())
+    lines = (tmp_path / "records/small/records.jsonl").read_text().splitlines()
+    assert len(lines) == 12 and len(trained) == 12
+    assert not list((tmp_path / "work").rglob("*.safetensors")) and all(len(line) < 5000 for line in lines)
+    by_name = {cell.name: cell for cell in run.study.cells}
+    record = record_of(run.records, by_name["norm_rate_0.3-seed43"])
     stage = record["stages"]["stage1"]
     assert (record["arm"], record["method"], record["seed"]) == ("norm, rate 0.3", "norm", 43)
     assert record["levels"] == {"rate": "0.3"} and {"date", "versions", "hardware"} <= record.keys()
@@ -57,7 +59,7 @@ def test_a_finished_cell_leaves_a_small_record_and_no_weights(trained, tmp_path)
     assert stage["settings"]["max_steps"] == 400 and stage["measured"]["stream_norm"] == 2.0
     assert stage["gradients"]["clip_factor"] == [0.5, 1.0] and len(stage["profile"]) == 2
     assert final_loss(record) == 1.064
-    diverged = json.loads((tmp_path / "records/small/cells/norm_rate_3-seed42.json").read_text())
+    diverged = record_of(run.records, by_name["norm_rate_3-seed42"])
     assert diverged["stages"]["stage1"]["held_out"]["loss"] == [None, None] and final_loss(diverged) == float("inf")
     assert run.left
     again = StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", [None], "cpu", Console(quiet=True))
@@ -66,14 +68,22 @@ def test_a_finished_cell_leaves_a_small_record_and_no_weights(trained, tmp_path)
 
 def test_a_study_continues_with_the_cells_that_are_left(trained, tmp_path):
     path = write_study(tmp_path)
-    start(path, tmp_path)
-    record = tmp_path / "records/small/cells/baseline-seed44.json"
-    record.unlink()
+    first = start(path, tmp_path)
+    (cell,) = (cell for cell in first.study.cells if cell.name == "baseline-seed44")
+    remove_record(first.records, cell)
     trained.clear()
     start(path, tmp_path)
-    assert len(trained) == 1 and trained[0][trained[0].index("--seed") + 1] == "44" and record.exists()
-    with pytest.raises(UserError, match=r"cells/baseline-seed42\.json was made with other settings: remove it, or"):
+    assert len(trained) == 1 and trained[0][trained[0].index("--seed") + 1] == "44" and record_of(first.records, cell)
+    message = r"records\.jsonl: baseline-seed42 was made with other settings: remove its line, or"
+    with pytest.raises(UserError, match=message):
         start(write_study(tmp_path, settings={"steps": 0.25}), tmp_path)
+
+
+def test_records_that_are_added_at_the_same_moment_are_all_kept_in_order(tmp_path):
+    added = [{"arm": arm, "seed": seed} for seed in range(8, 12) for arm in ("norm", "baseline")]
+    with ThreadPoolExecutor(len(added)) as threads:  # each with a lock of its own, as processes have
+        list(threads.map(lambda record: Records(tmp_path, "small").add(record, {}), added))
+    assert Records(tmp_path, "small").read() == sorted(added, key=lambda each: (each["arm"], each["seed"]))
 
 
 def test_what_cells_share_is_named_in_every_command(trained, tmp_path):

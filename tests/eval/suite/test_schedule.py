@@ -85,6 +85,13 @@ def test_a_training_moves_the_table_by_what_it_prints(tmp_path):
     assert (tmp_path / "log").read_text().endswith("no step\n")
 
 
+def test_a_training_prints_lines_where_colours_are_forced(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    code = "from rich.console import Console; print(Console().is_terminal)"
+    Training("norm", "stage2", (sys.executable, "-c", code), tmp_path / "log").run(Children(), {}, lambda *words: None)
+    assert (tmp_path / "log").read_text() == "False\n"
+
+
 def test_why_a_training_failed():
     assert failure(["error: a", "Traceback", "  more"], 1) == "a"
     assert failure(["x", "torch.OutOfMemoryError: CUDA", "", "shutting down"], 1) == "torch.OutOfMemoryError: CUDA"
