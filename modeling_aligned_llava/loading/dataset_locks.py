@@ -14,7 +14,8 @@ def repair_dataset_locks() -> None:
 
     It names a lock after the path of a folder, and shortens a long one. But it counts characters where file systems
     count bytes, so that umlauts make a name too long, and it shortens with `hash()`, which differs from process to
-    process, so that none of them waits for another. Names that are short enough stay as they are.
+    process, so that none of them waits for another. Names that are short enough stay as they are. Superfluous once
+    https://github.com/huggingface/datasets/issues/8653 is closed (open in datasets 5.2).
     """
     FileLock.hash_filename_if_too_long = classmethod(_lock_path)  # type: ignore[assignment]
 

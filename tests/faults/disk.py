@@ -23,7 +23,6 @@ from safetensors.torch import load_file
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
-from modeling_aligned_llava.loading import archive
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import write_json as write_result
@@ -33,6 +32,7 @@ from tests.faults.campaign import Campaign, Case
 from tests.faults.mounts import NoMount, tmpfs
 from tests.faults.refusals import refused
 from tests.faults.tiny import METHOD, tiny
+from train import archive
 from train.data.prepared import TrainingData, open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
 from train.data.sources import read_sources

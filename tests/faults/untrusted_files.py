@@ -26,11 +26,11 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.loading.archive import extract_zip
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from tests.benchmark_stand_in import write_llava
 from tests.faults.refusals import refused
 from tests.faults.tiny import METHOD, tiny
+from train.archive import extract_zip
 from train.arguments.parse import parse_arguments
 from train.data.conversations import BadRow, image_files
 from train.data.sources import read_sources

@@ -14,9 +14,9 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.archive import extract_zip
 from modeling_aligned_llava.loading.build_once import exclusive_lock
 from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
+from train.archive import extract_zip
 from train.stage_folder import say, write_json
 
 

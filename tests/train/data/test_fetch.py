@@ -15,10 +15,11 @@ from huggingface_hub import HfApi
 from PIL import Image
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading import archive, hub_dataset, hub_retries
-from modeling_aligned_llava.loading.archive import extract_zip
+from modeling_aligned_llava.loading import hub_dataset, hub_retries
 from tests.dataset_hub import DatasetHub
 from tests.local_server import Fault
+from train import archive
+from train.archive import extract_zip
 from train.data.fetch import SETS, fetch
 from train.data.sources import parsed_rows, raw_table, read_sources
 
