@@ -41,7 +41,6 @@ def test_modules_that_the_pages_name_are_there():
         assert find_spec(module) is not None, module
 
 
-@pytest.mark.slow
 def test_the_site_builds_strictly_and_is_self_contained(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", tmp_path / "site"]
     ended = subprocess.run([str(word) for word in command], cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
