@@ -22,7 +22,7 @@ from eval.study.records import Records, final_loss
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.output.tables import number, show_table
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.files import read_json, write_json
+from modeling_aligned_llava.loading.files import read_json
 
 
 SPIKE, BEFORE = 1.5, 5  # a logged loss above 1.5 times the median of the five before it
@@ -30,10 +30,10 @@ Record = dict[str, Any]
 
 
 def analyse(study: Study, records: Records) -> dict[str, Any]:
-    """Write `analysis.json` and the tables of a study beside its records, and print the tables.
+    """Write the tables of a study beside its records, and print them.
 
     Returns:
-        The content of `analysis.json`.
+        The numbers of the tables and figures.
 
     Raises:
         UserError: no cell has finished.
@@ -51,7 +51,6 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
     if (found_law := law(by_arm, study.reference)) is not None:
         found["law"] = found_law
         _show_law(study, records, found_law)
-    write_json(records.folder / "analysis.json", found)
     _show_losses(study, records, found)
     _show_stability(study, records, found)
     if study.contrasts:

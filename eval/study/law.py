@@ -18,6 +18,8 @@ from eval.study.records import final_loss
 
 
 LIFT = "lift"
+TO_STREAM, TARGET = "baseline's visual tokens / text in layer 1", "target / text in layer 1"
+RATIOS = (LIFT, TO_STREAM, TARGET)  # candidates in natural logarithms
 Record = dict[str, Any]
 Arm = dict[str, float]
 
@@ -52,13 +54,13 @@ def _candidates(record: Record, reference: Record) -> Arm:
     profile, start = (_profiles(each)[i] for each, i in ((reference, -1), (record, 0)))
     text, visual = profile["text"]["norm"], profile["visual"]["norm"][0]
     return {
-        "lift": math.log(text[1] / text[0]),
-        "baseline's visual tokens / text in layer 1": math.log(visual / text[1]),
+        LIFT: math.log(text[1] / text[0]),
+        TO_STREAM: math.log(visual / text[1]),
         "layer where the baseline's tokens meet text": float(
             next((i for i, t in enumerate(text) if t >= visual), len(text))
         ),
         "baseline's visual cosine": float(np.mean(profile["visual"]["cosine"])),
-        "target / text in layer 1": math.log(start["visual"]["norm"][0] / start["text"]["norm"][1]),
+        TARGET: math.log(start["visual"]["norm"][0] / start["text"]["norm"][1]),
     }
 
 
@@ -103,16 +105,15 @@ def draw_law(axes: Axes, found: dict[str, Any]) -> None:
     """The effect of every arm against the best candidate, by decoder, with its monotone fit."""
     errors = {name: each["left_out"] for name, each in found["errors"].items() if name != "constant"}
     best = min(errors, key=lambda name: errors[name])
+    shown: Callable[[np.ndarray], np.ndarray] = np.exp if best in RATIOS else np.asarray
     arms = list(found["arms"].values())
     for decoder in sorted({arm["decoder"] for arm in arms}):
         own = [arm for arm in arms if arm["decoder"] == decoder]
-        axes.plot([arm[best] for arm in own], [arm["effect"] for arm in own], "o", label=f"lift {decoder:g}")
+        x = shown(np.array([arm[best] for arm in own]))
+        axes.plot(x, [arm["effect"] for arm in own], "o", label=f"lift {decoder:g}")
     x, y = (np.array([arm[name] for arm in arms]) for name in (best, "effect"))
     grid = np.linspace(x.min(), x.max(), 200)
-    axes.plot(grid, _monotone(x, y)(grid), "k-", linewidth=1)
+    axes.plot(shown(grid), _monotone(x, y)(grid), "k-", linewidth=1)
     axes.axhline(0, color="grey", linewidth=0.8)
-    axes.set(
-        xlabel=f"{best} (natural logarithm)" if x.min() < 0 or "cosine" not in best else best,
-        ylabel="held-out loss minus baseline, nats",
-    )
+    axes.set(xlabel=best, ylabel="held-out loss minus baseline, nats", xscale="log" if best in RATIOS else "linear")
     axes.legend(fontsize="small")
