@@ -15,7 +15,8 @@ OUTSIDE = re.compile(r"\]\(\.\./([^)#\s]+)(?:#[^)\s]*)?\)")  # a copy as text ha
 
 
 def _copy(name: str) -> str:
-    return f"repository/{name}.txt"  # as text: browsers show it, whatever it is
+    """Figures keep their names; all else becomes text, which browsers show, whatever it is."""
+    return f"repository/{name}" if name.endswith((".svg", ".png")) else f"repository/{name}.txt"
 
 
 def on_files(files: Files, config: Any) -> Files:

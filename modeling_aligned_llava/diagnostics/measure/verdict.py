@@ -71,7 +71,6 @@ def _lines(found: dict[str, Any], depth: int) -> list[str]:
         "in part": f"inert in {where} only ({len(found['inert_layers'])} of {depth}, not more than half)",
         "no": "not inert",
     }[found["inert"]]
-    study = _study(found["lift"])
     return [
         f"Visual tokens have norm {found['visual_norm']:.3g}: {_times(found['ratio'])} text embeddings "
         f"({found['embedding_norm']:.3g}), {_times(found['met_ratio'])} the text they meet in the decoder "
@@ -79,7 +78,7 @@ def _lines(found: dict[str, Any], depth: int) -> list[str]:
         f"Lift: layer 0 multiplies the norm of text by {found['lift']:.2g}.",
         f"Rotation a layer: {_rotation(found)}; {less}.",
         f"Verdict: the visual tokens are {conclusion}.",
-        f"Study: {study['found']} ({study['page']})",
+        f"Study: {_study(found['lift'])} (docs/findings.md).",
         "That was a small decoder: what the norm would do for this model, only training it with and without the norm "
         "can show.",
     ]
@@ -95,9 +94,9 @@ def _by_lift() -> list[dict[str, Any]]:
     return yaml.safe_load(STUDY.read_text(encoding="utf-8"))["regimes"]
 
 
-def _study(lift: float) -> dict[str, Any]:
+def _study(lift: float) -> str:
     """What was found in decoders of about this lift."""
-    return next(each for each in _by_lift() if lift < each["below"])
+    return next(each["found"] for each in _by_lift() if lift < each["below"])
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -44,7 +44,7 @@ def test_the_study_quoted_is_that_of_the_models_lift():
     assert limits == sorted(limits) and limits[-1] == float("inf")
     for lift, regime in ((1.01, regimes[0]), (1e6, regimes[-1])):
         lines = verdict(with_angles([1, 1], [9, 9], [1.0, lift, lift]))["lines"]
-        assert any(regime["found"] in line and regime["page"] in line for line in lines)
+        assert any(regime["found"] in line for line in lines)
 
 
 def test_without_text_there_is_no_verdict():
