@@ -8,18 +8,19 @@ Each cell is a short run of `train/run.sh` with its own schedule, on one core (o
 
 import argparse
 import os
-import subprocess
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.record import environment, write
+from eval.engine.child import logged
+from eval.engine.pool import open_pool
+from eval.engine.steps import Event, Step, run_steps
 from eval.run.recipes import read_recipe
 from eval.study.grid import HELD_OUT, words
 from eval.study.records import held_out_loss
-from eval.suite.runner import places
-from eval.suite.schedule import Children, Place, Step, run_steps
 from modeling_aligned_llava.errors import UserError, run_main
 
 
@@ -54,7 +55,6 @@ def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
     Raises:
         UserError: a cell failed; its output is in the log.
     """
-    children = Children()
     folders = {
         (method, factor, seed): args.folder / f"stage{args.stage}" / f"{factor:g}" / f"{method}-seed{seed}"
         for method in args.methods
@@ -62,21 +62,20 @@ def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
         for seed in args.seeds
     }
 
-    def run(method: str, factor: float, seed: int, place: Place) -> None:
+    def run(method: str, factor: float, seed: int) -> Iterator[Event]:
         folder = folders[method, factor, seed]
         folder.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"CUDA_VISIBLE_DEVICES": place} if place else {})
-        with (folder / "log.txt").open("a", encoding="utf-8") as log:
-            started = children.start(
-                command(args, method, factor, seed, folder), stdout=log, stderr=subprocess.STDOUT, env=environment
-            )
-            if children.wait(started):
-                raise UserError(f"{method} at {factor:g}, seed {seed}, failed: see {folder / 'log.txt'}")
+        for _ in logged(command(args, method, factor, seed, folder), folder / "log.txt"):
+            yield ()
 
     steps = [
         Step(f"{method} {factor:g} {seed}", partial(run, method, factor, seed), 1) for method, factor, seed in folders
     ]
-    run_steps(steps, places(args.jobs, args.device), children)
+    failures: list[str] = []
+    with open_pool(args.jobs, args.device) as pool:
+        run_steps(steps, pool, lambda *_: None, lambda name, reason: failures.append(f"{name}: {reason}"))
+    if failures:
+        raise UserError(failures[0])
 
     def loss(method: str, factor: float, seed: int) -> float:
         trained = folders[method, factor, seed] / "checkpoints" / method / f"stage{args.stage}"
@@ -103,6 +102,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the cells: one core each
     if args.stage == 2 and args.start is None:
         raise UserError("--stage 2 needs --start, a run with a finished stage 1 of every method")
     losses = sweep(args)

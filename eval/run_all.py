@@ -4,16 +4,15 @@ Build the data, train, evaluate each checkpoint as soon as it is trained, write 
 """
 
 import argparse
-import fcntl
-import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
+from eval.engine.pool import open_pool
 from eval.report.page.report import write_report
 from eval.report.tables.all_tables import write_tables
 from eval.run.recipes import read_recipe
@@ -21,26 +20,12 @@ from eval.run_options import parse
 from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
 from eval.suite.options import SEED, Options
-from eval.suite.runner import Runner, only_writer, places
+from eval.suite.run import train_and_evaluate
 from eval.suite.training import STAGES, Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.build_once import waiting_lock
 from modeling_aligned_llava.loading.files import write_json
-
-
-@contextmanager
-def only_run(folder: Path) -> Iterator[None]:
-    """Wait for an earlier run of the folder. Trainings inherit the lock: one that outlives a killed run ends first."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        os.set_inheritable(file.fileno(), True)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waits = f"An earlier run still works in {folder}; waiting for it (end it yourself, or let it finish)."
-            print(waits, flush=True)  # noqa: T201
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def is_trained(folder: Path) -> bool:
@@ -85,17 +70,18 @@ def models_to_train(args: argparse.Namespace) -> tuple[suite.Models, list[Traini
 
 def main() -> None:
     args = parse()
-    with only_run(args.run):
-        compare(args)
+    console = Console()
+    waits = f"An earlier run still works in {args.run}; waiting for it (end it yourself, or let it finish)."
+    with waiting_lock(args.run / "logs", partial(console.print, waits, highlight=False, soft_wrap=True)):
+        compare(args, console)
 
 
-def compare(args: argparse.Namespace) -> None:
+def compare(args: argparse.Namespace, console: Console) -> None:
     """Train what is to be trained, evaluate, write tables and report; a finished step is left as it is.
 
     Raises:
         UserError: a step failed, or cannot succeed.
     """
-    console = Console()
 
     def say(text: str) -> None:
         console.print(f"\n== {text}", highlight=False, soft_wrap=True)
@@ -121,12 +107,15 @@ def compare(args: argparse.Namespace) -> None:
         jobs = suite.plan(options, models, untrained=[training.name for training in trainings])
         say(f"3 training and benchmarks: {', '.join(models)}")
     baseline = suite.baseline_of(models, args.baseline)
-    with only_writer(run):
-        ok = Runner(logs, places(options.jobs, options.device), console).run(jobs, trainings)
-        if trainings:
-            jobs = suite.plan(options, models)
-        write_json(options.folder / "run.json", suite.describe_run(options, models, jobs))
-        suite.write_scores(options, models, jobs, baseline)
+    with open_pool(options.jobs, options.device) as pool:
+        ok = train_and_evaluate(jobs, trainings, logs, pool, console)
+    if trainings:
+        names = dict.fromkeys(training.name for training in trainings)
+        if untrained := [name for name in names if not is_trained(models[name][1])]:
+            raise UserError(f"no tables without {', '.join(untrained)}; the same command continues")
+        jobs = suite.plan(options, models)
+    write_json(options.folder / "run.json", suite.describe_run(options, models, jobs))
+    suite.write_scores(options, models, jobs, baseline)
     if options.limit is not None:
         say(f"--limit {options.limit}: a trial, without tables; its scores are in {options.folder / 'scores.json'}")
         sys.exit(0 if ok else 1)

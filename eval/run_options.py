@@ -33,7 +33,8 @@ Without options: builds tinyworld, trains the methods baseline, norm and norm-gw
 language model on the nine benchmarks of the paper's Table 4, and prints that table. It takes about 14 minutes on two
 CPU cores after the installation (once, about 4 minutes, the only part that needs a network). A trained model is
 evaluated while others are trained, one process per core (of two) or GPU. Library output goes to logs/. A failed step
-or Ctrl-C stops everything. After a kill, the same command continues; run again when finished, it changes nothing.""",
+stops those that need it, Ctrl-C everything. After a kill, the same command continues; when finished, it changes
+nothing.""",
         epilog="""\
 In results/NAME: run.json (settings, versions, hardware, weight hashes), data/, checkpoints/, logs/, answers/,
 harness/, scores.json, tables/table4.{md,tex,csv}, figures/table4.svg, diagnostics/, and report.html: one page with

@@ -13,9 +13,10 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS
+from eval.engine.pool import open_pool
 from eval.suite.options import Options
 from eval.suite.plan import Models, collect, plan, read_models
-from eval.suite.runner import Runner, only_writer, places
+from eval.suite.run import only_writer, train_and_evaluate
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.files import read_json, write_json
 
@@ -50,9 +51,10 @@ def main() -> None:
     true_jobs = plan(options, models, output=own.run)
     blank_jobs = plan(options, models, blank_images=True, output=blank)
     console = Console()
-    for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
-        with only_writer(folder):
-            Runner(folder / "logs", places(1, options.device), console).run(jobs)
+    with open_pool(1, options.device) as pool:
+        for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
+            with only_writer(folder):
+                train_and_evaluate(jobs, [], folder / "logs", pool, console)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank images")

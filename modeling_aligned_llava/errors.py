@@ -36,8 +36,9 @@ def run_main(main: Callable[[], None]) -> None:
     a line, and exit with 128 + the number of the signal.
     """
     quiet()
+    received: list[int] = []
     try:
-        with _raising_on_signals():
+        with _raising_on_signals(received):
             main()
     except UserError as error:
         # From a data-loading worker the message comes at the end of that worker's traceback.
@@ -47,7 +48,8 @@ def run_main(main: Callable[[], None]) -> None:
         if error.errno not in OF_THE_DISK:
             raise
         _end(f"{error.filename or 'a file cannot be written'}: {str(error.strerror).lower()}", 1)
-    except Stopped as stopped:
+    except KeyboardInterrupt as error:
+        stopped = error if isinstance(error, Stopped) else Stopped(received[0])  # Ray raises its own instead
         _end(str(stopped), 128 + stopped.number)
 
 
@@ -57,8 +59,10 @@ def _end(line: str, status: int) -> NoReturn:
 
 
 @contextmanager
-def _raising_on_signals() -> Iterator[None]:
-    """Raise `Stopped` on the first signal and ignore later ones, so that cleaning up is not interrupted."""
+def _raising_on_signals(received: list[int]) -> Iterator[None]:
+    """Raise `Stopped` on the first signal, which is added to `received`, and ignore later ones: nothing interrupts
+    cleaning up.
+    """
     process = os.getpid()
 
     def stop(number: int, frame: FrameType | None) -> NoReturn:
@@ -66,6 +70,7 @@ def _raising_on_signals() -> Iterator[None]:
             os._exit(128 + number)  # a forked worker has nothing to clean up
         for each in STOPPING:
             signal.signal(each, signal.SIG_IGN)
+        received.append(number)
         raise Stopped(number)
 
     before = {each: signal.signal(each, stop) for each in STOPPING}

@@ -117,18 +117,19 @@ def comparison(output, clone, start):
     return begin
 
 
-def test_a_failed_training_ends_the_comparison_with_one_line(comparison, clone):
+def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison, clone):
     begun = clone / "results/broken/checkpoints/norm-gwc/stage1"
     begun.mkdir(parents=True)
     (begun / "settings.json").write_text('{"max_steps": 1}')
-    process = comparison("broken", "norm", "norm-gwc")
+    process = comparison("broken", "norm-gwc")
     said, _ = process.communicate()
-    last = said.splitlines()[-1]
-    assert process.returncode == 1 and unknown(said) == [last]
-    assert last.startswith("error: training norm-gwc stage1 failed: ") and "was started with other settings" in last
-    assert last.endswith("see results/broken/logs/train.norm-gwc.42.log")
+    first, *others, last = unknown(said)
+    assert process.returncode == 1 and last == "error: no tables without norm-gwc; the same command continues"
+    assert first.startswith("norm-gwc stage1 failed: ") and "was started with other settings" in first
+    assert first.endswith("see results/broken/logs/train.norm-gwc.42.log")
+    assert len(others) == 3 and all("failed: not run, because norm-gwc stage" in line for line in others)
+    assert (clone / "results/broken/harness/language-model/mmlu/result.json").exists()
     assert not alive("results/broken")
-    assert not list((clone / "results" / "broken").glob("checkpoints/norm/*/training_complete.json")), "it went on"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])

@@ -6,16 +6,17 @@ a folder named after the file; --analyse makes tables and figures again from the
 
 import argparse
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
+from eval.engine.pool import open_pool
 from eval.study.analysis import analyse
 from eval.study.cells import StudyRun
 from eval.study.figures import draw_figures
 from eval.study.grid import Study, read_study
 from eval.study.records import Records
-from eval.suite.runner import places
 from modeling_aligned_llava.errors import run_main
 
 
@@ -33,11 +34,11 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the cells: one core each
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     studies = sorted((read_study(path) for path in args.studies), key=lambda study: study.rates_from is not None)
-    for study in studies:
-        if not args.analyse:
-            workers = places(args.jobs, args.device)
-            StudyRun(study, args.folder, args.work, workers, args.device, Console(stderr=True)).run()
-        write_analysis(study, args.folder)
+    with nullcontext() if args.analyse else open_pool(args.jobs, args.device) as pool:
+        for study in studies:
+            if pool is not None:
+                StudyRun(study, args.folder, args.work, args.device).run(pool, Console(stderr=True))
+            write_analysis(study, args.folder)
 
 
 def write_analysis(study: Study, folder: Path) -> None:

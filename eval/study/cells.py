@@ -1,15 +1,15 @@
-"""Runs the cells of a study on the cores or GPUs at hand; what cells share is made once.
+"""Runs the cells of a study, each as one step; what cells share is made once.
 
 A cell is trained, evaluated if it should be, recorded, and its checkpoints are removed. Started again, finished cells
 are left alone and an interrupted one resumes where its training stopped. Shared, in the work folder: the data of a
 world, prepared rows, features of the frozen vision tower, and the harnesses' datasets.
 """
 
-import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,16 +17,19 @@ from typing import Any
 
 from rich.console import Console
 
+from eval.engine.child import logged
+from eval.engine.pool import Pool
+from eval.engine.steps import Event, Step, run_steps
 from eval.run.recipes import read_recipe
 from eval.scoring.scores import EvaluatedModel
 from eval.study.grid import RATE, Cell, Study, stage_settings, words
 from eval.study.records import Records, final_loss, record_cell
-from eval.study.status import CellTable
+from eval.study.status import STARTED, CellTable
 from eval.suite import plan as suite
+from eval.suite.evaluation import evaluate
 from eval.suite.job import Job
 from eval.suite.options import Options
-from eval.suite.runner import Runner, environment_of, only_writer
-from eval.suite.schedule import Children, Place, Step, run_steps
+from eval.suite.run import only_writer
 from eval.suite.training import Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError
@@ -46,12 +49,10 @@ class StudyRun:
         work: where cells are trained; what all studies share is made here.
     """
 
-    def __init__(self, study: Study, folder: Path, work: Path, places: Sequence[Place], device: str, console: Console):
+    def __init__(self, study: Study, folder: Path, work: Path, device: str):
         self.study, self.records = with_chosen_rates(study, folder), Records(folder, study.name)
-        self.work, self.shared = work.resolve() / study.name, work.resolve()
-        self.places, self.device, self.console = places, device, console
+        self.work, self.shared, self.device = work.resolve() / study.name, work.resolve(), device
         self.data = self.shared / "data" / read_recipe(study.backbone, "world")["world"]
-        self.children = Children()
         self.settings = {
             cell.name: {stage: stage_settings(study.backbone, stage, cell.arm.settings) for stage in cell.arm.stages}
             for cell in self.study.cells
@@ -59,11 +60,11 @@ class StudyRun:
         self.left = self.records.unfinished(self.study.cells, self.settings)
         self.jobs: dict[str, list[Job]] = {}
 
-    def run(self) -> None:
+    def run(self, pool: Pool, console: Console) -> None:
         """Run the unfinished cells.
 
         Raises:
-            UserError: a cell failed; the others have been stopped, and the same command continues.
+            UserError: a cell failed; the same command continues.
         """
         (self.work / "logs").mkdir(parents=True, exist_ok=True)
         with only_writer(self.work):
@@ -74,11 +75,12 @@ class StudyRun:
             make_world(self.study.backbone, self.data, self.work / "logs")
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
-            with CellTable(self.study, self.left, costs, self.console) as self.table:
-                steps = [Step(cell.name, partial(self.run_cell, cell), costs[cell.name]) for cell in self.left]
-                if DECODER in self.jobs:
-                    steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
-                run_steps(steps, self.places, self.children)
+            steps = [Step(cell.name, partial(self.run_cell, cell), costs[cell.name]) for cell in self.left]
+            if DECODER in self.jobs:
+                steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
+            with CellTable(self.study, self.left, costs, self.jobs, console) as table:
+                if not run_steps(steps, pool, table.show, table.fail):
+                    raise UserError(f"{self.study.name}: not every cell succeeded; the same command continues")
 
     def plan_jobs(self) -> dict[str, list[Job]]:
         """Evaluated cell -> its jobs; those of the decoder before training, unless it has a record."""
@@ -126,38 +128,40 @@ class StudyRun:
         steps = sum(weights[stage] * settings[stage]["max_steps"] for stage in cell.arm.stages)
         return steps + (EVALUATION_STEPS if cell.arm.evaluated else 0)
 
-    def run_cell(self, cell: Cell, place: Place) -> None:
+    def run_cell(self, cell: Cell) -> Iterator[Event]:
         """Train, evaluate and record a cell, and remove its checkpoints."""
-        start, runner = time.monotonic(), self.runner(place)
-        self.table.begin(cell, runner)
-        results = self.run_jobs(cell.name, runner, [self.training(cell, stage) for stage in cell.arm.stages])
-        attention = self.attention(cell, place) if cell.arm.evaluated else None
+        yield STARTED
+        start = time.monotonic()
+        for stage in cell.arm.stages:
+            yield from self.training(cell, stage).run()
+        results = yield from self.evaluate(cell.name)
+        attention = self.attention(cell) if cell.arm.evaluated else None
         stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
         settings, seconds = self.settings[cell.name], time.monotonic() - start
         record = record_cell(self.study, cell, settings, stages, results, attention, seconds)
         self.records.add(record, results)
         self.clean(cell)
-        self.table.end(cell, final_loss(record))
+        yield "recorded", final_loss(record)
 
-    def run_decoder(self, place: Place) -> None:
+    def run_decoder(self) -> Iterator[Event]:
         """Record what the decoder knew before training."""
-        self.records.add_decoder(self.run_jobs(DECODER, self.runner(place), []))
+        self.records.add_decoder((yield from self.evaluate(DECODER)))
 
-    def runner(self, place: Place) -> Runner:
-        return Runner(self.work / "logs", [place], Console(quiet=True), self.children)
-
-    def run_jobs(self, name: str, runner: Runner, trainings: list[Training]) -> dict[str, Any]:
-        """Train, and evaluate: benchmark -> its result.json.
+    def evaluate(self, name: str) -> Generator[Event, None, dict[str, Any]]:
+        """Run the jobs of a cell: benchmark -> its result.json.
 
         Raises:
-            UserError: something failed.
+            UserError: a task failed.
         """
         jobs = self.jobs.get(name, [])
-        if not runner.run_in_turn(jobs, trainings, runner.places[0]):
-            raise UserError(f"{name}: {', '.join(runner.failures)} failed; see {self.work / 'logs'}")
-        return {task.key: read_json(job.result(task.key)) for job in jobs for task in job.tasks}
+        for job in jobs:
+            yield from evaluate(job, self.work / "logs")
+        results = {task.key: read_json(job.result(task.key)) for job in jobs for task in job.tasks}
+        if failed := [key for key, result in results.items() if result["status"] != "ok"]:
+            raise UserError(f"{', '.join(failed)} failed; see {self.work / 'logs'}")
+        return results
 
-    def attention(self, cell: Cell, place: Place) -> dict[str, Any]:
+    def attention(self, cell: Cell) -> dict[str, Any]:
         """Where text attends in the image.
 
         Raises:
@@ -166,11 +170,7 @@ class StudyRun:
         folder, log = self.root(cell) / "attention", self.work / "logs" / f"{cell.name}.log"
         command = [sys.executable, "-m", "eval.diagnostics", "attention", str(self.stage(cell, cell.arm.stages[-1]))]
         command += ["--data", str(self.data / "mirrors"), "--limit", str(ATTENTION_IMAGES), "--out", str(folder)]
-        with log.open("a", encoding="utf-8") as output:
-            environment = os.environ | environment_of(place)
-            process = self.children.start(command, stdout=output, stderr=output, env=environment)
-        if self.children.wait(process):
-            raise UserError(f"{cell.name}: its attention was not measured; see {log}")
+        deque(logged(command, log), maxlen=0)
         return read_json(folder / "attention.json")
 
     def clean(self, cell: Cell) -> None:

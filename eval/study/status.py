@@ -6,13 +6,17 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
+from eval.engine.steps import Event
 from eval.study.grid import Cell, Study
-from eval.suite.runner import Runner
+from eval.suite.job import Job
+from eval.suite.status import Status
 from eval.suite.training import STAGES
 
 
 SHOWN = 12  # finished cells
+STARTED: Event = ("started",)  # the first event of a cell
 
 
 class CellTable:
@@ -21,11 +25,15 @@ class CellTable:
     Args:
         left: the cells to run.
         costs: the duration of each, in any unit.
+        jobs: how evaluated ones are evaluated.
     """
 
-    def __init__(self, study: Study, left: list[Cell], costs: dict[str, float], console: Console):
-        self.study, self.left, self.costs, self.console = study, left, costs, console
-        self.running: dict[str, tuple[Cell, Runner, float]] = {}
+    def __init__(
+        self, study: Study, left: list[Cell], costs: dict[str, float], jobs: dict[str, list[Job]], console: Console
+    ):
+        self.study, self.left, self.costs, self.jobs, self.console = study, left, costs, jobs, console
+        self.cells = {cell.name: cell for cell in left}
+        self.running: dict[str, tuple[Status, float]] = {}
         self.finished: dict[str, tuple[float, float]] = {}  # loss and seconds
         self.started = time.monotonic()
         self.bar = Progress(
@@ -56,8 +64,8 @@ class CellTable:
         for name, (loss, seconds) in list(self.finished.items())[-SHOWN:]:
             table.add_row(name, "[green]done[/green]", f"{loss:.4f}", f"{seconds / 60:.1f}")
         done = sum(self.costs[name] for name in self.finished)
-        for name, (cell, runner, start) in list(self.running.items()):
-            share = _share(cell, runner)
+        for name, (status, start) in list(self.running.items()):
+            share = _share(self.cells[name], status)
             done += share * self.costs[name]
             table.add_row(name, f"{share:.0%}", "", f"{(time.monotonic() - start) / 60:.1f}")
         self.bar.update(self.all, completed=done, cells=self._count())
@@ -66,20 +74,33 @@ class CellTable:
     def _count(self) -> str:
         return f"{len(self.finished)} of {len(self.left)} cells"
 
-    def begin(self, cell: Cell, runner: Runner) -> None:
-        self.running[cell.name] = cell, runner, time.monotonic()
+    def show(self, name: str, event: Event) -> None:
+        """An event of a cell, or of what is evaluated besides the cells."""
+        if name not in self.cells:
+            return
+        if event == STARTED:
+            self.running[name] = Status(self.jobs.get(name, []), set(), Console(quiet=True), [name]), time.monotonic()
+        elif event[0] == "recorded":
+            self._end(name, event[1])
+        else:
+            self.running[name][0].show(event)
 
-    def end(self, cell: Cell, loss: float) -> None:
-        *_, start = self.running.pop(cell.name)
-        self.finished[cell.name] = loss, time.monotonic() - start
+    def fail(self, name: str, reason: str) -> None:
+        """A cell failed."""
+        self.running.pop(name, None)
+        self.console.print(f"[red]{name} failed:[/red]", Text(reason), soft_wrap=True)
+
+    def _end(self, name: str, loss: float) -> None:
+        _, start = self.running.pop(name)
+        self.finished[name] = loss, time.monotonic() - start
         if not self.console.is_terminal:
             done = sum(self.costs[name] for name in self.finished)
             left = (sum(self.costs.values()) / done - 1) * (time.monotonic() - self.started) / 60
-            text = f"{cell.name}: held-out loss {loss:.4f}; {self._count()}, {left:.0f} min left"
+            text = f"{name}: held-out loss {loss:.4f}; {self._count()}, {left:.0f} min left"
             self.console.print(text, highlight=False, soft_wrap=True)
 
 
-def _share(cell: Cell, runner: Runner) -> float:
+def _share(cell: Cell, status: Status) -> float:
     """How much of a cell is done; of one that is only trained, its stages are all."""
     whole = 1.0 if cell.arm.evaluated else sum(STAGES[stage][1] for stage in cell.arm.stages)
-    return runner.status.share / whole
+    return status.share / whole

@@ -11,8 +11,8 @@ from rich.table import Table
 
 from eval.data.benchmarks import BY_KEY
 from eval.scoring.scores import Results
+from eval.suite.evaluation import is_finished
 from eval.suite.job import Job
-from eval.suite.runner import is_finished
 from modeling_aligned_llava.loading.files import read_json
 
 

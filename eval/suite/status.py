@@ -1,6 +1,6 @@
-"""What the runner shows: a live table of checkpoints and their steps above a progress bar with rate and ETA."""
+"""What a run shows: a live table of checkpoints and their steps above a progress bar with rate and ETA."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -18,7 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.data.benchmarks import BY_KEY
-from eval.suite.job import Job, Task
+from eval.engine.steps import Event
+from eval.suite.job import Job
 from eval.suite.training import STAGES
 
 
@@ -39,6 +40,7 @@ class Status:
         self, jobs: list[Job], finished: set[tuple[str, str]], console: Console, trained: Sequence[str] = ()
     ) -> None:
         self.console = console
+        self.failures: list[str] = []
         self.rows: dict[tuple[str, str], float]
         self.rows = {(job.name, task.key): task.rows for job in jobs for task in job.tasks}
         self.has_training = bool(trained)
@@ -94,26 +96,43 @@ class Status:
         share = self.done[name, key] / self.rows[name, key]
         return self.words.get((name, key), f"{share:.0%}" if share else "[dim]waiting[/dim]")
 
-    def begin(self, job: Job, task: Task) -> None:
+    def show(self, event: Event) -> None:
+        """Call the method that an event of a step names."""
+        method, *arguments = event
+        methods: dict[str, Callable[..., None]] = {
+            "begin": self.begin,
+            "advance": self.advance,
+            "end": self.end,
+            "train": self.train,
+            "trained": self.trained,
+            "say": self.say,
+        }
+        methods[method](*arguments)
+
+    def begin(self, name: str, key: str) -> None:
         """A worker starts or restarts the task."""
-        self._set(job.name, task.key, 0.0)
+        self._set(name, key, 0.0)
 
-    def advance(self, job: Job, task: Task, rows: float) -> None:
-        self._set(job.name, task.key, min(task.rows, self.done[job.name, task.key] + rows))
+    def advance(self, name: str, key: str, rows: float) -> None:
+        self._set(name, key, min(self.rows[name, key], self.done[name, key] + rows))
 
-    def found(self, job: Job, task: Task) -> None:
-        """An earlier run finished the task."""
-        self._close(job.name, task.key)
-
-    def end(self, job: Job, task: Task, reason: str | None) -> None:
+    def end(self, name: str, key: str, reason: str | None) -> None:
         """The task is done, or failed because of `reason`."""
         if reason is not None:
-            self.words[job.name, task.key] = "[red]failed[/red]"
-            self._set(job.name, task.key, task.rows)
-            self.console.print(f"[red]{job.name} {task.key} failed:[/red]", Text(reason))
+            self.words[name, key] = "[red]failed[/red]"
+            self._set(name, key, self.rows[name, key])
+            self.fail(f"{name} {key}", reason)
             return
-        self._close(job.name, task.key)
-        self._line(f"{job.name} {task.key}: done")
+        self._close(name, key)
+        self._line(f"{name} {key}: done")
+
+    def fail(self, what: str, reason: str) -> None:
+        """A task or step failed."""
+        self.failures.append(what)
+        self.console.print(f"[red]{what} failed:[/red]", Text(reason), soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        self.console.print(text, highlight=False, soft_wrap=True)
 
     def train(self, name: str, share: float, stage: str, left: str) -> None:
         """`share` of the training of a checkpoint is done; its current `stage` has the time `left`."""

@@ -1,7 +1,7 @@
 """A worker process: one checkpoint in one harness, one guarded call per task (`python -m eval.suite.worker JOB`).
 
 A failing task does not affect the others. Events go to standard output as JSON lines; whatever the harness prints goes
-to standard error, a log file. When the runner dies, so does the worker, so that no orphan writes results.
+to standard error, a log file. When the process that started it dies, so does the worker: no orphan writes results.
 """
 
 import gc
@@ -22,11 +22,12 @@ import yaml
 from eval.data.benchmarks import BY_KEY
 from eval.run.record import made_by
 from eval.suite.job import Job, Task
+from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.files import write_json
 
 
-def die_with_the_runner() -> None:
-    """Exit when standard input, held open by the runner, ends: nobody is waiting for the results any more."""
+def die_with_the_parent() -> None:
+    """Exit when standard input, held open by the parent, ends: nobody is waiting for the results any more."""
 
     def wait() -> None:
         while os.read(0, 1):  # not sys.stdin: its lock would be held at interpreter exit
@@ -96,7 +97,8 @@ class Worker:
                 if self.harness is None:
                     self.harness = self.load()
                     gc.freeze()  # the harness collects garbage twice a task; what stays is not looked through again
-                result = self.evaluate(task)
+                with lock_for(Path(self.job.answer_log(task.stock))):  # a worker on a lost machine may still write
+                    result = self.evaluate(task)
             except Exception as error:
                 traceback.print_exc()
                 self.finish(task, {"status": "failed", "reason": describe(error)})
@@ -136,7 +138,7 @@ class Worker:
 
 
 def main() -> None:
-    die_with_the_runner()
+    die_with_the_parent()
     from modeling_aligned_llava.errors import run_main  # imports torch, which takes seconds
 
     run_main(evaluate)

@@ -1,13 +1,12 @@
 """What the recipes of a small backbone need and no Hub has: its world's data and its decoder, as `world.yaml` says."""
 
-import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from eval.engine.child import logged
 from eval.run.recipes import read_recipe
-from eval.suite.schedule import Children, Place, Step, run_steps
-from modeling_aligned_llava.errors import UserError
 
 
 ANSWER_TOKENS = 16  # longer than any right answer in these worlds
@@ -31,16 +30,5 @@ def make_world(backbone: str, data: Path, logs: Path, say: Callable[[str], None]
 
 def _build(out: Path, command: Sequence[str], log: Path) -> None:
     """Run `python -m COMMAND`, which writes the folder `out`, unless that exists."""
-    children = Children()
-
-    def run(place: Place) -> None:
-        with log.open("a", encoding="utf-8") as file:
-            started = children.start(
-                [sys.executable, "-m", *command], stdout=file, stderr=subprocess.STDOUT, close_fds=False
-            )
-            code = children.wait(started)
-        if code:
-            raise UserError(f"building {out} failed: see {log}")
-
     if not out.exists():
-        run_steps([Step(out.name, run, 1)], [None], children)
+        deque(logged([sys.executable, "-m", *command], log), maxlen=0)

@@ -1,12 +1,12 @@
 """`eval/run_all.sh` on existing checkpoints, killed and started again."""
 
-import fcntl
 import shutil
 import subprocess
 import time
 
 import pytest
 
+from modeling_aligned_llava.loading.build_once import lock_for
 from tests import REPOSITORY
 
 
@@ -40,13 +40,12 @@ def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothin
             assert first.poll() is None, (tmp_path / "first.log").read_text()
         first.kill()
         first.wait()
-    with (tmp_path / "second.log").open("w") as log, (folder / ".lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # as a training of the killed run would
-        second = start(tiny_llava, mirror_root, log)
-        while "An earlier run still works" not in (tmp_path / "second.log").read_text():
-            time.sleep(0.1)
-            assert second.poll() is None, (tmp_path / "second.log").read_text()
-        fcntl.flock(held, fcntl.LOCK_UN)
+    with (tmp_path / "second.log").open("w") as log:
+        with lock_for(folder / "logs"):  # as another run would
+            second = start(tiny_llava, mirror_root, log)
+            while "An earlier run still works" not in (tmp_path / "second.log").read_text():
+                time.sleep(0.1)
+                assert second.poll() is None, (tmp_path / "second.log").read_text()
         assert second.wait() == 0, (tmp_path / "second.log").read_text()
     output = (tmp_path / "second.log").read_text()
     assert "Table 4" in output and "(paper)" in output and "failed" not in output

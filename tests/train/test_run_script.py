@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 
@@ -82,7 +83,32 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
         capture_output=True,
         text=True,
     )
-    assert wrong.returncode == 1 and wrong.stderr.startswith("error: --backbone and --method are needed")
+    assert wrong.returncode == 1 and wrong.stderr.startswith(
+        "error: the following arguments are required: --backbone;"
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("status", [0, 3])  # with 3 it says itself that it was stopped
+def test_a_signal_reaches_the_training_which_saves_before_it_ends(tmp_path, number, status):
+    training = f"trap 'echo saved; exit {status}' TERM; echo started; sleep 60 >&- & wait"
+    (tmp_path / "training.sh").write_text(training)
+    command = ["bash", str(REPOSITORY / "train/run.sh"), "--backbone", "tinyworld", "--method", "norm"]
+    process = subprocess.Popen(  # noqa: S603
+        command,
+        env=os.environ | {"LAUNCH": f"bash {tmp_path}/training.sh"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
+    assert process.stdout.readline() == "started\n"
+    process.send_signal(number)
+    printed, errors = process.communicate(timeout=10)
+    os.killpg(process.pid, signal.SIGKILL)  # the sleep
+    assert (printed, process.returncode) == ("saved\n", 130)
+    line = f"error: stopped by {number.name}; the same command starts again or continues\n"
+    assert errors == ("" if status else line)
 
 
 @pytest.mark.slow

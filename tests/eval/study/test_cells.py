@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rich.console import Console
 
+from eval.engine.pool import open_pool
 from eval.study import cells
 from eval.study.cells import StudyRun, best_rates, with_chosen_rates
 from eval.study.grid import read_study
 from eval.study.records import Records, final_loss, held_out_loss
-from eval.suite.runner import Runner
+from eval.suite.training import Training
 from modeling_aligned_llava.errors import UserError
 from tests.eval.study.stand_in import record_of, remove_record, write_stage, write_study
 from tests.eval.study.test_analysis import record_all
@@ -22,25 +23,31 @@ def trained(monkeypatch):
     """The commands of the cells that were trained; each writes its stage. `norm` at rate 3 diverges."""
     commands = []
 
-    def run_in_turn(self, jobs, trainings, place):
-        for training in trainings:
-            commands.append(training.command)
-            words = list(training.command)
-            root, method, seed = (words[words.index(name) + 1] for name in ("--output-root", "--method", "--seed"))
-            rate = json.loads(words[words.index("--learning_rates") + 1])[r"^model\.multi_modal_projector\.linear_"]
-            name = method if seed == "42" else f"{method}-seed{seed}"
-            loss = None if rate > 0.02 else 1.0 + 10 * rate + int(seed) / 1000
-            write_stage(cells.Path(root) / "checkpoints" / name / training.stage, loss)
+    def run(training):
+        commands.append(training.command)
+        words = list(training.command)
+        root, method, seed = (words[words.index(name) + 1] for name in ("--output-root", "--method", "--seed"))
+        rate = json.loads(words[words.index("--learning_rates") + 1])[r"^model\.multi_modal_projector\.linear_"]
+        name = method if seed == "42" else f"{method}-seed{seed}"
+        loss = None if rate > 0.02 else 1.0 + 10 * rate + int(seed) / 1000
+        write_stage(cells.Path(root) / "checkpoints" / name / training.stage, loss)
+        yield "trained", training.name, training.stage
+
+    def run_steps(steps, pool, watch, fail):
+        for step in steps:
+            for event in step.work():
+                watch(step.name, event)
         return True
 
-    monkeypatch.setattr(Runner, "run_in_turn", run_in_turn)
+    monkeypatch.setattr(Training, "run", run)
+    monkeypatch.setattr(cells, "run_steps", run_steps)
     monkeypatch.setattr(cells, "make_world", lambda *given: None)
     return commands
 
 
-def start(path, tmp_path):
-    run = StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", [None, None], "cpu", Console(quiet=True))
-    run.run()
+def start(path, tmp_path, pool=None):
+    run = StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", "cpu")
+    run.run(pool, Console(quiet=True))
     return run
 
 
@@ -62,8 +69,7 @@ def test_a_finished_cell_leaves_a_small_record_and_no_weights(trained, tmp_path)
     diverged = record_of(run.records, by_name["norm_rate_3-seed42"])
     assert diverged["stages"]["stage1"]["held_out"]["loss"] == [None, None] and final_loss(diverged) == float("inf")
     assert run.left
-    again = StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", [None], "cpu", Console(quiet=True))
-    assert again.left == []
+    assert StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", "cpu").left == []
 
 
 def test_a_study_continues_with_the_cells_that_are_left(trained, tmp_path):
@@ -137,7 +143,8 @@ def test_a_cell_is_trained_in_both_stages(tmp_path):
     small |= {"global_batch_size": 4, "per_device_train_batch_size": 4}
     arm = {"methods": ["norm-stream"], "settings": {"norm_fields": {"target_scale": 2.0}, "bypassed_layers": [0]}}
     path = write_study(tmp_path, settings=small, seeds=[43], reference="norm-stream", arms=[arm])
-    run = start(path, tmp_path)
+    with open_pool(1, "cpu") as pool:
+        run = start(path, tmp_path, pool)
     (record,) = run.records.read()
     assert list(record["stages"]) == ["stage1", "stage2"]
     first = record["stages"]["stage1"]

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from eval.suite.estimate import estimated_seconds, forget_untimed, show_estimate
-from eval.suite.runner import is_finished
+from eval.suite.evaluation import is_finished
 from eval.suite.worker import Worker, peak_memory
 from modeling_aligned_llava.loading.files import write_json
-from tests.eval.suite.test_runner import job
+from tests.eval.suite.test_run import job
 
 
 def trial(seconds, rows, memory, resumed=False):

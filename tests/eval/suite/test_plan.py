@@ -10,8 +10,8 @@ from eval.data.benchmarks import BENCHMARKS
 from eval.scoring import provenance
 from eval.scoring.items import Items
 from eval.suite import plan as suite
+from eval.suite.evaluation import is_finished
 from eval.suite.options import Options
-from eval.suite.runner import is_finished
 from modeling_aligned_llava.loading.device import resolve_dtype
 from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY

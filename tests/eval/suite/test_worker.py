@@ -11,7 +11,7 @@ from eval.run.record import made_by
 from eval.suite.job import Task
 from eval.suite.worker import Worker
 from modeling_aligned_llava.loading.files import read_json
-from tests.eval.suite.test_runner import job
+from tests.eval.suite.test_run import job
 
 
 @pytest.fixture

@@ -1,16 +1,18 @@
-"""Where workers run and what they are given; the live table. No worker is started."""
+"""How tasks are spread over GPUs, what workers are given, and the live table. No worker is started."""
 
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from eval.data.benchmarks import BY_KEY
-from eval.suite import runner
 from eval.suite.job import Job, Task
+from eval.suite.run import spread, steps_of
 from eval.suite.status import Status
+from eval.suite.training import Training
 from eval.suite.worker import enter_workspace
 
 
@@ -35,35 +37,45 @@ def job(name, **rows):
     )
 
 
-def test_every_gpu_has_a_worker(monkeypatch):
-    monkeypatch.setattr(runner.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(runner.torch.cuda, "device_count", lambda: 3)
-    assert runner.places(None, "auto") == ["0", "1", "2"]
-    assert runner.places(4, "cuda") == ["0", "1", "2", "0"]
-    assert runner.places(None, "cpu") == [None, None]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,GPU-8f2e, MIG-1a")
-    assert runner.places(4, "auto") == ["4", "GPU-8f2e", "MIG-1a", "4"]
-    monkeypatch.setattr(runner.torch.cuda, "is_available", lambda: False)
-    assert runner.places(1, "auto") == [None]
+def slots(resource, count):
+    return SimpleNamespace(resource=resource, slots=lambda: count)
 
 
 def test_tasks_are_spread_over_idle_gpus_longest_first():
     jobs = [job("a", pope=10, ai2d=30), job("b", pope=20)]
-    assert runner.spread(jobs, ["0", "1"]) == jobs
-    assert runner.spread(jobs, [None] * 8) == jobs
-    spread = runner.spread(jobs, ["0", "1", "2"])
-    assert [(each.name, [task.key for task in each.tasks]) for each in spread] == [
+    assert spread(jobs, slots("GPU", 2)) == jobs
+    assert spread(jobs, slots("CPU", 8)) == jobs
+    single = spread(jobs, slots("GPU", 3))
+    assert [(each.name, [task.key for task in each.tasks]) for each in single] == [
         ("a", ["ai2d"]),
         ("b", ["pope"]),
         ("a", ["pope"]),
     ]
-    logs = {each.answer_log(each.tasks[0].key) for each in spread}
+    logs = {each.answer_log(each.tasks[0].key) for each in single}
     assert logs == {str(Path("answers") / name) for name in ("a.ai2d.jsonl", "b.pope.jsonl", "a.pope.jsonl")}
 
 
 def test_benchmarks_of_one_stock_task_stay_with_one_writer():
-    spread = runner.spread([job("a", mmlu=10, hellaswag=5, mmlu_5shot=10)], ["0", "1", "2"])
-    assert [[task.key for task in each.tasks] for each in spread] == [["mmlu", "mmlu_5shot"], ["hellaswag"]]
+    single = spread([job("a", mmlu=10, hellaswag=5, mmlu_5shot=10)], slots("GPU", 3))
+    assert [[task.key for task in each.tasks] for each in single] == [["mmlu", "mmlu_5shot"], ["hellaswag"]]
+
+
+def test_a_checkpoint_is_evaluated_after_its_second_stage(tmp_path):
+    trainings = [Training("a", stage, (), tmp_path) for stage in ("stage1", "stage2")]
+    steps = steps_of([job("a", pope=10, ai2d=30), job("b", pope=20)], trainings, tmp_path)
+    assert [(step.name, step.after, step.cost) for step in steps] == [
+        ("a stage1", (), pytest.approx(36)),
+        ("a stage2", ("a stage1",), pytest.approx(84)),
+        ("a lmms-eval 0", ("a stage2",), 40),
+        ("b lmms-eval 1", (), 20),
+    ]
+
+
+def test_a_training_moves_the_table_by_what_it_prints(tmp_path):
+    command = ("printf", "hello\\nnorm stage2: step 30/60, loss 0.7, 20 s left\\nno step\\n")
+    training = Training("norm", "stage2", command, tmp_path / "log")
+    moved = ("train", "norm", pytest.approx(0.65), "stage2", "20 s left")
+    assert list(training.run()) == [moved, ("trained", "norm", "stage2")]
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -72,12 +84,13 @@ def test_the_table_says_how_each_task_stands(terminal):
     output = io.StringIO()
     console = Console(file=output, force_terminal=terminal, width=120)
     with Status(jobs, {("b", "pope")}, console) as status:
-        status.begin(jobs[0], jobs[0].tasks[0])
-        status.advance(jobs[0], jobs[0].tasks[0], 4)
+        status.show(("begin", "a", "pope"))
+        status.show(("advance", "a", "pope", 4))
         console.print(status)
         assert "40%" in output.getvalue() and "waiting" in output.getvalue() and "done" in output.getvalue()
-        status.end(jobs[0], jobs[0].tasks[0], None)
-        status.end(jobs[0], jobs[0].tasks[1], "no such column")
+        status.show(("end", "a", "pope", None))
+        status.show(("end", "a", "ai2d", "no such column"))
+    assert status.failures == ["a ai2d"]
     text = output.getvalue()
     assert "a ai2d failed: no such column" in text.replace("\x1b[31m", "").replace("\x1b[0m", "") and "60/60" in text
     assert terminal or "a pope: done" in text

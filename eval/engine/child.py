@@ -1,0 +1,87 @@
+"""The process of a step: it ends with the step, however that ends."""
+
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.quiet import NOT_A_TERMINAL
+
+
+GRACE = 8.0  # seconds between SIGTERM and SIGKILL: training finishes its step and saves a checkpoint
+WAKE = 0.5  # seconds after which a cancelled step notices
+
+
+@contextmanager
+def child(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a command as the leader of a process group, and wait for its end when the block ends.
+
+    The group is stopped if the block raises, and gets SIGTERM if this process is killed.
+    """
+    dies_with_us = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []  # of util-linux
+    process = subprocess.Popen([*dies_with_us, *command], process_group=0, **options)  # noqa: S603
+    try:
+        yield process
+        process.wait()
+    except BaseException:
+        _signal(process, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        raise
+    finally:
+        if process.returncode != 0:
+            _signal(process, signal.SIGKILL)  # also what outlives the leader of the group
+        process.wait()
+
+
+def logged(command: Sequence[str], log: Path) -> Iterator[str]:
+    """Run a command to its end: each line that it prints is added to `log`, and yielded.
+
+    Raises:
+        UserError: the command failed; the message is its error line, or its last line.
+    """
+    printed: list[str] = []
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "env": os.environ | NOT_A_TERMINAL}
+    with log.open("a", encoding="utf-8") as file, child(command, **options) as process:
+        for line in lines(process):
+            print(line, file=file, flush=True)
+            printed.append(line)
+            yield line
+    if process.returncode:
+        raise UserError(f"{_failure(printed, process.returncode)}; see {log}")
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def lines(process: "subprocess.Popen[bytes]") -> Iterator[str]:
+    """What a process prints, line by line, without a last one that it did not end."""
+    assert process.stdout is not None
+    output, rest = process.stdout.fileno(), b""
+    while True:
+        if not select.select([output], [], [], WAKE)[0]:
+            continue  # Ray interrupts Python code, not a read that waits
+        part = os.read(output, 1 << 16)
+        if not part:
+            return
+        *whole, rest = (rest + part).split(b"\n")
+        for line in whole:
+            yield line.decode(errors="replace")
+
+
+def _failure(printed: Sequence[str], code: int) -> str:
+    """Why a command failed, in one line: its error message, else its last line, else its exit status."""
+    killed_by = -code if code < 0 else code - 128  # a shell reports a child killed by a signal as 128 + signal
+    if killed_by > 0:
+        return f"killed by signal {killed_by}"
+    errors = [line for line in printed if re.match(r"(error: |[\w.]*(Error|Exception): )", line)]
+    return next(reversed(errors or [line for line in printed if line]), f"exit status {code}").removeprefix("error: ")
