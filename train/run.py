@@ -18,6 +18,7 @@ from typing import NoReturn
 RECIPES = Path("configuration/train")
 ENDINGS = (".json", ".jsonl", ".parquet", ".yaml", "")
 STAGES = ("stage1", "stage2")
+STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -27,8 +28,33 @@ class _Parser(argparse.ArgumentParser):
         self.exit(1, f"error: {message}; see train/run.sh --help\n")
 
 
-class _Signal(BaseException):
+class _Stopped(BaseException):
     """Ctrl-C or SIGTERM."""
+
+
+class _Signals:
+    """Raises `_Stopped` at the first signal, or while it is `held`, when it is released; later signals do nothing."""
+
+    def __init__(self) -> None:
+        self.held, self.number = False, 0
+        for each in STOPPING:
+            signal.signal(each, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_IGN)
+        self.number = number
+        if not self.held:
+            raise _Stopped
+
+    def release(self) -> None:
+        self.held = False
+        if self.number:
+            raise _Stopped
+
+    def say(self) -> None:
+        name = signal.Signals(self.number).name
+        sys.stderr.write(f"error: stopped by {name}; the same command starts again or continues\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -134,42 +160,32 @@ def command(args: argparse.Namespace, stage: str, further: list[str]) -> list[st
     return [*program, *(str(word) for pair in settings.items() if pair[1] is not None for word in pair), *further]
 
 
-def attend(words: list[str]) -> int:
+def attend(words: list[str], signals: _Signals) -> int:
     """Run a command to its end: its exit status. A signal is passed on, and ends this program after the command."""
-    with subprocess.Popen(words) as process:  # noqa: S603
-        try:
-            code = process.wait()
-            return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
-        except _Signal as stopped:
-            process.terminate()
-            if process.wait() == 0:  # nobody else says it
-                _say_stopped(stopped)
-            sys.exit(130)
-
-
-def _say_stopped(stopped: _Signal) -> None:
-    name = signal.Signals(stopped.args[0]).name
-    sys.stderr.write(f"error: stopped by {name}; the same command starts again or continues\n")
-
-
-def _raise(number: int, frame: FrameType | None) -> NoReturn:
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_IGN)
-    raise _Signal(number)
+    signals.held = True  # until the process is known
+    process = subprocess.Popen(words)  # noqa: S603
+    try:
+        signals.release()
+        code = process.wait()
+        return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
+    except _Stopped:
+        process.terminate()
+        if process.wait() == 0:  # nobody else says it
+            signals.say()
+        sys.exit(130)
 
 
 def main() -> None:
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _raise)
+    signals = _Signals()
     try:
         args, further = parse(sys.argv[1:])
         failed = 0
         for stage in args.stages:
-            failed = attend(command(args, stage, further)) or failed
+            failed = attend(command(args, stage, further), signals) or failed
             if failed and not (args.prepare or args.preflight):  # these look at the next stage too
                 break
-    except _Signal as stopped:
-        _say_stopped(stopped)
+    except _Stopped:
+        signals.say()
         sys.exit(130)
     sys.exit(failed)
 

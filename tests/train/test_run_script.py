@@ -91,7 +91,7 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("status", [0, 3])  # with 3 it says itself that it was stopped
 def test_a_signal_reaches_the_training_which_saves_before_it_ends(tmp_path, number, status):
-    training = f"trap 'echo saved; exit {status}' TERM; echo started; sleep 60 >&- & wait"
+    training = f"trap 'kill $!; echo saved; exit {status}' TERM; sleep 60 & echo started; wait"
     (tmp_path / "training.sh").write_text(training)
     command = ["bash", str(REPOSITORY / "train/run.sh"), "--backbone", "tinyworld", "--method", "norm"]
     process = subprocess.Popen(  # noqa: S603
@@ -100,12 +100,10 @@ def test_a_signal_reaches_the_training_which_saves_before_it_ends(tmp_path, numb
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        process_group=0,
     )
     assert process.stdout.readline() == "started\n"
     process.send_signal(number)
     printed, errors = process.communicate(timeout=10)
-    os.killpg(process.pid, signal.SIGKILL)  # the sleep
     assert (printed, process.returncode) == ("saved\n", 130)
     line = f"error: stopped by {number.name}; the same command starts again or continues\n"
     assert errors == ("" if status else line)
