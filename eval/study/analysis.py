@@ -6,7 +6,7 @@ same projector, data order and held-out rows in every arm. Scores: `eval.scoring
 
 import math
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -20,17 +20,26 @@ from eval.study.grid import Study
 from eval.study.law import law
 from eval.study.records import Records, final_loss
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
-from modeling_aligned_llava.diagnostics.output.tables import number, show_table
+from modeling_aligned_llava.diagnostics.output.tables import markdown_table, number, show_table
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.files import read_json
+from modeling_aligned_llava.loading.files import read_json, write_text
 
 
 SPIKE, BEFORE = 1.5, 5  # a logged loss above 1.5 times the median of the five before it
 Record = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Table:
+    """A table for a page; without rows it is left out."""
+
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
 def analyse(study: Study, records: Records) -> dict[str, Any]:
-    """Write the tables of a study beside its records, and print them.
+    """Write the tables of a study into tables.md beside its records, and print them.
 
     Returns:
         The numbers of the tables and figures.
@@ -50,17 +59,11 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
     }
     if (found_law := law(by_arm, study.reference)) is not None:
         found["law"] = found_law
-        _show_law(study, records, found_law)
-    _show_losses(study, records, found)
-    _show_stability(study, records, found)
-    if study.contrasts:
-        _show_contrasts(study, records, found)
-    if found["scores"]:
-        _show_scores(study, records, found)
-    if any(arm["text"] for arm in found["arms"].values()):
-        _show_text(study, records, found)
-    if any(arm["attention"] for arm in found["arms"].values()):
-        _show_attention(study, records, found)
+    tables = [table for table in (make(study, found) for make in TABLES) if table.rows]
+    for table in tables:
+        show_table(table.title, table.heads, table.rows)
+    written = [f"## {table.title}\n\n{markdown_table(table.heads, table.rows)}\n" for table in tables]
+    write_text(records.folder / "tables.md", f"# {study.name}\n\n" + "\n".join(written))
     return found
 
 
@@ -222,7 +225,7 @@ def _mean(found: dict[str, Any] | None, digits: int = 3) -> str:
     return number(found["mean"], digits) + (f" [{ends}]" if ends else "")
 
 
-def _show_losses(study: Study, records: Records, found: dict[str, Any]) -> None:
+def _losses_table(study: Study, found: dict[str, Any]) -> Table:
     stages = list(dict.fromkeys(stage for arm in found["arms"].values() for stage in arm["losses"]))
     heads = ["arm", "seeds", *(f"held-out loss, {stage}" for stage in stages), f"minus {study.reference}"]
     heads += ["spread over seeds", "visual norm", "visual / text entering layer 1"]
@@ -232,31 +235,32 @@ def _show_losses(study: Study, records: Records, found: dict[str, Any]) -> None:
         spread = number(list(arm["losses"].values())[-1]["sd"], 3)
         tail = [spread, _mean(arm["visual_norm"], 2), _mean(arm["visual_to_stream"], 2)]
         rows.append([label, str(len(arm["seeds"])), *losses, _mean(arm["difference"]), *tail])
-    show_table(f"{study.name}: held-out loss", heads, rows, records.folder / "losses.md")
+    return Table("Held-out loss", heads, rows)
 
 
-def _show_law(study: Study, records: Records, found: dict[str, Any]) -> None:
-    rows = [[name, number(each["left_out"], 3), number(each["rank"], 2)] for name, each in found["errors"].items()]
+def _law_table(study: Study, found: dict[str, Any]) -> Table:
+    errors = found["law"]["errors"] if "law" in found else {}
+    rows = [[name, number(each["left_out"], 3), number(each["rank"], 2)] for name, each in errors.items()]
     heads = ["predictor", "mean absolute error on left-out decoders, nats", "rank correlation with the effect"]
-    show_table(f"{study.name}: what predicts the effect of a norm", heads, rows, records.folder / "law.md")
+    return Table("What predicts the effect of a norm", heads, rows)
 
 
-def _show_stability(study: Study, records: Records, found: dict[str, Any]) -> None:
+def _stability_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [
         [label, stage, *(_mean(measured[name], 2) for name in STABILITY)]
         for label, arm in found["arms"].items()
         for stage, measured in arm["stability"].items()
     ]
-    show_table(f"{study.name}: stability", ["arm", "stage", *STABILITY], rows, records.folder / "stability.md")
+    return Table("Stability", ["arm", "stage", *STABILITY], rows)
 
 
-def _show_contrasts(study: Study, records: Records, found: dict[str, Any]) -> None:
+def _contrasts_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [[name, str(each["n"] if each else 0), _mean(each)] for name, each in found["contrasts"].items()]
     heads = ["contrast", "seeds", "difference of held-out losses"]
-    show_table(f"{study.name}: contrasts", heads, rows, records.folder / "contrasts.md")
+    return Table("Contrasts", heads, rows)
 
 
-def _show_scores(study: Study, records: Records, found: dict[str, Any]) -> None:
+def _scores_table(study: Study, found: dict[str, Any]) -> Table:
     several = {row["method"] for row in found["scores"] if row.get("seeds")}
     shown = [row for row in found["scores"] if row.get("seeds") or row["method"] not in several]
     keys = [*(benchmark.key for benchmark in BENCHMARKS), "avg"]
@@ -269,25 +273,36 @@ def _show_scores(study: Study, records: Records, found: dict[str, Any]) -> None:
         if any(row["delta"] is not None for row in own):
             minus = f"  minus {study.reference}"
             rows.append([minus, *(_mean({"mean": row["delta"], "ci95": row["delta_ci95"]}, 1) for row in own)])
-    show_table(f"{study.name}: scores", ["arm", *titles], rows, records.folder / "scores.md")
+    return Table("Scores", ["arm", *titles], rows)
 
 
-def _show_text(study: Study, records: Records, found: dict[str, Any]) -> None:
+def _text_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [
         [label, *(_mean(arm["text"][key][name], 1) for key in arm["text"] for name in ("score", "minus_decoder"))]
         for label, arm in found["arms"].items()
         if arm["text"]
     ]
-    keys = list(next(arm["text"] for arm in found["arms"].values() if arm["text"]))
+    keys = list(next((arm["text"] for arm in found["arms"].values() if arm["text"]), {}))
     heads = [head for key in keys for head in (BY_KEY[key].title, "minus the decoder before training")]
-    show_table(f"{study.name}: text", ["arm", *heads], rows, records.folder / "text.md")
+    return Table("Text", ["arm", *heads], rows)
 
 
-def _show_attention(study: Study, records: Records, found: dict[str, Any]) -> None:
+def _attention_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [
         [label, *(_mean(arm["attention"].get(name)) for name in ATTENTION_NUMBERS)]
         for label, arm in found["arms"].items()
         if arm["attention"]
     ]
     heads = [name.replace("_", " ") for name in ATTENTION_NUMBERS]
-    show_table(f"{study.name}: attention to the image", ["arm", *heads], rows, records.folder / "attention.md")
+    return Table("Attention to the image", ["arm", *heads], rows)
+
+
+TABLES = (
+    _law_table,
+    _losses_table,
+    _contrasts_table,
+    _scores_table,
+    _text_table,
+    _attention_table,
+    _stability_table,
+)

@@ -107,7 +107,10 @@ def test_the_law_names_what_predicts_the_effect_in_decoders_left_out(tmp_path):
     errors = found["errors"]
     assert errors["lift"]["rank"] == pytest.approx(1.0) and errors["lift"]["left_out"] < errors["constant"]["left_out"]
     assert errors["baseline's visual cosine"]["rank"] == 0.0  # the same in all
-    assert b"<svg" in (records.folder / "law.svg").read_bytes() and "lift" in (records.folder / "law.md").read_text()
+    assert (
+        b"<svg" in (records.folder / "law.svg").read_bytes()
+        and "left-out" in (records.folder / "tables.md").read_text()
+    )
 
 
 def test_a_changed_reference_is_compared_with_the_plain_one(tmp_path):
@@ -129,7 +132,7 @@ def test_a_contrast_is_paired_by_seed(tmp_path):
     assert found["mean"] == pytest.approx(-0.6) and found["ci95"] == pytest.approx([-0.6, -0.6], abs=1e-3)
     remove_record(records, study.cells[-1])  # a seed that one of the arms lacks
     assert analyse(study, records)["contrasts"]["crossing"]["n"] == 2
-    assert "crossing" in (records.folder / "contrasts.md").read_text()
+    assert "crossing" in (records.folder / "tables.md").read_text()
 
 
 def test_scores_have_intervals_over_seeds_and_items(tmp_path):
@@ -146,12 +149,12 @@ def test_scores_have_intervals_over_seeds_and_items(tmp_path):
     rows = {(row["method"], row["benchmark"]): row for row in analysis["scores"] if row.get("seeds")}
     mean = rows["norm", "avg"]
     assert mean["seeds"] == [42, 43, 44] and mean["delta_ci95"][0] > 30 and mean["p_value"] < 0.01
-    assert rows["baseline", "avg"]["delta"] is None and "minus baseline" in (records.folder / "scores.md").read_text()
+    assert rows["baseline", "avg"]["delta"] is None and "minus baseline" in (records.folder / "tables.md").read_text()
     text = analysis["arms"]["norm"]["text"]["mmlu"]
     assert text["minus_decoder"]["mean"] == pytest.approx(text["score"]["mean"] - 50) and text["score"]["n"] == 3
     assert analysis["arms"]["norm"]["attention"]["mass"]["mean"] == 0.25
-    assert "MMLU" in (records.folder / "text.md").read_text()
-    assert "mass" in (records.folder / "attention.md").read_text()
+    assert "MMLU" in (records.folder / "tables.md").read_text()
+    assert "mass" in (records.folder / "tables.md").read_text()
     other = {"pope": result([1] * 7)}
     with pytest.raises(UserError, match=r"items\.json: other items of pope than those of this run"):
         records.add({}, other)
@@ -161,13 +164,13 @@ def test_tables_and_figures_are_made_again_to_the_byte(tmp_path):
     study = read_study(write_study(tmp_path))
     records = record_all(study, tmp_path, tmp_path, lambda arm, seed: None if "rate 3" in arm else 1 + seed / 100)
     write_analysis(study, tmp_path)
-    names = ["losses.md", "stability.md", "loss.svg"]
+    names = ["tables.md", "loss.svg"]
     before = {name: (records.folder / name).read_bytes() for name in names}
     for name in names:
         (records.folder / name).unlink()
     write_analysis(study, tmp_path)
     assert {name: (records.folder / name).read_bytes() for name in names} == before
-    assert b"norm, rate 3" in before["losses.md"] and b"<svg" in before["loss.svg"]
+    assert b"norm, rate 3" in before["tables.md"] and b"<svg" in before["loss.svg"]
 
 
 def test_a_study_that_varies_no_number_shows_norms_by_layer(tmp_path):
