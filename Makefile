@@ -7,6 +7,7 @@ export RUN ?= tinyworld
 unexport $(foreach name,HF_HOME XDG_CACHE_HOME,$(if $($(name)),,$(name)))
 # It uses both cores itself; README's other commands then find its run.
 WHOLE_RUN := tests/test_whole_run.py
+PRODUCT := --ignore=tests/research --ignore=tests/benchmarks
 
 .PHONY: install test test-slow test-all quality audit sbom tables docs clean
 .DEFAULT_GOAL := test
@@ -20,19 +21,19 @@ install: .venv/installed
 	@touch $@
 
 test: .venv/installed  ## fast tier: offline, no GPU, about 3 minutes
-	$(BIN)/python -m pytest -m "not slow" -n 2 --durations=10 tests
+	$(BIN)/python -m pytest -m "not slow" -n 2 --durations=10 tests $(PRODUCT)
 
 test-slow: .venv/installed  ## README commands, kills, whole runs
 	$(BIN)/python -m pytest -m "slow and not campaign" --durations=10 $(WHOLE_RUN)
-	$(BIN)/python -m pytest -m "slow and not campaign" -n 2 --dist loadfile --durations=10 tests --ignore=$(WHOLE_RUN)
+	$(BIN)/python -m pytest -m "slow and not campaign" -n 2 --dist loadfile --durations=10 tests $(PRODUCT) --ignore=$(WHOLE_RUN)
 
-test-all: .venv/installed  ## every test, campaigns of minutes each included
+test-all: .venv/installed  ## every test, research and campaigns of minutes each included
 	$(BIN)/python -m pytest --durations=10 tests
 
 quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive modeling_aligned_llava train eval tinyworld benchmarks
+	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive modeling_aligned_llava train eval tinyworld research benchmarks
 	$(BIN)/mypy
 
 # Their own environment: what they need disagrees with some of our versions.

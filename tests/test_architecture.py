@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "tinyworld": {PLUGIN},
     "train": {PLUGIN},
     "eval": {PLUGIN},
+    "research": {PLUGIN, "tinyworld", "train", "eval", "benchmarks"},
     "benchmarks": {PLUGIN, "tinyworld", "train", "eval"},
 }
 MOST_ENTRIES = 16

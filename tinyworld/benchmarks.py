@@ -17,7 +17,7 @@ from rich.progress import track
 from tinyworld.language import Choice
 from tinyworld.questions import Question
 from tinyworld.scenes import LETTERS, Scene
-from tinyworld.world import TINYWORLD, Story, World
+from tinyworld.world import WORLD, Story, World
 
 
 Rows = list[dict[str, Any]]
@@ -53,7 +53,7 @@ def _asked(
             yield world.render(items, rng, "test"), questions[0], rng
 
 
-def mmbench(world: World = TINYWORLD, questions: int = 100) -> DatasetFolder:
+def mmbench(world: World = WORLD, questions: int = 100) -> DatasetFolder:
     features = Features(
         {"index": Value("int64")}
         | dict.fromkeys(("question", "hint", "answer", "A", "B", "C", "D", "category"), TEXT)
@@ -88,7 +88,7 @@ def mmbench(world: World = TINYWORLD, questions: int = 100) -> DatasetFolder:
     return DatasetFolder("lmms-lab-encoder/MMBench", features, {"en": {"dev": rows}}, boxes)
 
 
-def mmstar(world: World = TINYWORLD, each: int = 10) -> DatasetFolder:
+def mmstar(world: World = WORLD, each: int = 10) -> DatasetFolder:
     meta = {"source": TEXT, "split": TEXT, "image_path": TEXT}
     features = Features(
         {
@@ -119,7 +119,7 @@ def mmstar(world: World = TINYWORLD, each: int = 10) -> DatasetFolder:
     return DatasetFolder("Lin-Chen/MMStar", features, {"val": {"val": rows}}, boxes)
 
 
-def pope(world: World = TINYWORLD, images: int = 20) -> DatasetFolder:
+def pope(world: World = WORLD, images: int = 20) -> DatasetFolder:
     names = ("id", "question_id", "question", "answer", "image_source")
     features = Features(dict.fromkeys(names, TEXT) | {"image": Image(), "category": TEXT})
     rows: Rows = []
@@ -152,7 +152,7 @@ def pope(world: World = TINYWORLD, images: int = 20) -> DatasetFolder:
     return DatasetFolder("lmms-lab-encoder/POPE", features, {"default": {"test": rows}}, boxes)
 
 
-def seedbench_2_plus(world: World = TINYWORLD, questions: int = 180) -> DatasetFolder:
+def seedbench_2_plus(world: World = WORLD, questions: int = 180) -> DatasetFolder:
     names = (
         "question_id",
         "question",
@@ -183,7 +183,7 @@ def seedbench_2_plus(world: World = TINYWORLD, questions: int = 180) -> DatasetF
     return DatasetFolder("doolayer/SEED-Bench-2-Plus", features, {"default": {"test": rows}}, boxes)
 
 
-def ocrbench(world: World = TINYWORLD, each: int = 100) -> DatasetFolder:
+def ocrbench(world: World = WORLD, each: int = 100) -> DatasetFolder:
     features = Features(
         {"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": List(TEXT), "image": Image()}
     )
@@ -201,7 +201,7 @@ def ocrbench(world: World = TINYWORLD, each: int = 100) -> DatasetFolder:
     return DatasetFolder("echo840/OCRBench", features, {"default": {"test": rows}}, boxes)
 
 
-def scienceqa(world: World = TINYWORLD, questions: int = 240) -> DatasetFolder:
+def scienceqa(world: World = WORLD, questions: int = 240) -> DatasetFolder:
     names = ("hint", "task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
     features = Features(
         {"image": Image(), "question": TEXT, "choices": List(TEXT), "answer": Value("int8")}
@@ -231,7 +231,7 @@ def scienceqa(world: World = TINYWORLD, questions: int = 240) -> DatasetFolder:
     return DatasetFolder("lmms-lab-encoder/ScienceQA", features, {"ScienceQA-FULL": {"test": rows}}, boxes)
 
 
-def ai2d(world: World = TINYWORLD, questions: int = 200) -> DatasetFolder:
+def ai2d(world: World = WORLD, questions: int = 200) -> DatasetFolder:
     features = Features({"question": TEXT, "options": List(TEXT), "answer": TEXT, "image": Image()})
     stream = _asked(world, "ai2d", world.ai2d, "objects", 3)
     rows: Rows = []
@@ -265,7 +265,7 @@ def _story(world: World, story: Story, number: int, split: str) -> dict[str, Any
     }
 
 
-def hellaswag(world: World = TINYWORLD) -> DatasetFolder:
+def hellaswag(world: World = WORLD) -> DatasetFolder:
     names = ("activity_label", "ctx_a", "ctx_b", "ctx", "source_id", "split", "split_type", "label")
     features = Features({"ind": Value("int32"), **dict.fromkeys(names, TEXT), "endings": List(TEXT)})
     splits = {
@@ -278,7 +278,7 @@ def hellaswag(world: World = TINYWORLD) -> DatasetFolder:
     return DatasetFolder("Rowan/hellaswag", features, {"default": splits})
 
 
-def mmlu(world: World = TINYWORLD) -> DatasetFolder:
+def mmlu(world: World = WORLD) -> DatasetFolder:
     features = Features(
         {"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list("ABCD"))}
     )

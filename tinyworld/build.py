@@ -1,11 +1,12 @@
 """`python -m tinyworld.build OUT`: training conversations and benchmark mirrors from fixed seeds, in about a minute.
 
-`--world pictures` builds the world of pictures instead, for real decoders.
+`--world MODULE` builds the `WORLD` of another module instead.
 
 OUT gets stage1.json, stage2.json, images/ and mirrors/. It appears whole or not at all; a finished one is left alone.
 """
 
 import argparse
+from importlib import import_module
 from pathlib import Path
 
 import datasets
@@ -14,14 +15,10 @@ from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.build_once import build_once
 from tinyworld.benchmarks import write_benchmarks
 from tinyworld.conversations import write_conversations
-from tinyworld.pictures.world import PICTURES
-from tinyworld.world import TINYWORLD, World
+from tinyworld.world import WORLD, World
 
 
-WORLDS = {world.name: world for world in (TINYWORLD, PICTURES)}
-
-
-def build(out: Path, images: int, world: World = TINYWORLD) -> None:
+def build(out: Path, images: int, world: World = WORLD) -> None:
     def write(folder: Path) -> None:
         datasets.disable_progress_bars()
         write_conversations(folder, world, images)
@@ -35,9 +32,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--images", type=int, default=8000, help="training images")
-    parser.add_argument("--world", choices=list(WORLDS), default="tinyworld")
+    parser.add_argument("--world", metavar="MODULE", default="tinyworld.world")
     arguments = parser.parse_args()
-    build(arguments.out, arguments.images, WORLDS[arguments.world])
+    build(arguments.out, arguments.images, import_module(arguments.world).WORLD)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a world is: scenes, questions about them, questions without a scene, and which of them each benchmark asks.
 
-tinyworld's own is `TINYWORLD`.
+tinyworld's own is `WORLD`.
 """
 
 import random
@@ -191,7 +191,7 @@ def _exams() -> dict[str, Exam]:
     return exams
 
 
-TINYWORLD = World(
+WORLD = World(
     name="tinyworld",
     canvas=CANVAS,
     layouts=layouts.LAYOUTS,

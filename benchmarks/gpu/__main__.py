@@ -168,16 +168,6 @@ PARTS = (
         ("lmms_eval", "lm_eval"),
         quick=False,
     ),
-    Part(
-        "study_smollm2",
-        "the study's grids of SmolLM2-135M: cells and their seconds; its records stay in --folder of eval.study",
-        "benchmarks.gpu.study",
-        "d_smollm2 a_smollm2 e_smollm2 --minutes 8.5",
-        "--toy",
-        9,
-        (*TRAINING, "lmms_eval", "lm_eval"),
-        quick=False,
-    ),
 )
 
 

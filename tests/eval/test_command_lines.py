@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from eval import vision_check
 from eval.data.benchmarks import BY_KEY
 from eval.run_options import parse
 from eval.suite import __main__ as suite
@@ -18,6 +17,7 @@ from eval.suite.options import Options
 from eval.suite.plan import plan, read_models
 from eval.suite.servable import check_servable
 from modeling_aligned_llava.errors import UserError
+from research import vision_check
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint

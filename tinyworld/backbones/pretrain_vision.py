@@ -1,8 +1,7 @@
 """Pretrains the vision tower: a small SigLIP that matches images with captions, and cells with the names of items.
 
-`python -m tinyworld.backbones.pretrain_vision OUT` takes half an hour on two cores, `--world pictures` an hour. The
-loss is SigLIP's sigmoid loss (arXiv 2303.15343), of images against captions and of their parts against all names; only
-the vision tower is kept.
+`python -m tinyworld.backbones.pretrain_vision OUT` takes half an hour on two cores. The loss is SigLIP's sigmoid loss
+(arXiv 2303.15343), of images against captions and of their parts against all names; only the vision tower is kept.
 """
 
 import argparse
@@ -27,10 +26,9 @@ from transformers import (
 
 from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.checkpoint import load_strict
-from tinyworld.pictures.world import PICTURES
 from tinyworld.scenes import POSITIONS
 from tinyworld.tokenizer import train_tokenizer
-from tinyworld.world import TINYWORLD, World
+from tinyworld.world import WORLD, World
 
 
 Batch = tuple[torch.Tensor, torch.Tensor, list[str]]
@@ -61,20 +59,12 @@ class Tower:
         return (*self.world.part_names, *POSITIONS)
 
 
-TOWERS = {
-    "tinyworld": Tower(
-        TINYWORLD,
-        {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_hidden_layers": 5},
-        (Phase(4500, each_patch=False), Phase(2000, each_patch=True)),
-        torch.float32,
-    ),
-    "pictures": Tower(
-        PICTURES,
-        {"hidden_size": 256, "intermediate_size": 768, "num_attention_heads": 4, "num_hidden_layers": 6},
-        (Phase(2500, each_patch=False), Phase(800, each_patch=True)),
-        torch.bfloat16,
-    ),
-}
+TOWER = Tower(
+    WORLD,
+    {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4, "num_hidden_layers": 5},
+    (Phase(4500, each_patch=False), Phase(2000, each_patch=True)),
+    torch.float32,
+)
 
 
 def build(tower: Tower, vocabulary: int) -> SiglipModel:
@@ -233,15 +223,14 @@ def pretrain(tower: Tower, out: Path, batch_size: int, learning_rate: float, see
     SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(out)
 
 
-def main() -> None:
+def main(tower: Tower = TOWER) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--world", choices=list(TOWERS), default="tinyworld")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    pretrain(TOWERS[arguments.world], arguments.out, arguments.batch_size, arguments.learning_rate, arguments.seed)
+    pretrain(tower, arguments.out, arguments.batch_size, arguments.learning_rate, arguments.seed)
 
 
 if __name__ == "__main__":

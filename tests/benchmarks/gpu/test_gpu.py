@@ -38,7 +38,6 @@ def test_other_parts_run_at_a_toy_shape_in_processes_of_their_own(part):
     measured = {
         "benchmarks.train_throughput": "ratios",
         "benchmarks.eval_throughput": "ratios",
-        "benchmarks.gpu.study": "studies",
     }
     assert result[measured[part.module]]
 

@@ -1,0 +1,1 @@
+"""Our own studies: their runner, a world of pictures for real decoders, rate sweeps. The product imports none."""

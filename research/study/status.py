@@ -1,0 +1,106 @@
+"""The live table of a study: running cells, the latest results, and a bar with ETA."""
+
+import time
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from eval.engine.steps import Event
+from eval.suite.job import Job
+from eval.suite.status import Status
+from eval.suite.training import STAGES
+from research.study.grid import Cell, Study
+
+
+SHOWN = 12  # finished cells
+STARTED: Event = ("started",)  # the first event of a cell
+
+
+class CellTable:
+    """Shows a live table and bar or, if the console is not a terminal, a line per finished cell. A context manager.
+
+    Args:
+        left: the cells to run.
+        costs: the duration of each, in any unit.
+        jobs: how evaluated ones are evaluated.
+    """
+
+    def __init__(
+        self, study: Study, left: list[Cell], costs: dict[str, float], jobs: dict[str, list[Job]], console: Console
+    ):
+        self.study, self.left, self.costs, self.jobs, self.console = study, left, costs, jobs, console
+        self.cells = {cell.name: cell for cell in left}
+        self.running: dict[str, tuple[Status, float]] = {}
+        self.finished: dict[str, tuple[float, float]] = {}  # loss and seconds
+        self.started = time.monotonic()
+        self.bar = Progress(
+            TextColumn(study.name),
+            BarColumn(),
+            TextColumn("{task.fields[cells]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            speed_estimate_period=24 * 3600,  # cells take minutes
+        )
+        self.all = self.bar.add_task(study.name, total=sum(costs.values()), cells=self._count())
+        self.live = Live(self, console=console, refresh_per_second=1)
+
+    def __enter__(self) -> "CellTable":
+        if self.console.is_terminal:
+            self.live.start()
+        else:
+            self.console.print(f"{self.study.name}: {len(self.left)} of {len(self.study.cells)} cells to run")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self.live.stop()
+
+    def __rich__(self) -> RenderableType:
+        table = Table("cell", "state", "held-out loss", "minutes")
+        for name, (loss, seconds) in list(self.finished.items())[-SHOWN:]:
+            table.add_row(name, "[green]done[/green]", f"{loss:.4f}", f"{seconds / 60:.1f}")
+        done = sum(self.costs[name] for name in self.finished)
+        for name, (status, start) in list(self.running.items()):
+            share = _share(self.cells[name], status)
+            done += share * self.costs[name]
+            table.add_row(name, f"{share:.0%}", "", f"{(time.monotonic() - start) / 60:.1f}")
+        self.bar.update(self.all, completed=done, cells=self._count())
+        return Group(table, self.bar)
+
+    def _count(self) -> str:
+        return f"{len(self.finished)} of {len(self.left)} cells"
+
+    def show(self, name: str, event: Event) -> None:
+        """An event of a cell, or of what is evaluated besides the cells."""
+        if name not in self.cells:
+            return
+        if event == STARTED:
+            self.running[name] = Status(self.jobs.get(name, []), set(), Console(quiet=True), [name]), time.monotonic()
+        elif event[0] == "recorded":
+            self._end(name, event[1])
+        else:
+            self.running[name][0].show(event)
+
+    def fail(self, name: str, reason: str) -> None:
+        """A cell failed."""
+        self.running.pop(name, None)
+        self.console.print(f"[red]{name} failed:[/red]", Text(reason), soft_wrap=True)
+
+    def _end(self, name: str, loss: float) -> None:
+        _, start = self.running.pop(name)
+        self.finished[name] = loss, time.monotonic() - start
+        if not self.console.is_terminal:
+            done = sum(self.costs[name] for name in self.finished)
+            left = (sum(self.costs.values()) / done - 1) * (time.monotonic() - self.started) / 60
+            text = f"{name}: held-out loss {loss:.4f}; {self._count()}, {left:.0f} min left"
+            self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def _share(cell: Cell, status: Status) -> float:
+    """How much of a cell is done; of one that is only trained, its stages are all."""
+    whole = 1.0 if cell.arm.evaluated else sum(STAGES[stage][1] for stage in cell.arm.stages)
+    return status.share / whole
