@@ -33,7 +33,14 @@ def ended(tmp_path, mirror_root):
         return {}
 
     def run(reported):
-        own = replace(job("a"), tasks=[Task("pope", 4, "")], output=str(tmp_path), root=str(mirror_root), limit=4)
+        own = replace(
+            job("a"),
+            tasks=[Task("pope", 4, "")],
+            output=str(tmp_path),
+            answers=str(tmp_path),
+            root=str(mirror_root),
+            limit=4,
+        )
         worker = Worker(own, io.StringIO())
         worker.harness = SimpleNamespace(evaluate=lambda *arguments: write(*arguments, reported))
         worker.run()
