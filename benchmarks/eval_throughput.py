@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from benchmarks.machine import matmul_tflops
 from benchmarks.random_checkpoints import (
     SHAPES,
     write_checkpoint,
@@ -41,7 +42,6 @@ from tinyworld import benchmarks as tinyworld
 from tinyworld.facts import FACTS
 from tinyworld.language import Choice
 from tinyworld.scenes import LETTERS
-from train.cost import matmul_tflops
 
 
 SUBJECTS = ("mmlu_anatomy", "mmlu_astronomy")

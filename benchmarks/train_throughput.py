@@ -29,10 +29,10 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
+from benchmarks.machine import copy_terabytes, matmul_tflops, sheet_here
 from benchmarks.record import environment, write
 from benchmarks.step_profile import StepProfile
 from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
-from train.cost import copy_terabytes, matmul_tflops
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
@@ -43,7 +43,6 @@ from train.data.tokenization import IGNORE_INDEX, Tokenization
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
-from train.step_time import sheet_here
 
 
 TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape

@@ -34,7 +34,7 @@ def is_trained(folder: Path) -> bool:
 
 
 def forecast(trainings: Sequence[Training]) -> None:
-    """Print the preflight's table of every stage: memory, disk, hours.
+    """Print the preflight's table of every stage: memory and disk.
 
     Raises:
         UserError: one of them cannot succeed.

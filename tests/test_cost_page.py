@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.gpu.__main__ import PARTS
-from benchmarks.scaling import DECODERS, ROWS, paper_model
+from benchmarks.paper_models import DECODERS, paper_model
 from eval.run.recipes import read_recipe
 from tests import REPOSITORY
 from train.cost import Batch, count, flops, memory
@@ -13,6 +13,7 @@ from train.cost import Batch, count, flops, memory
 
 TOKENS, PEAK = 729, 989e12
 GPUS = 8
+ROWS = {"stage1": 558_000, "stage2": 779_000, "stage2_lora": 779_000}
 
 
 def row(backbone: str, stage: str) -> list[str]:

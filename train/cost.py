@@ -1,11 +1,8 @@
-"""What a stage needs: memory per device, operations and memory traffic, counted on a model of the meta device.
+"""What a stage needs: memory per device and operations, counted on a model of the meta device.
 
-The model holds no weights, so a laptop counts what a cluster will need. `train/step_time.py` makes seconds of it, and
-`python -m train.preflight` prints both.
+The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -19,8 +16,8 @@ from train.optimization.parameter_groups import freeze, group_parameters
 
 
 ENGINES = ("one", "ddp", "fsdp2", "zero2", "zero3")
+SPARE = 2e9  # bytes of a GPU that CUDA and fragments of memory take
 ADAM = 8  # bytes per trained parameter: two moments in float32
-HEAD_PASSES = 10  # how often TRL's loss reads or writes the float32 logits of labelled tokens
 
 
 def meta_model(
@@ -125,6 +122,11 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
+def default_engine(model: AlignedLlavaForConditionalGeneration, processes: int) -> str:
+    """How processes share a stage: `ddp` for a projector, `fsdp2` for a whole model."""
+    return "one" if processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp"
+
+
 def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointing: bool) -> float:
     """Operations of a micro-batch's forward and backward pass: products with weights, and attention.
 
@@ -158,58 +160,6 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
         attention = 4 * length * inner * layers * (1 + 2 * backward + (checkpointing and backward))
         total += tokens * (2 * size * passes + 2 * trained + attention)
     return total
-
-
-def traffic(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16: bool, checkpointing: bool) -> float:
-    """Bytes that a micro-batch's forward and backward pass read and write beside those of matrix products.
-
-    What a layer keeps is written and read in the forward pass, read in the backward pass, and its gradient is written
-    and read; with checkpointing the forward pass comes twice.
-    """
-    text, vision = model.config.text_config, model.config.vision_config
-    decoder, tower = _elements(model)
-    width = 2 if bf16 else 4
-    again = 2 * checkpointing
-    total = batch.rows * batch.length * decoder * text.num_hidden_layers * width * (5 + again)
-    backward = 3 + again if count(model.model.vision_tower) else 0
-    total += batch.images * patches(vision) * tower * vision.num_hidden_layers * width * (2 + backward)
-    return total + batch.labels * model.lm_head.weight.shape[0] * 4 * HEAD_PASSES
-
-
-def matmul_tflops(bf16: bool, sizes: tuple[int, int, int] | None = None) -> float:
-    """The speed of a matrix product on this machine, by default a large one, in TFLOP/s.
-
-    Args:
-        sizes: rows of the first matrix, what both share, columns of the second.
-    """
-    device = _device()
-    rows, inner, columns = sizes or ((1024,) * 3 if device.type == "cpu" else (8192,) * 3)
-    dtype = torch.bfloat16 if bf16 else torch.float32
-    first = torch.randn(rows, inner, device=device, dtype=dtype)
-    second = torch.randn(inner, columns, device=device, dtype=dtype)
-    return 2 * rows * inner * columns / _seconds(lambda: (first @ second)[0, 0]) / 1e12
-
-
-def copy_terabytes() -> float:
-    """The speed of a large copy in this machine's memory, in TB/s, bytes read and written."""
-    device = _device()
-    source = torch.ones(2**24 if device.type == "cpu" else 2**28, device=device)  # no cache holds it
-    copy = torch.empty_like(source)
-    return 2 * source.nbytes / _seconds(lambda: copy.copy_(source)[0]) / 1e12
-
-
-def _device() -> torch.device:
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-
-
-def _seconds(work: Callable[[], torch.Tensor]) -> float:
-    """Mean seconds of `work` over 0.3 seconds; asking for the number that it returns waits for the device."""
-    work().item()
-    start, times = time.perf_counter(), 0
-    while time.perf_counter() - start < 0.3:
-        work().item()
-        times += 1
-    return (time.perf_counter() - start) / times
 
 
 def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:

@@ -1,4 +1,4 @@
-"""Whether a stage can run, before GPUs are rented: settings, data, template, memory, disk and hours in one table.
+"""Whether a stage can run, before GPUs are rented: settings, data, template, memory and disk in one table.
 
 python -m train.preflight --config FILE.yaml --method NAME [--stage1 FILE] [--processes 8] [--device-gb 80] [...]
 
@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
@@ -33,23 +33,19 @@ from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
-from modeling_aligned_llava.loading.images import open_image
 from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.model import ModelArguments
 from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
-from train.cost import ENGINES, Batch, count, memory, meta_model
-from train.data.conversations import EmbeddedImage
+from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.sources import parsed_rows, raw_table, read_sources
 from train.data.stage_tokenization import stage_tokenization
 from train.data.tokenization import Tokenization
 from train.stage_folder import StageFolder, peek_settings
-from train.step_time import SHEETS, SPARE, UTILIZATION, default_engine, measured_here, reached, step_time
 
 
 SAMPLE = 1000  # rows that are checked and tokenized; `train.data prepare` does all
-IMAGES = 16  # images that are opened
 
 
 class Preflight:
@@ -87,8 +83,7 @@ def preflight(argv: list[str], console: Console) -> bool:
     parser.add_argument("--stage1", type=Path, help="recipe of stage 1, while stage 2 has no checkpoint to start from")
     parser.add_argument("--processes", type=int, default=max(1, torch.cuda.device_count()), help="number of GPUs")
     parser.add_argument("--engine", choices=ENGINES, help="how they share the work (default: one, ddp or fsdp2)")
-    parser.add_argument("--gpu", choices=SHEETS, help="take speeds and memory from its data sheet, not from this one")
-    parser.add_argument("--device-gb", type=float, help="memory of a GPU (default: of --gpu, or of this machine)")
+    parser.add_argument("--device-gb", type=float, default=_device_gb(), help="memory of a GPU (default: of this one)")
     parser.add_argument(
         "--measure",
         action=argparse.BooleanOptionalAction,
@@ -96,8 +91,6 @@ def preflight(argv: list[str], console: Console) -> bool:
         help="time two steps of a run, started as $LAUNCH says (default: where there is a GPU; not with --stage1)",
     )
     ours, theirs = parser.parse_known_args(argv)
-    if ours.device_gb is None:
-        ours.device_gb = SHEETS[ours.gpu].memory / 1e9 if ours.gpu else _device_gb()
     run, training, backbones = parse_with_backbones(theirs, ours.stage1)
     if backbones is None or _holds_model(run.model.model_name_or_path):
         backbones = run.model
@@ -192,8 +185,7 @@ def _check_cost(
     micro = training.per_device_train_batch_size
     steps = accumulation_steps(run.optimization.global_batch_size, micro, ours.processes)
     found.row("step", f"{run.optimization.global_batch_size} = {micro} rows x {ours.processes} processes x {steps}")
-    total, good = rows or (0, [])
-    longest = max((row["length"] for row in good), default=training.max_length or 2048)
+    longest = max((row["length"] for row in (rows[1] if rows else ())), default=training.max_length or 2048)
     batch = Batch(rows=micro, length=longest, images=micro)
     checkpointing = bool(training.gradient_checkpointing)
     need = memory(
@@ -209,9 +201,6 @@ def _check_cost(
             "take more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
         )
     _check_disk(found, training, model)
-    if good:
-        all_steps = _steps(training, total, run.optimization.global_batch_size)
-        _estimate_hours(found, training, model, good, engine, steps, all_steps, ours)
 
 
 def _check_disk(found: Preflight, training: SFTConfig, model: AlignedLlavaForConditionalGeneration) -> None:
@@ -222,44 +211,6 @@ def _check_disk(found: Preflight, training: SFTConfig, model: AlignedLlavaForCon
     what = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB and the model"
     with found.step("disk"):
         found.row("disk", require_space(_existing(Path(str(training.output_dir))), need, what))
-
-
-def _estimate_hours(
-    found: Preflight,
-    training: SFTConfig,
-    model: AlignedLlavaForConditionalGeneration,
-    good: list[dict],
-    engine: str,
-    micro_batches: int,
-    steps: int,
-    ours: argparse.Namespace,
-) -> None:
-    def mean(values: Iterable[int]) -> float:
-        return sum(values) / len(good)
-
-    rows = training.per_device_train_batch_size
-    images = mean(len(row["images"]) for row in good)
-    labels = mean(sum(row["assistant_masks"]) for row in good)
-    batch = Batch(rows, round(mean(row["length"] for row in good)), rows * images, rows * labels)
-    memory_bytes, bf16 = ours.device_gb * 1e9, bool(training.bf16)
-    machine = reached(SHEETS[ours.gpu]) if ours.gpu else measured_here(memory_bytes, bf16)
-    workers = max(1, training.dataloader_num_workers)
-    step = step_time(
-        model,
-        batch,
-        machine,
-        engine=engine,
-        processes=ours.processes,
-        micro_batches=micro_batches,
-        bf16=bf16,
-        checkpointing=bool(training.gradient_checkpointing),
-        images_per_second=workers * _images_per_second(good),
-    )
-    ceiling = f"{UTILIZATION:.0%} of {machine.matmul / 1e12:.2f} TFLOP/s and {machine.bandwidth / 1e12:.2f} TB/s"
-    found.row("hours", f"{steps * step.seconds / 3600:.1f} at {ceiling}: {steps:,} steps of {step.seconds:.2f} s")
-    parts = f"computing {step.computing:.2f}, memory traffic {step.traffic:.2f}"
-    parts += f", communication {step.communication:.2f}, opening images {step.images:.2f} s"
-    found.row("bottleneck", f"{step.bottleneck}: {parts} with {workers} workers a process")
 
 
 def _steps(training: SFTConfig, rows: int, global_batch_size: int) -> int:
@@ -297,17 +248,6 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
     seconds, steps = (ends[2] - ends[0]) / 2, _steps(training, rows, global_batch_size)
     memory = f", peak memory {logged['peak_memory_bytes'] / 1e9:.1f} GB" if "peak_memory_bytes" in logged else ""
     found.row("measured", f"{seconds:.2f} s a step, {seconds * steps / 3600:.1f} hours for {steps:,} steps{memory}")
-
-
-def _images_per_second(good: list[dict]) -> float:
-    """Files opened and decoded per second by one worker; embedded images count as fast as they are."""
-    names = [name for row in good for name in row["images"] if not name.startswith(EmbeddedImage.PREFIX)][:IMAGES]
-    if not names:
-        return float("inf")
-    start = time.perf_counter()
-    for name in names:
-        open_image(name)
-    return len(names) / (time.perf_counter() - start)
 
 
 def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaConfig:

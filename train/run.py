@@ -99,8 +99,8 @@ def parser() -> argparse.ArgumentParser:
     only.add_argument(
         "--preflight",
         action="store_true",
-        help="only check whether the stages can run, what memory and disk they need, and how long they take; options "
-        "of `python -m train.preflight` may follow --, such as `-- --processes 8 --gpu h100`",
+        help="only check whether the stages can run, what memory and disk they need; options "
+        "of `python -m train.preflight` may follow --, such as `-- --processes 8 --device-gb 80`",
     )
     p.add_argument("--vision-tower", metavar="PATH", help="folder or Hub id of another vision tower than the recipe's")
     p.add_argument("--language-model", metavar="PATH", help="folder or Hub id of another language model")

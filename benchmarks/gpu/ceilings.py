@@ -7,9 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import copy_terabytes, matmul_tflops, sheet_here
 from benchmarks.record import environment, write
-from train.cost import copy_terabytes, matmul_tflops
-from train.step_time import sheet_here
 
 
 # Tokens, width and inner width of the gated product: a micro-batch of four rows of 1024 tokens.

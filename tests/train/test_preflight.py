@@ -34,7 +34,7 @@ def check(stage_arguments, tiny_checkpoint, tmp_path):
 def test_a_sound_set_up_passes_with_its_figures(check, stage, tmp_path):
     ok, text = check(stage)
     assert ok and "cannot run" not in text
-    for name in ("rows", "template", "step", "memory per device", "disk", "hours", "bottleneck"):
+    for name in ("rows", "template", "step", "memory per device", "disk"):
         assert name in text
     assert not (tmp_path / "run").exists(), "it only looks"
 
