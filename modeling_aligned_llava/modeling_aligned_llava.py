@@ -81,6 +81,12 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     processor_source: tuple[str, str | None] | None = None  # folder or Hub id, and revision, of the weights
     _keep_in_fp32_modules_strict = ["multi_modal_projector.norm"]  # noqa: RUF012
 
+    def post_init(self) -> None:
+        super().post_init()
+        # A vision tower brings the layer classes of its text half too, which accelerate's FSDP2 would not find.
+        present = {type(module).__name__ for module in self.modules()}
+        self._no_split_modules = sorted(present & set(self._no_split_modules or ()))
+
     def _init_weights(self, module: nn.Module) -> None:
         # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.
         if isinstance(module, GlobalWeightCompensatedLayerNorm):

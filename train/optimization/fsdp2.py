@@ -1,4 +1,4 @@
-"""What FSDP2 needs beyond accelerate's settings: layer classes, float32 reductions and norm, and a head that is read.
+"""What FSDP2 needs beyond accelerate's settings: float32 reductions and norm, and a head that is read.
 
 accelerate launch --config_file configuration/accelerate/fsdp2.yaml -m train.sft ...
 """
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: AlignedLlavaForConditionalGeneration) -> None:
     """Complete accelerate's plugin for this model and shard the units that accelerate would not make.
 
-    * accelerate makes a unit of each class in `_no_split_modules`, and fails on those that the model does not have: a
-      vision tower inherits the classes of its text half.
-    * Its bfloat16 policy also reduces gradients in bfloat16 and rounds the loss to it. Here only weights and
+    * accelerate's bfloat16 policy also reduces gradients in bfloat16 and rounds the loss to it. Here only weights and
       activations are bfloat16, and gradients are reduced and accumulated in float32.
     * The norm computes in float32: in bfloat16, a gain near 0.01 does not take Adam's small steps.
     * TRL's fused head reads the head's weight without calling the head. Its unit must be gathered by something that is
@@ -32,9 +30,6 @@ def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: AlignedLlavaFo
     """
     if plugin.fsdp_version != 2:
         raise UserError("FSDP1 is not supported: set fsdp_version: 2, as in configuration/accelerate/fsdp2.yaml")
-    if plugin.transformer_cls_names_to_wrap is None:
-        present = {type(module).__name__ for module in model.modules()}
-        plugin.transformer_cls_names_to_wrap = sorted(present & set(model._no_split_modules or ()))
     half = None if plugin.mixed_precision_policy is None else plugin.mixed_precision_policy.param_dtype
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     plugin.mixed_precision_policy = policy

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from accelerate import FullyShardedDataParallelPlugin
+from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
@@ -17,8 +18,9 @@ def shard_and_step(folder, meeting):
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap")
     plugin.set_mixed_precision("bf16")
     set_up_fsdp2(plugin, model)
-    assert set(plugin.transformer_cls_names_to_wrap) >= {"Qwen2DecoderLayer", "SiglipEncoderLayer"}
-    assert {type(module).__name__ for module in model.modules()} >= set(plugin.transformer_cls_names_to_wrap)
+    is_unit = fsdp2_prepare_auto_wrap_policy(plugin, model)  # fails on a class that is not there
+    units = {type(module).__name__ for module in model.modules() if is_unit(module)}
+    assert units == {"Qwen2DecoderLayer", "SiglipEncoderLayer", "SiglipVisionEmbeddings"}
     norm = model.model.multi_modal_projector.norm
     assert isinstance(norm, FSDPModule) and isinstance(model.lm_head, FSDPModule)
     fully_shard(model, mp_policy=plugin.mixed_precision_policy)
