@@ -66,7 +66,7 @@ def cpu_seconds() -> float:
 
 def open_once(folder: Path, checkpoint: Path) -> None:
     """Open the data and print time and memory; needs its own process, because memory is never returned."""
-    from modeling_aligned_llava.chat_templates import chat_template
+    from modeling_aligned_llava.loading.chat_templates import chat_template
     from train.data.prepared import open_training_data, row_lengths
     from train.data.sources import read_sources
     from train.data.tokenization import Tokenization

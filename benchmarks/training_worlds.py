@@ -20,7 +20,7 @@ from transformers import (
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
 from modeling_aligned_llava.assembly.from_backbones import patches
-from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.loading.chat_templates import chat_template
 
 
 @dataclass(frozen=True)

@@ -10,27 +10,29 @@ from typing import Any, TypeVar, cast
 
 import transformers
 from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from safetensors import SafetensorError
+from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
+from .aligned_family import CONNECTOR, NORM, aligned_class, attach_norm
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
-from .loading.checkpoint import CAUSAL, NORM, VISION_LANGUAGE, load_part, load_strict, pinned
+from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
-from .modeling_aligned_llava import build_norm
 from .norm_alignment import mean_embedding_norm
 
 
+NOTHING = "(?!)"  # a pattern that nothing matches
 Model = TypeVar("Model", bound=PreTrainedModel)
 
 
 def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = None, **fields: Any) -> Model:
     """Put the norm of `method` on the output of the connector of `model`, in place.
 
-    `model.save_pretrained` then writes the two tensors of the norm with the rest, and its settings in the config under
-    `alignment_norm`; `load_aligned` reads them. The norm is kept in float32. `baseline` adds no module.
+    The class of `model` becomes one that keeps the norm: `save_pretrained` writes the two tensors of the norm with the
+    rest, its settings in the config under `alignment_norm`, and the code that loads them. The norm is kept in float32.
+    `baseline` adds no module, and changes no class.
 
     Args:
         model: a loaded model of one of `FAMILIES`, with or without its language-model head.
@@ -56,15 +58,19 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
         raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; pass it")
     if config.needs_stream_norm and config.stream_norm is None:
         raise UserError("align: this target needs stream_norm; pass mean_stream_norm(model, tokenizer, texts)")
-    _attach(model, connector, config)
-    setattr(model.config, NORM, settings)
+    if next(connector.parameters()).is_meta:
+        raise UserError("align: the weights of the connector are not in memory (offloaded, or on the meta device)")
+    setattr(model.config, NORM, {**settings, CONNECTOR: FAMILIES[model.config.model_type].connector})
+    if (norm := attach_norm(model)) is not None:
+        norm._is_hf_initialized = True  # type: ignore[assignment]  # `model.init_weights()` leaves it alone
+        model.__class__ = aligned_class(cast(Any, type(model)))
     return model
 
 
 def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any) -> PreTrainedModel:
-    """Load a model that was aligned and saved with `save_pretrained`; its norm is read back bit for bit.
+    """Load a model that was aligned and saved with `save_pretrained`, bit for bit, without running code of the folder.
 
-    The class's own `from_pretrained` would load the same folder without the norm.
+    Transformers loads the same folder with `AutoModelForImageTextToText` and `trust_remote_code=True`.
 
     Args:
         path: folder or Hub id.
@@ -81,14 +87,10 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         settings = getattr(config, NORM, None)
         if settings is None:
             raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
-        model = load_strict(_saved_class(folder, config), folder, unused=rf".*\b{NORM}\..*", **kwargs)
-        _attach(model, _connector(model), _norm_config(settings))
-        norm = getattr(_connector(model), NORM, None)
-        if norm is not None:
-            norm.load_state_dict(_saved_norm(folder, list(norm.state_dict())))
+        settings.setdefault(CONNECTOR, FAMILIES[config.model_type].connector)  # folders of before November 2026
+        return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-    return model
 
 
 def _downloaded(repository: str, revision: str | None) -> Path:
@@ -114,10 +116,10 @@ def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) ->
 
 
 def _saved_class(folder: Path, config: Any) -> Any:
-    name = config.architectures[0]
-    if (model_class := getattr(transformers, name, None)) is None:
+    name = config.architectures[0].removeprefix("Aligned")
+    if (plain := getattr(transformers, name, None)) is None:
         raise UserError(f"{folder}: there is no class {name} in transformers {transformers.__version__}")
-    return model_class
+    return plain if getattr(config, NORM).get("projector_norm") == "none" else aligned_class(plain)
 
 
 def _connector(model: PreTrainedModel) -> nn.Module:
@@ -159,39 +161,6 @@ def _measured_text_norm(model: PreTrainedModel) -> float:
         return mean_embedding_norm(_text_embedding(model))
     except ValueError as error:
         raise UserError(f"align: {error}") from error
-
-
-def _attach(model: PreTrainedModel, connector: nn.Module, config: AlignedLlavaConfig) -> None:
-    norm = build_norm(config, _text_embedding(model).embedding_dim)
-    if norm is None:
-        return
-    device = next(connector.parameters()).device
-    if device.type == "meta":
-        raise UserError("align: the weights of the connector are not in memory (offloaded, or on the meta device)")
-    # Otherwise `model.init_weights()` would reset the gain, taking the module for a new LayerNorm.
-    norm._is_hf_initialized = True  # type: ignore[assignment]
-    connector.add_module(NORM, norm.to(device).train(connector.training))
-    connector.register_forward_hook(_normalise)
-
-
-def _normalise(connector: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that a copied model calls its own norm."""
-    return connector.get_submodule(NORM)(output)
-
-
-def _saved_norm(folder: Path, names: list[str]) -> dict[str, Tensor]:
-    """Read the tensors of the norm from the safetensors files of a folder, by their names in its state dict."""
-    found: dict[str, Tensor] = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            for key in weights.keys():
-                module, _, name = key.rpartition(".")
-                if module.endswith(f".{NORM}"):
-                    found[name] = weights.get_tensor(key)
-    absent = [name for name in names if name not in found]
-    if absent:
-        raise UserError(f"{folder}: its config names a norm, but its weights lack {NORM}.{absent[0]}")
-    return found
 
 
 __all__ = ["FAMILIES", "REFUSED", "align", "load_aligned", "load_vision_language"]

@@ -29,7 +29,7 @@ from transformers import (
 )
 
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in
 

@@ -19,10 +19,10 @@ from transformers import AutoConfig, AutoProcessor, dynamic_module_utils
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly import from_backbones as assembly
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in as stand_in
 from tests.together import PROCESSES, alone, together

@@ -12,11 +12,11 @@ from transformers import AutoProcessor, LlamaConfig, LlamaForCausalLM, Qwen2Conf
 
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests.real_tokenizers import PACKAGES, real_tokenizer
 from train.data.conversations import BadRow, messages_of

@@ -17,10 +17,10 @@ from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
 from modeling_aligned_llava.loading.build_once import waiting_lock
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator

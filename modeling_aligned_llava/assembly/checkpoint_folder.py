@@ -5,9 +5,9 @@ from pathlib import Path
 
 from transformers import LlavaProcessor, PreTrainedTokenizerBase
 
-from modeling_aligned_llava.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 
 

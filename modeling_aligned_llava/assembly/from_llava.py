@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration
 
-from modeling_aligned_llava.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.chat_templates import chat_template as shipped_template
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, load_strict
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm

@@ -16,6 +16,7 @@ PACKAGES = ("torch", "torchvision", "transformers", "tokenizers", "pillow", "dat
 # Of this package. A change in the rest, such as the diagnostics, leaves answers as they are.
 ANSWERING_CODE = (
     "__init__.py",
+    "aligned_family.py",
     "configuration_aligned_llava.py",
     "connectors.py",
     "modeling_aligned_llava.py",

@@ -20,6 +20,7 @@ from transformers.models.auto.modeling_auto import (
 )
 from transformers.utils import logging
 
+from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.loading.hub_retries import with_retries
@@ -31,7 +32,6 @@ _WIDER = 8  # quantized tensors are packed
 IMAGE_PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 VISION_LANGUAGE = frozenset(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES) | {"aligned_llava"}
 CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-NORM = "alignment_norm"  # in families other than ours: the submodule of the connector, and the settings in the config
 # The tensors of our norm, in AlignedLlava and in other families: leaving one unread changes the model.
 NORM_TENSORS = rf".*\b(multi_modal_projector\.norm|{NORM})\..*"
 

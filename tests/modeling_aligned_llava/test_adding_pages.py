@@ -125,7 +125,7 @@ def test_a_backbone_is_a_folder_of_recipes_and_perhaps_a_template(copy):
         "--global_batch_size 8 --per_device_train_batch_size 8 --max_steps 1 --logging_steps 1",
         copy,
     )
-    template = (copy / "modeling_aligned_llava/chat_templates/my_template.jinja").read_text(encoding="utf-8")
+    template = (copy / "modeling_aligned_llava/loading/chat_templates/my_template.jinja").read_text(encoding="utf-8")
     assert (copy / "results/ten/chat_template.jinja").read_text(encoding="utf-8").strip() == template.strip()
     (line,) = (copy / "results/ten/log.jsonl").read_text().splitlines()
     assert json.loads(line)["loss"] > 0

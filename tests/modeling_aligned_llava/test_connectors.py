@@ -8,10 +8,11 @@ import re
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import CONFIG_MAPPING, LlamaConfig, LlamaForCausalLM
+from safetensors.torch import load_file
+from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
 from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
-from modeling_aligned_llava.connectors import NORM
+from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, REFUSED, model_parts
 from modeling_aligned_llava.norm_alignment import target_gain
@@ -134,6 +135,37 @@ def test_saving_and_loading_is_exact(name, tmp_path):
     assert torch.equal(logits(again, inputs), logits(model, inputs))
     again.save_pretrained(tmp_path / "again")
     assert torch.equal(logits(load_aligned(tmp_path / "again"), inputs), logits(model, inputs))
+
+
+@every_family
+def test_transformers_loads_a_saved_folder_with_its_norm(name, tmp_path):
+    model, inputs = tiny(name)
+    train_a_little(norm_of(align(model)))
+    model.save_pretrained(tmp_path)
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path, trust_remote_code=True, dtype=torch.bfloat16)
+    assert type(again).__module__.startswith("transformers_modules.")
+    assert norm_of(again).weight.dtype == torch.float32 and torch.equal(norm_of(again).weight, norm_of(model).weight)
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path, trust_remote_code=True)
+    assert torch.equal(logits(again, inputs), logits(model, inputs))
+    again.save_pretrained(tmp_path / "again")
+    assert torch.equal(logits(load_aligned(tmp_path / "again"), inputs), logits(model, inputs))
+
+
+@pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "gemma3"])
+def test_tensors_keep_the_names_that_the_family_has_on_the_hub(name, tmp_path):
+    model, inputs = tiny(name)
+    model.save_pretrained(tmp_path / "hub")
+    align(type(model).from_pretrained(tmp_path / "hub")).save_pretrained(tmp_path / "aligned")
+    names = [set(load_file(tmp_path / each / "model.safetensors")) for each in ("hub", "aligned")]
+    assert len(names[1] - names[0]) == 2 and all(NORM in added for added in names[1] - names[0])
+    loaded = load_aligned(tmp_path / "aligned")
+    again = AutoModelForImageTextToText.from_pretrained(tmp_path / "aligned", trust_remote_code=True)
+    assert torch.equal(logits(loaded, inputs), logits(again, inputs))
+    config = json.loads((tmp_path / "aligned/config.json").read_text())  # as `align` wrote it before it saved code
+    del config["auto_map"], config[NORM]["connector"]
+    config["architectures"] = [type(model).__name__]
+    (tmp_path / "aligned/config.json").write_text(json.dumps(config))
+    assert torch.equal(logits(load_aligned(tmp_path / "aligned"), inputs), logits(loaded, inputs))
 
 
 @pytest.mark.parametrize("method", ["baseline", "norm", "norm-gwc", "norm-default-init", "norm-relative"])
@@ -312,7 +344,7 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
     weights = tmp_path / "aligned" / "model.safetensors"
     whole = weights.read_bytes()
     weights.write_bytes((tmp_path / "plain" / "model.safetensors").read_bytes())
-    one_line(f"its weights lack {NORM}.weight", load_aligned, tmp_path / "aligned")
+    one_line(rf"lacks .*{NORM}\.", load_aligned, tmp_path / "aligned")
     weights.write_bytes(whole[: len(whole) // 2])
     one_line("cannot load", load_aligned, tmp_path / "aligned")
     weights.write_bytes(whole)

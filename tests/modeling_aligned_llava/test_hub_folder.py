@@ -15,13 +15,14 @@ from huggingface_hub import ModelCard
 from PIL import Image
 from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration, pipeline
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_names
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, align, method_names
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_paths, is_hub_id
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from tests import REPOSITORY
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
+from tests.modeling_aligned_llava.tiny_families import tiny
 
 
 CODE = {
@@ -74,6 +75,25 @@ def without_package():
         return done.stdout
 
     return run
+
+
+OTHER_FAMILY = """
+import sys, torch
+from transformers import AutoModelForImageTextToText
+model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], trust_remote_code=True)
+with torch.no_grad():
+    torch.save(model(**torch.load(sys.argv[2], weights_only=True)).logits, sys.argv[3])
+"""
+
+
+def test_an_aligned_model_of_another_family_loads_where_the_package_is_not_importable(without_package, tmp_path):
+    model, inputs = tiny("qwen2_5_vl")
+    align(model).save_pretrained(tmp_path / "model")
+    torch.save(inputs, tmp_path / "inputs.pt")
+    without_package(OTHER_FAMILY, tmp_path / "model", tmp_path / "inputs.pt", tmp_path / "logits.pt", folder=tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(torch.load(tmp_path / "logits.pt", weights_only=True), model(**inputs).logits)
+    assert {file.name for file in (tmp_path / "model").glob("*.py")} == {*CODE, "aligned_family.py"}
 
 
 REMOTE = """

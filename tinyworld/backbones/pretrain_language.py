@@ -18,9 +18,9 @@ from rich.progress import track
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm

@@ -7,9 +7,9 @@ from trl import SFTConfig
 
 from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.arguments.model import ModelArguments

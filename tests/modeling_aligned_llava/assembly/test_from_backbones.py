@@ -35,8 +35,8 @@ from transformers import (
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
 from modeling_aligned_llava.assembly.__main__ import main
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.chat_templates import chat_template
 
 
 def load(folder):

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from tokenizers import processors
 
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from tests.benchmark_stand_in import image_of
 from tests.conftest import tiny_tokenizer
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint

@@ -50,7 +50,7 @@ def open_rows(path: Path, folder: Path, checkpoint: str) -> None:
 
     from transformers import AutoProcessor
 
-    from modeling_aligned_llava.chat_templates import chat_template
+    from modeling_aligned_llava.loading.chat_templates import chat_template
     from train.data.prepared import open_training_data, read_column, row_lengths
     from train.data.sources import read_sources
     from train.data.tokenization import Tokenization

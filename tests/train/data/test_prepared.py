@@ -9,8 +9,8 @@ from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
 from transformers import AutoProcessor
 
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data, row_lengths
 from train.data.quarantine import Quarantine

@@ -12,8 +12,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from transformers import AutoProcessor
 
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.images import decode_image
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import AutoProcessor
 
-from modeling_aligned_llava.chat_templates import chat_template
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.chat_templates import chat_template
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine, read_entries

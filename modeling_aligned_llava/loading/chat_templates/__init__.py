@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ..errors import UserError
+from modeling_aligned_llava.errors import UserError
 
 
 def template_names() -> list[str]:

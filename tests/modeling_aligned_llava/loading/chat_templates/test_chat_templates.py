@@ -3,7 +3,7 @@
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aligned_llava.chat_templates import chat_template, template_names
+from modeling_aligned_llava.loading.chat_templates import chat_template, template_names
 from tests.conftest import tiny_tokenizer
 
 

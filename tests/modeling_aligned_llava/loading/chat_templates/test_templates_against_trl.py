@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aligned_llava.chat_templates import chat_template
+from modeling_aligned_llava.loading.chat_templates import chat_template
 
 
 TRL = Path(str(find_spec("trl").origin)).parent / "chat_templates"
