@@ -8,6 +8,7 @@ import pytest
 import torch
 from PIL import Image
 from transformers import (
+    AutoImageProcessor,
     AutoModelForCausalLM,
     AutoProcessor,
     AutoTokenizer,
@@ -95,8 +96,17 @@ def test_processor_counts_the_tokens_the_tower_makes(tiny_checkpoint):
     assert (batch["input_ids"] == config.image_token_id).sum() == config.image_seq_length == 4
     assert (config.vision_feature_select_strategy, processor.vision_feature_select_strategy) == ("full", "full")
     assert processor.num_additional_image_tokens == 0
+    assert processor._get_num_multimodal_tokens([(9, 70), (50, 20)])["num_image_tokens"] == [4, 4]  # as vLLM asks
     assert processor.tokenizer.pad_token_id != processor.tokenizer.eos_token_id
     assert "<image>" in processor.tokenizer.all_special_tokens
+
+
+def test_pixels_are_those_of_the_towers_own_processor(tiny_checkpoint, tiny_backbones):
+    picture = Image.effect_noise((90, 40), 80).convert("RGB")
+    ours, theirs = (AutoImageProcessor.from_pretrained(f) for f in (tiny_checkpoint("norm"), tiny_backbones.vision))
+    assert torch.equal(
+        ours(picture, return_tensors="pt").pixel_values, theirs(picture, return_tensors="pt").pixel_values
+    )
 
 
 @pytest.mark.parametrize("decoder", ["qwen2", "llama"])
