@@ -75,7 +75,7 @@ def main() -> None:
     write(
         {
             "benchmark": "answer_agreement",
-            **environment("lmms-eval", "lm-eval"),
+            **environment(),
             "against": "batch 1",
             "ways": results,
         },

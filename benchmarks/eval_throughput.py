@@ -233,7 +233,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     )
     return {
         "benchmark": "eval_throughput",
-        **environment("lmms-eval", "lm-eval"),
+        **environment(),
         "shape": args.shape,
         "parameters": parameters,
         "visual_tokens": 729,

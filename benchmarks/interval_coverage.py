@@ -204,7 +204,7 @@ def main() -> None:
     write(
         {
             "benchmark": "interval_coverage",
-            **environment("numpy", "scipy"),
+            **environment(),
             **settings,
             "by_seeds": summary,
             "rows": rows,

@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
-import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
@@ -328,7 +326,6 @@ def main(argv: list[str] | None = None) -> None:
             make_rows(shape, stage, Path(name) / str(stage))
             stages[f"stage{stage}"] = compare(stage, args, Path(name) / str(stage))
     base = environment()
-    base["versions"] |= {"trl": trl.__version__, "transformers": transformers.__version__}
     result = {
         "benchmark": "train_throughput",
         **({"note": note} if note else {}),

@@ -20,7 +20,6 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
 from modeling_aligned_llava.loading.build_once import waiting_lock
-from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
@@ -28,8 +27,8 @@ from train.data.feature_cache import FeatureCache
 from train.data.prepared import first_images, first_texts
 from train.data.sources import Source, read_sources
 from train.data.stage_rows import StageRows, open_rows
+from train.data.stage_tokenization import tokenization
 from train.data.streaming import first_streamed, streamed_texts
-from train.data.tokenization import Tokenization
 from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
@@ -91,7 +90,8 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         bypass_layers(model, run.model.bypassed_layers)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
-    rows = open_rows(run, training, _tokenization(run, training, model, processor), sources)
+    template, image_tokens = str(processor.chat_template), model.config.image_seq_length
+    rows = open_rows(run, training, tokenization(run, training, processor.tokenizer, template, image_tokens), sources)
 
     trainer = _build_trainer(run, training, model, processor, groups, rows)
     _describe(trainer, run, groups)
@@ -187,18 +187,6 @@ def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sour
                 "give both stages the same method and norm_fields"
             )
     return source
-
-
-def _tokenization(
-    run: RunArguments, training: SFTConfig, model: AlignedLlavaForConditionalGeneration, processor: ProcessorMixin
-) -> Tokenization:
-    return Tokenization(
-        processor.tokenizer,
-        template=chat_template("plain") if run.data.prompt_format == "plain" else str(processor.chat_template),
-        image_token_id=model.config.image_token_id,
-        image_tokens=model.config.image_seq_length,
-        max_length=training.max_length,
-    )
 
 
 def _build_trainer(

@@ -22,6 +22,7 @@ LOCAL = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # steps without a GPU keep CUDA_VISIBLE_DEVICES
 }
 OBJECT_STORE = 80 << 20  # bytes, Ray's least: events are small
+LONGEST_TEMP = 25  # characters; Ray adds 78 to those of its sockets, of which macOS takes 103
 CANCEL = 10.0  # seconds that a cancelled step has: `child.GRACE` and a little
 
 
@@ -78,6 +79,12 @@ def _stream(work: Any, folder: str) -> Iterator[Any]:
         yield event
 
 
+def _temp() -> str:
+    """The folder for temporary files, or /tmp if sockets in it would have longer names than the system takes."""
+    folder = tempfile.gettempdir()
+    return folder if len(folder) <= LONGEST_TEMP else "/tmp"  # noqa: S108
+
+
 @contextmanager
 def _no_api_server() -> Iterator[None]:
     """Start Ray without the one process that asks the metadata servers of three clouds where it runs, and does so with
@@ -108,7 +115,7 @@ def open_pool(jobs: int | None, device: str) -> Iterator[Pool]:
 
     on_sigterm = signal.getsignal(signal.SIGTERM)  # Ray sets its own
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(prefix="ray-", dir=_temp(), ignore_cleanup_errors=True) as folder:
         if cluster:
             ray.init(**quiet)
             gpus = int(ray.cluster_resources().get("GPU", 0)) if device != "cpu" else 0

@@ -73,7 +73,8 @@ def test_twenty_steps_of_the_comparison(decoder, tmp_path):
         text = re.sub(r"(?m)^(max|save)_steps: \d+", r"\1_steps: 20", recipe.read_text())
         recipe.write_text(re.sub(r"batch_size: \d+", "batch_size: 2", text))
     run = clone / "results/smollm2-135m"
-    build = [sys.executable, "-m", "tinyworld.build", run / "data", "--world", "pictures", "--images", "100"]
+    build = [sys.executable, "-m", "tinyworld.build", run / "data"]
+    build += ["--world", "research.pictures.world", "--images", "100"]
     subprocess.run(build, cwd=clone, check=True, capture_output=True)  # noqa: S603
     command = ["bash", "eval/run_all.sh", "--backbone", "smollm2-135m", "--methods", "norm", "--limit", "2"]
     command += ["--tasks", "pope", "mmstar", "hellaswag"]

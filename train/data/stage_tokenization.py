@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transformers import AutoConfig, AutoProcessor
+from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
 from trl import SFTConfig
 
 from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
@@ -38,14 +38,19 @@ def stage_tokenization(
         model, checkpoint = backbones, None
     if checkpoint is not None:
         processor = load_part(AutoProcessor, checkpoint)
-        tokenizer, template = processor.tokenizer, str(processor.chat_template)
         image_tokens = load_part(AutoConfig, checkpoint).image_seq_length
-    else:
-        assert model.language_model is not None and model.vision_tower is not None
-        tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
-        template = choose_template(tokenizer, model.chat_template, model.language_model)
-        add_special_tokens(tokenizer)
-        image_tokens = patches(tower_configs(model.vision_tower)[1])
+        return tokenization(run, training, processor.tokenizer, str(processor.chat_template), image_tokens)
+    assert model.language_model is not None and model.vision_tower is not None
+    tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
+    template = choose_template(tokenizer, model.chat_template, model.language_model)
+    add_special_tokens(tokenizer)
+    return tokenization(run, training, tokenizer, template, patches(tower_configs(model.vision_tower)[1]))
+
+
+def tokenization(
+    run: RunArguments, training: SFTConfig, tokenizer: PreTrainedTokenizerBase, template: str, image_tokens: int
+) -> Tokenization:
+    """The tokenization of a stage whose checkpoint has this tokenizer, template and number of tokens an image."""
     return Tokenization(
         tokenizer,
         template=chat_template("plain") if run.data.prompt_format == "plain" else template,

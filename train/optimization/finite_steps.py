@@ -3,8 +3,7 @@
 One process alone may see NaN or Inf, in its rows or in its shard of a gradient, so all processes decide together.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,22 +55,15 @@ class FiniteSteps(JsonLinesFile):
         broken = (~values.isfinite()).any().float()
         return not accelerator.reduce(broken, "sum").item()
 
-    def cause(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor], rerun: Callable) -> str:
-        """What is not finite, as far upstream as it can be traced; called by every process.
-
-        Args:
-            model: without any wrapper.
-            rerun: drops the gradients and repeats the forward passes of the step. After a forward pass, FSDP2 shows
-                unsharded parameters, which have no gradient.
-        """
-        found = [(4, "the loss or the gradient")]
+    def cause(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor]) -> str:
+        """What is not finite, the weights before the loss before a gradient; called by every process."""
+        found = [(3, "the loss or the gradient")]
+        if not torch.stack(losses).isfinite().all():
+            found.append((1, "the loss"))
         if not _uses_deepspeed(accelerator):  # it keeps gradients to itself, and its step is taken
             found += [(0, text) for text in self._named("the weights of", model.named_parameters())]
             # backward starts at the end: the last parameters are the first to get a broken gradient
-            found += [(3, text) for text in self._named("the gradient of", reversed([*_gradients(model)]))]
-            found += [(1, text) for text in self._outputs(model, rerun)]
-        if not torch.stack(losses).isfinite().all():
-            found.append((2, "the loss"))
+            found += [(2, text) for text in self._named("the gradient of", reversed([*_gradients(model)]))]
         return min(gather_object([min(found)]))[1]
 
     def skip(self, state: Any, cause: str) -> None:
@@ -100,42 +92,8 @@ class FiniteSteps(JsonLinesFile):
                 yield f"{what} {name} (group {self._group(name)})"
                 return
 
-    def _outputs(self, model: nn.Module, rerun: Callable) -> Iterator[str]:
-        """The first module whose output is not finite."""
-        broken: list[str] = []
-        with _watched(model, broken):
-            rerun()
-        if broken:
-            yield f"the output of {broken[0]} (group {self._group(broken[0])})"
-
     def _group(self, name: str) -> str:
-        """The pattern of the group that a parameter, or the first parameter in a module or around it, belongs to."""
-        while name:
-            for group in self.groups:
-                if any(each == name or each.startswith(f"{name}.") for each in group.names):
-                    return group.pattern
-            name = name.rpartition(".")[0]
-        return "none"
-
-
-@contextmanager
-def _watched(model: nn.Module, broken: list[str]) -> Iterator[None]:
-    """Append to `broken` the name of each module that returns a tensor which is not finite."""
-
-    def watch(name: str) -> Callable:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
-            first = output[0] if isinstance(output, tuple | list) else getattr(output, "last_hidden_state", output)
-            if isinstance(first, Tensor) and first.is_floating_point() and not first.isfinite().all():
-                broken.append(name)
-
-        return hook
-
-    handles = [module.register_forward_hook(watch(name)) for name, module in model.named_modules()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+        return next((group.pattern for group in self.groups if name in group.names), "none")
 
 
 def _uses_deepspeed(accelerator: Accelerator) -> bool:

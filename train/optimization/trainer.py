@@ -62,7 +62,7 @@ class AlignedSFTTrainer(SFTTrainer):
         self.labelled_logits_only = labelled_logits_only
         self.final_dtype: torch.dtype | None = None
         self.finite_steps = finite_steps
-        self._micro_batches: list[tuple[Any, torch.Tensor]] = []  # of the current step, and their losses
+        self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
         super().__init__(*args, **kwargs)
         if self.is_fsdp_enabled:
@@ -110,26 +110,18 @@ class AlignedSFTTrainer(SFTTrainer):
             UserError: no further step may be skipped.
         """
         loss = super().training_step(model, inputs, num_items_in_batch)
-        self._micro_batches.append((inputs, loss))  # the trainer holds all inputs of a step anyway
+        self._losses.append(loss)
         if self.accelerator.sync_gradients:
             self._check_step(model)
         return torch.where(loss.isfinite(), loss, 0.0)  # the trainer's sum would never be finite again
 
     def _check_step(self, model: torch.nn.Module) -> None:
-        batches, self._micro_batches = self._micro_batches, []
-        losses = [loss for _, loss in batches]
+        losses, self._losses = self._losses, []
         plain = self.accelerator.unwrap_model(model)
         if self.finite_steps.are_finite(self.accelerator, plain, losses):
             return
-
-        @torch.no_grad()
-        def rerun() -> None:
-            model.zero_grad()
-            for inputs, _ in batches:
-                with self.compute_loss_context_manager():
-                    self.compute_loss(model, self._prepare_inputs(inputs))
-
-        cause = self.finite_steps.cause(self.accelerator, plain, losses, rerun)
+        cause = self.finite_steps.cause(self.accelerator, plain, losses)
+        model.zero_grad()
         self.finite_steps.skip(self.state, cause)
         self._metrics["train"].clear()  # of TRL: accuracy and entropy
         self._skipped = True

@@ -17,7 +17,6 @@ from train.stage import run_stage
 BROKEN = {
     "loss": ("", "the loss"),
     "gradient": ("model.multi_modal_projector.linear_1.weight", r"the gradient of {} \(group .*linear_\)"),
-    "output": ("model.language_model.layers.1.mlp.down_proj", r"the output of {} \(group .*language_model.*\)"),
 }
 
 
@@ -32,7 +31,7 @@ def stage(stage_arguments, tiny_checkpoint, tmp_path):
     return make
 
 
-@pytest.mark.parametrize(("kind", "value"), [("loss", math.nan), ("gradient", math.inf), ("output", -math.inf)])
+@pytest.mark.parametrize(("kind", "value"), [("loss", math.nan), ("gradient", math.inf)])
 def test_the_run_stops_and_resumes_from_its_last_good_checkpoint(stage, tmp_path, kind, value):
     name, what = BROKEN[kind]
     command, folder = stage()
@@ -57,12 +56,12 @@ def test_a_skipped_step_changes_neither_weights_nor_moments(stage):
     command, folder = stage(save_steps=1, save_total_limit=6)
     seen = {}
     with (
-        broken_step("output", {3, 5}, "model.multi_modal_projector.linear_2", math.nan),
+        broken_step("gradient", {3, 5}, "model.multi_modal_projector.linear_2.weight", math.nan),
         pytest.raises(UserError) as error,
     ):
         run_stage([*command, "--max_skipped_steps", "1"])
     assert str(error.value).startswith(
-        "step 5: not finite after 1 skipped steps: the output of model.multi_modal_proj"
+        "step 5: not finite after 1 skipped steps: the gradient of model.multi_modal_proj"
     )
     for step in (2, 3, 4):
         checkpoint = folder / f"checkpoint-{step}"
