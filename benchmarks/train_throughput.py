@@ -29,7 +29,6 @@ from trl import SFTConfig, SFTTrainer
 
 from benchmarks.machine import copy_terabytes, matmul_tflops, sheet_here
 from benchmarks.record import environment, write
-from benchmarks.step_profile import StepProfile
 from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
@@ -55,7 +54,6 @@ FLAGS: dict[str, dict[str, Any]] = {
     "with bf16": {"bf16": True},
     "with feature_cache, filling": {"cache": True},
     "with feature_cache, filled": {"cache": True},
-    "profiled": {"profile": True},
 }
 
 
@@ -114,9 +112,8 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         report_to="none",
         disable_tqdm=True,
     )
-    clock, profiled = Clock(), StepProfile(shape.epochs)
-    callbacks = [clock, *([profiled] if flags.get("profile") else [])]
-    shared: dict[str, Any] = {"model": model, "args": arguments, "processing_class": processor, "callbacks": callbacks}
+    clock = Clock()
+    shared: dict[str, Any] = {"model": model, "args": arguments, "processing_class": processor, "callbacks": [clock]}
     start = time.perf_counter()
     if ours:
         assert isinstance(processor.chat_template, str)
@@ -171,7 +168,6 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         "model_flops": model_flops(model, stage, int(tokens), len(rows)),
         "peak_memory_bytes": peak,
         "loss": sum(line["loss"] for line in logged) / len(logged),
-        **({"profile": profiled.result} if profiled.result else {}),
     }
 
 
