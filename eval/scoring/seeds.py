@@ -11,7 +11,7 @@ The estimate is seeds + items - interaction, and items at least. The interval is
 degrees of freedom, rounded down: to first order Cochran's approximation, where share is the seeds' share of the
 variance, two thirds of the interaction left out.
 
-The alternatives, simulated in benchmarks/interval_coverage.py: Satterthwaite's (k - 1) / share^2 with all of the
+The alternatives, simulated in research/interval_coverage.py: Satterthwaite's (k - 1) / share^2 with all of the
 interaction covers too little when three seeds differ more than the items allow. A hierarchical bootstrap is worse,
 because three seeds drawn with replacement have two thirds of their variance and no heavy tails. A mixed model from
 `statsmodels` has the same three parts, but normal intervals. The two thirds are between none (intervals too wide where

@@ -85,21 +85,6 @@ def cosine_over_layers(
     return cosine
 
 
-def break_even_coherence(visual_norm: float, text_norm: float, update: float, layers: int, cosine: float) -> float:
-    """The c above which lowering the visual norm to the text norm ends closer to text than not doing so; 1 if none."""
-    low, high = 0.0, 1.0
-    gain = lambda c: (  # noqa: E731
-        cosine_over_layers(cosine, text_norm, text_norm, update, layers, c)
-        - cosine_over_layers(cosine, visual_norm, text_norm, update, layers, c)
-    )
-    if gain(high) < 0:
-        return 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if gain(middle) > 0 else (middle, high)
-    return high
-
-
 def best_split(constraint: str, total: float, points: int = 9999) -> float:
     """Lemma 1: the share of the visual tangent (of its logarithm for "product") at which gamma is largest.
 

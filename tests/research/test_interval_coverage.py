@@ -2,8 +2,8 @@
 
 import json
 
-from benchmarks import interval_coverage
-from benchmarks.interval_coverage import Shape, coverage
+from research import interval_coverage
+from research.interval_coverage import Shape, coverage
 from tests import REPOSITORY
 
 

@@ -1,6 +1,6 @@
 """Do the 95 % intervals of eval/scoring cover the truth in 95 % of repetitions? Simulated answers, known truths.
 
-python -m benchmarks.interval_coverage --out benchmarks/results/interval_coverage.json
+python -m research.interval_coverage --out benchmarks/results/interval_coverage.json
 
 A checkpoint answers an item rightly if level + stratum + image + item + method's own view of the item + seed + noise
 of this seed at this item is positive, all but level and stratum normal. The truth is the expected score over new items
