@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -70,6 +71,20 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     straight_weights = weights(straight / f"stage{stage}")
     assert all(torch.equal(tensor, straight_weights[name]) for name, tensor in weights(folder).items())
     assert logged(folder) == logged(straight / f"stage{stage}")
+
+
+def test_a_run_killed_before_the_final_save_only_saves(stage_arguments, tmp_path):
+    settings = {"max_steps": 5, "lr_scheduler_type": "constant"}  # ends within an epoch
+    straight, folder = (tmp_path / name / "norm-gwc" / "stage1" for name in ("straight", "killed"))
+    run_stage(stage_arguments(1, "norm-gwc", tmp_path / "straight", **settings))
+    arguments = stage_arguments(1, "norm-gwc", tmp_path / "killed", **settings)
+    with patch("train.stage._save_final", side_effect=Killed), pytest.raises(Killed):
+        run_stage(arguments)
+    assert (folder / "checkpoint-5").exists()
+    run_stage(arguments)
+    assert all(torch.equal(tensor, weights(straight)[name]) for name, tensor in weights(folder).items())
+    assert logged(folder) == logged(straight)
+    assert json.loads((folder / "training_complete.json").read_text())["steps"] == 5
 
 
 def test_a_finished_stage_is_skipped_and_other_settings_are_refused(straight, stage_arguments, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 import argparse
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from train.arguments.data import DataArguments
 from train.arguments.model import ModelArguments
 from train.arguments.monitoring import MonitoringArguments
 from train.arguments.optimization import OptimizationArguments
+from train.arguments.sft_settings import reject_ignored
 from train.arguments.speed import SpeedArguments
 from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
 
@@ -55,7 +57,9 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         UserError: the file is missing, or a setting is unknown, wrong or does not fit another one.
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
-    _reject_old_names(argv)
+    given = peek_settings(argv) or {}
+    _reject_old_names(given)
+    reject_ignored(given)
     argv = _with_precision(argv)
     if not torch.accelerator.is_available():
         argv = [*argv, "--use_cpu", "true"]  # without it, several processes would not form a group
@@ -108,8 +112,8 @@ def parse_with_backbones(
     return run, training, parse_arguments(first)[0].model
 
 
-def _reject_old_names(argv: list[str]) -> None:
-    for name in peek_settings(argv) or {}:
+def _reject_old_names(given: Iterable[str]) -> None:
+    for name in given:
         if new := RENAMED.get(name.removeprefix("no_")):
             raise UserError(f"the setting {name.removeprefix('no_')} is now called {new}")
 
@@ -145,12 +149,10 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
     if run.data.curriculum and training.train_sampling_strategy != "group_by_length":
         raise UserError("curriculum needs train_sampling_strategy: group_by_length; sequential keeps the order too")
-    if training.hub_token:
-        raise UserError("hub_token would be written to settings.json: set HF_TOKEN, or log in with `hf auth login`")
-    if training.packing or training.padding_free:
-        raise UserError("packing and padding_free are for text only: use packed_rows, which supports images")
-    if training.include_num_input_tokens_seen != "no":
-        raise UserError("include_num_input_tokens_seen: drop it, num_tokens in log.jsonl already counts them")
+    if training.save_strategy == "best":
+        raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
+    if training.activation_offloading and not torch.accelerator.is_available():
+        raise UserError("activation_offloading moves activations from a GPU, and there is none")
     if run.optimization.clip_by_part and not training.max_grad_norm:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if run.optimization.clip_by_part and training.deepspeed_plugin is not None:

@@ -152,7 +152,10 @@ class AlignedSFTTrainer(SFTTrainer):
                     params = [parameters[n] for n in names]
                     groups.append({"params": params, "lr": group.learning_rate, "weight_decay": decay})
         assert sum(len(g["params"]) for g in groups) == len([p for p in parameters.values() if p.requires_grad])
-        optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+        try:
+            optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+        except (ImportError, ValueError) as error:  # its package is missing, or it wants arguments
+            raise UserError(f"optim: {self.args.optim}: {' '.join(str(error).split())}") from error
         self.optimizer = optimizer_class(groups, **kwargs)
         return self.optimizer
 
@@ -207,6 +210,8 @@ class AlignedSFTTrainer(SFTTrainer):
     def _init_training_state(self, max_steps, *args, **kwargs):
         done = super()._init_training_state(max_steps, *args, **kwargs)
         self.state.compute_steps(self.args, max_steps)  # logging_steps and so on of this start, not of the checkpoint
+        if self.state.global_step >= max_steps:  # stopped before the final save; transformers would train on
+            return max_steps, 0  # no epoch is left
         return done
 
     def _load_from_checkpoint(self, resume_from_checkpoint, model=None):

@@ -1,10 +1,15 @@
 """Settings: every recipe parses, mistakes get one line, old names lead to the new ones."""
 
+import re
+from dataclasses import fields
+
 import pytest
+from trl import SFTConfig
 
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from train.arguments.parse import RENAMED, accumulation_steps, parse_arguments
+from train.arguments.sft_settings import ACTING, REFUSED
 from train.stage_folder import StageFolder
 
 
@@ -70,7 +75,6 @@ def test_there_are_ten_recipes():
         ({"norm_fields": '{"scale": 1}'}, "norm_fields of norm: unknown field 'scale'; fields: "),
         ({"norm_fields": '{"text_norm": 1}'}, "norm_fields of norm: unknown field 'text_norm'"),
         ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
-        ({"include_num_input_tokens_seen": "true"}, "include_num_input_tokens_seen: drop it, num_tokens in log.jsonl"),
         ({"norm_storage": "half"}, "norm_storage must be float32 or bfloat16, not 'half'"),
         ({"curriculum": "true", "train_sampling_strategy": "random"}, "curriculum needs train_sampling_strategy"),
         ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
@@ -107,6 +111,30 @@ def test_an_old_name_leads_to_the_new_one(stage_arguments, tmp_path, old):
             parse_arguments(given)
 
 
+def test_each_setting_of_trl_acts_or_is_refused():
+    names = {field.name for field in fields(SFTConfig) if field.init}
+    assert names == ACTING | REFUSED.keys() and not ACTING & REFUSED.keys()
+
+
+@pytest.mark.parametrize(
+    ("setting", "given"),
+    [
+        ("learning_rate", ["--learning_rate=1e-3"]),
+        ("save_only_model", ["--save_only_model"]),
+        ("remove_unused_columns", ["--no-remove-unused-columns"]),
+        ("hub_token", ["--hub_token", "hf_x"]),
+    ],
+)
+def test_a_setting_that_would_be_ignored_is_refused(stage_arguments, tmp_path, setting, given):
+    arguments = stage_arguments(1, "norm", tmp_path)
+    with pytest.raises(UserError, match=f"^{re.escape(f'{setting}: {REFUSED[setting]}')}$"):
+        parse_arguments([*arguments, *given])
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(f"{setting}: 1\n")
+    with pytest.raises(UserError, match=f"^{setting}: "):
+        parse_arguments([*arguments, "--config", str(recipe)])
+
+
 def test_help_shows_our_settings_in_groups(capsys):
     with pytest.raises(SystemExit, match="0"):
         parse_arguments(["--help"])
@@ -121,9 +149,8 @@ def test_help_shows_our_settings_in_groups(capsys):
     [
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"sample_rows": 2}, r"sample_rows \(2\) must not exceed eval_rows \(0\)"),
-        ({"packing": "true"}, "use packed_rows, which supports images"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
-        ({"hub_token": "hf_x"}, "hub_token would be written to settings.json: set HF_TOKEN"),
+        ({"save_strategy": "best"}, "save_strategy: best would leave nothing to continue from"),
         ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
         ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
     ],
