@@ -15,7 +15,6 @@ from torch import Tensor
 from transformers import StoppingCriteria, StoppingCriteriaList, TextIteratorStreamer
 
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
-from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
@@ -42,7 +41,7 @@ class DemoModel:
     name: str
     generator: Generator
     parts: ModelParts
-    embedding: dict[str, Any]  # statistics of the norms of its text embeddings
+    embedding: dict[str, Tensor]  # the norms of its text embeddings
     lock: Lock = field(default_factory=Lock)
 
     def inputs(self, asked: ImageQuestion) -> dict[str, Any]:
@@ -130,6 +129,5 @@ def load_models(models: dict[str, str], device: str, trust_remote_code: bool = F
         except (OSError, ValueError, RuntimeError) as error:
             raise UserError(f"--models {name}: cannot load {source}: {' '.join(str(error).split())}") from error
         parts = model_parts(generator.model)
-        norms = embedding_statistics(embedding_norms(parts.embedding))
-        loaded.append(DemoModel(name, generator, parts, {"text embeddings": norms}))
+        loaded.append(DemoModel(name, generator, parts, {"text embeddings": embedding_norms(parts.embedding)}))
     return loaded

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
 TEXTS, TOKENS = 64, 512  # how many texts are measured, and how much of each
@@ -32,6 +32,9 @@ class _Entered(Exception):
 def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], layer: int = 1) -> float:
     """Return the mean L2 norm of the hidden states of text that enter decoder layer `layer`.
 
+    It is given at the scale of the decoder's input: a decoder that multiplies its input by a constant (Granite's
+    `embedding_multiplier`) does so with visual tokens too, after the connector and its norm.
+
     Args:
         model: any vision-language model of `model_parts`; text alone goes through its decoder.
         tokenizer: that of the model.
@@ -44,14 +47,17 @@ def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iter
     parts = model_parts(model)
     if not 1 <= layer < len(parts.layers):
         raise UserError(f"stream_layer {layer}: text enters the layers 1 to {len(parts.layers) - 1} of this decoder")
-    total, count = 0.0, 0
+    total, count, scale = 0.0, 0, 1.0
     handle = parts.layers[layer].register_forward_pre_hook(_leave, with_kwargs=True)
     try:
         for text in islice(texts, TEXTS):
             ids = tokenizer(text, truncation=True, max_length=TOKENS, return_tensors="pt")["input_ids"]
             if not ids.numel():
                 continue
-            states = _entering(parts.decoder, ids.to(parts.embedding.weight.device)).float()  # [1, tokens, D]
+            on_device = ids.to(parts.embedding.weight.device)
+            if not count:
+                scale = _input_scale(parts, on_device)
+            states = _entering(parts.decoder, input_ids=on_device).float()  # [1, tokens, D]
             content = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids)) & ~sinks(states).cpu()
             norms = states.norm(dim=-1).cpu()[content]
             total, count = total + norms.double().sum().item(), count + norms.numel()
@@ -59,16 +65,38 @@ def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iter
         handle.remove()
     if not count:
         raise UserError(f"the norm of text at layer {layer} is measured on training text: there is none (--texts)")
-    return total / count
+    return total / count / scale
 
 
 def _leave(layer: Any, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
     raise _Entered(args[0] if args else kwargs["hidden_states"])
 
 
-def _entering(decoder: Any, ids: Tensor) -> Tensor:
+def _input_scale(parts: ModelParts, ids: Tensor) -> float:
+    """What the decoder multiplies embeddings, of whatever origin, by before layer 0."""
+    embedded = parts.embedding(ids)
+    handle = parts.layers[0].register_forward_pre_hook(_leave, with_kwargs=True)
     try:
-        decoder(input_ids=ids, use_cache=False)
+        return common_factor(embedded, _entering(parts.decoder, inputs_embeds=embedded)) or 1.0
+    finally:
+        handle.remove()
+
+
+def common_factor(before: Tensor, after: Tensor) -> float | None:
+    """The one factor between the norms of rows [..., D]; None if rows differ in it by 1 % or more."""
+    norms = before.float().norm(dim=-1).flatten(), after.float().norm(dim=-1).flatten()
+    ratios = (norms[1] / norms[0])[norms[0] > 0]
+    if not ratios.numel():
+        return None
+    low, middle, high = ratios.min().item(), ratios.median().item(), ratios.max().item()
+    if high - low >= 0.01 * middle:
+        return None
+    return 1.0 if abs(middle - 1) < 0.01 else middle
+
+
+def _entering(decoder: Any, **inputs: Tensor) -> Tensor:
+    try:
+        decoder(**inputs, use_cache=False)
     except _Entered as entered:
         return entered.states
     raise AssertionError("the decoder did not reach its layer")

@@ -11,6 +11,7 @@ Shapes: K quantities, L layers, D dimensions; L + 1 where the output of the last
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, laye
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import ModelParts
-from modeling_aligned_llava.inspection.text_stream import sinks
+from modeling_aligned_llava.inspection.text_stream import common_factor, sinks
 
 
 SERIES = ("visual", "text", "special", "newline", "sink", "visual without sinks")
@@ -38,6 +39,7 @@ class Measurement:
         images: of each image, sums and counts [K, L + 1] by modality.
         stage_images: of each image, sum and count of the norms by stage.
         coherence: of each image, the mean cosine [L] between the rotations of visual and text tokens.
+        text_scales: of each pass, text at layer 0 over the output of the embedding module, if that is one factor.
     """
 
     def __init__(self, layers: int):
@@ -48,6 +50,11 @@ class Measurement:
         self.images: list[dict[str, tuple[Tensor, Tensor]]] = []
         self.stage_images: list[dict[str, tuple[float, int]]] = []
         self.coherence: list[Tensor] = []
+        self.text_scales: list[float] = []
+
+    def text_scale(self) -> float:
+        """What the model multiplies text embeddings by on their way to layer 0 (Granite's `embedding_multiplier`)."""
+        return median(self.text_scales) if self.text_scales else 1.0
 
     def merge(self, other: "Measurement") -> None:
         """Add the measurement of another process or batch."""
@@ -60,6 +67,7 @@ class Measurement:
         self.images += other.images
         self.stage_images += other.stage_images
         self.coherence += other.coherence
+        self.text_scales += other.text_scales
 
     def add_norms(self, stage: str, states: Tensor) -> None:
         """Add the norms of states [..., D] to a stage."""
@@ -87,6 +95,7 @@ def measuring(
     handles = [
         model.register_forward_pre_hook(one_pass.begin),
         model.register_forward_hook(one_pass.end),
+        parts.embedding.register_forward_hook(one_pass.after_embedding),
         parts.connector.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True),
         parts.connector.register_forward_hook(one_pass.after_connector),
         parts.decoder.register_forward_hook(one_pass.after_decoder),
@@ -115,7 +124,11 @@ class _Pass:
         self.sinks: list[Tensor] = []  # each [rows, tokens]
         self.coherence: list[Tensor] = []  # each [rows]
         self.previous: Tensor | None = None
+        self.embedded: Tensor | None = None
         self.measurement.stage_images.append({})
+
+    def after_embedding(self, _: Any, args: tuple, output: Tensor) -> None:
+        self.embedded = in_rows(output.detach())
 
     def after_vision(self, _: Any, args: tuple, output: Any) -> None:
         states = states_of(output)
@@ -136,6 +149,10 @@ class _Pass:
         self.masks = masks
         self.first = states.detach().double()
         self.measurement.add_norms("visual tokens at layer 0", states[masks["visual"]])
+        if self.embedded is not None and self.embedded.shape == states.shape:
+            text = masks["text"].to(states.device)
+            scale = common_factor(self.embedded[text], states[text])
+            self.measurement.text_scales += [] if scale is None else [scale]
 
     def after_layer(self, index: int, before: Tensor, after: Tensor) -> None:
         before, after = in_rows(before.detach()).double(), in_rows(after.detach()).double()

@@ -68,8 +68,8 @@ def profile_loaded(
     """
     parts = model_parts(model, connector)
     embedding = {
-        "text embeddings": embedding_statistics(embedding_norms(parts.embedding)),
-        "text embeddings, stored rows": embedding_statistics(embedding_norms(parts.embedding, stored=True)),
+        "text embeddings": embedding_norms(parts.embedding),
+        "text embeddings, stored rows": embedding_norms(parts.embedding, stored=True),
     }
     header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
     with process_group() as (rank, world):
@@ -106,16 +106,22 @@ def _versions(model: Any) -> dict[str, Any]:
 
 def summarise(
     measurement: Measurement,
-    embedding: dict[str, Any],
+    embedding: dict[str, Tensor],
     header: dict[str, Any],
     ids: list[str],
     unreadable: list[dict[str, str]],
 ) -> dict[str, Any]:
-    """The JSON of a profile. Its lists are over layers; that of `norm` ends with the output of the last layer."""
+    """The JSON of a profile. Its lists are over layers; that of `norm` ends with the output of the last layer.
+
+    Args:
+        embedding: norms of all rows, `text embeddings` after the embedding module and those of the stored rows.
+    """
     stages = {name: moments.summary() for name, moments in measurement.stages.items()}
     stages = {name: summary for name, summary in stages.items() if summary}
     _stage_intervals(measurement, stages)
-    norms = {**stages, **embedding}
+    scale = measurement.text_scale()  # both sides of every ratio are taken where layer 0 reads them
+    embedding = {**embedding, "text embeddings": embedding["text embeddings"] * scale}
+    norms = {**stages, **{name: embedding_statistics(values) for name, values in embedding.items()}}
     visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
     layers = _layers(measurement)
     result = {
@@ -126,6 +132,7 @@ def summarise(
         "unreadable": unreadable,
         "complete": True,
         "norms": norms,
+        "text_scale": scale,
         "ratio": visual["mean"] / text["mean"],
         "median_ratio": visual["median"] / text["median"],
         "stream": _stream(layers),

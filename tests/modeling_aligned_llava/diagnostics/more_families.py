@@ -55,6 +55,18 @@ def llava_siglip_qwen2() -> Tiny:
 
 
 @family
+def llava_granite() -> Tiny:
+    """Its decoder multiplies its input, visual tokens too, by 12."""
+    config = hf.LlavaConfig(
+        vision_config=hf.SiglipVisionConfig(**VISION),
+        text_config=hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0),
+        image_token_index=IMAGE,
+        vision_feature_select_strategy="full",
+    )
+    return hf.LlavaForConditionalGeneration(config), square(16)
+
+
+@family
 def llava_siglip_qwen3() -> Tiny:
     config = hf.LlavaConfig(
         vision_config=hf.SiglipVisionConfig(**VISION),

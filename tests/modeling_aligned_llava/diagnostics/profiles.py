@@ -2,7 +2,6 @@
 
 import torch
 
-from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.measure.layers import measuring
 from modeling_aligned_llava.diagnostics.measure.profile import summarise
 from modeling_aligned_llava.inspection.model_parts import model_parts
@@ -21,5 +20,5 @@ def small_profile(scale: float = 1.0) -> dict:
     with torch.no_grad(), measuring(model, parts) as measurement:
         for _ in range(3):
             model(**{**inputs, "pixel_values": torch.randn(1, 3, 28, 28, generator=generator)})
-    embedding = {"text embeddings": embedding_statistics(embedding_norms(parts.embedding))}
+    embedding = {"text embeddings": embedding_norms(parts.embedding)}
     return summarise(measurement, embedding, {"model": "tiny"}, ["a", "b", "c"], [])

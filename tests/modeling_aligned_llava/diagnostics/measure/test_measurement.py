@@ -7,15 +7,18 @@ import torch
 
 from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
+from modeling_aligned_llava.diagnostics.measure.profile import summarise
 from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, attribution
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.modeling_aligned_llava.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 
 
 FAMILIES = [*BUILDERS, *more_families.MORE]
+SCALES = {"llava_granite": 12.0}  # what the decoder multiplies its input by
 
 
 def measure(model, inputs, **kwargs):
@@ -60,12 +63,24 @@ def test_every_family_is_measured(name):
         assert norms.count[QUANTITIES.index("norm")].tolist() == [int(norms.count[0, 0])] * (layers + 1)
         assert (norms.mean[QUANTITIES.index("norm")] > 0).all()
     assert found.stages["connector input"].count > 0
+    scale = SCALES.get(name, 1.0)
+    assert found.text_scale() == pytest.approx(scale)
     # the same positions are found without the id
     states, rows = layer_inputs(model, inputs)
     by_value = visual_by_value(states if states.dim() == 3 else states[None], rows)
     indicators = 2 if name == "ovis2" else 0  # its <img> and </img> are rows of the visual vocabulary too
     assert (by_value & ~by_id).sum() == found.layers["special"].count[0, 0] == indicators
-    assert (by_id & ~by_value).sum() == newlines
+    assert (by_id & ~by_value).sum() == (newlines if scale == 1 else by_id.sum())
+
+
+def test_the_ratio_compares_both_where_layer_0_reads_them():
+    model, inputs = more_families.tiny("llava_granite")
+    embedding = {"text embeddings": embedding_norms(model.get_input_embeddings())}
+    found = summarise(measure(model, inputs), embedding, {}, ["a"], [])
+    states, _ = layer_inputs(model, inputs)
+    visual = states[inputs["input_ids"] == IMAGE].norm(dim=-1).mean()
+    rows = model.get_input_embeddings().weight.norm(dim=-1)
+    assert found["ratio"] == pytest.approx((visual / (12 * rows[rows > 0].mean())).item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("build", [more_families.original_llava, more_families.context_token_model])

@@ -130,7 +130,6 @@ def test_merged_measurements_are_those_of_one_process(tiny_checkpoint, folder):
     import pickle
 
     from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids
-    from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
     from modeling_aligned_llava.diagnostics.measure.layers import measuring
     from modeling_aligned_llava.diagnostics.measure.profile import summarise
     from modeling_aligned_llava.inspection.model_parts import model_parts
@@ -139,7 +138,7 @@ def test_merged_measurements_are_those_of_one_process(tiny_checkpoint, folder):
     path = str(tiny_checkpoint("baseline"))
     model, processor = load(path)
     parts, shares = model_parts(model), []
-    embedding = {"text embeddings": embedding_statistics(embedding_norms(parts.embedding))}
+    embedding = {"text embeddings": embedding_norms(parts.embedding)}
     for rank in range(2):
         with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
             for image in in_folder(folder, 64)[rank::2]:
