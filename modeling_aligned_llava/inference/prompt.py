@@ -14,7 +14,7 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
         system: a system prompt before it; None: what the template writes by itself.
     """
     if not getattr(processor, "chat_template", None):
-        return f"{getattr(processor, 'image_token', '') * images}{text}"
+        return f"{_image_slot(processor) * images}{text}"
     content = [{"type": "image"}] * images + [{"type": "text", "text": text}]
     turns = [{"role": "user", "content": content}]
     if system is not None:
@@ -24,7 +24,14 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
 
 def names_image_token(processor: Any) -> bool:
     """Whether a processor prepares images and names the token that stands for one, without which nothing is served."""
-    return hasattr(processor, "image_processor") and hasattr(processor, "image_token")
+    return hasattr(processor, "image_processor") and isinstance(getattr(processor, "image_token", None), str)
+
+
+def _image_slot(processor: Any) -> str:
+    """What a prompt without a template holds in place of an image."""
+    if getattr(processor, "num_query_tokens", None):  # BLIP-2 and InstructBLIP write the visual tokens themselves
+        return ""
+    return str(getattr(processor, "image_token", ""))
 
 
 def image_tokens(processor: Any, config: Any) -> list[str]:

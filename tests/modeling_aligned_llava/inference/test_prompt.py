@@ -4,10 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 from tokenizers import processors
+from transformers import Blip2Processor, BlipImageProcessor
 
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.inference.prompt import lacks_special_tokens
+from modeling_aligned_llava.inference.prompt import lacks_special_tokens, names_image_token, user_turn
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from tests.benchmark_stand_in import image_of
 from tests.conftest import tiny_tokenizer
@@ -52,3 +53,12 @@ def test_evaluation_demo_and_diagnostics_ask_with_the_same_tokens(tmp_path, name
     assert evaluated == generator.tokenize([prompt], [[image_of(1).size]])[0]
     assert evaluated == inputs_of(generator.processor, asked, "cpu")["input_ids"][0].tolist()
     assert evaluated.count(generator.processor.tokenizer.bos_token_id) == 1
+
+
+def test_blip_2_writes_its_visual_tokens_itself():
+    processor = Blip2Processor(BlipImageProcessor(), tiny_tokenizer(), num_query_tokens=4)
+    assert user_turn(processor, "What is it?", images=1) == "What is it?"
+    inputs = processor(text=["What is it?"], images=[image_of(0)], return_tensors="pt")
+    image_token = processor.tokenizer.convert_tokens_to_ids("<image>")
+    assert int((inputs["input_ids"] == image_token).sum()) == 4
+    assert not names_image_token(processor)  # an AddedToken is no text for the evaluation to find in a prompt
