@@ -106,10 +106,13 @@ def model_parts(model: Any, connector: str | None = None) -> ModelParts:
         connector: path of the connector's module in `model`, for families that are not known here.
 
     Raises:
-        UserError: the model has no vision encoder and connector, or no list of decoder layers.
+        UserError: the model has no vision encoder and connector, or no list of decoder layers, or has an encoder for
+            text.
     """
     modules = dict(model.named_modules())
     kind = type(model).__name__
+    if any(getattr(config, "is_encoder_decoder", False) for config in (model.config, model.config.get_text_config())):
+        raise UserError(f"{kind} is an encoder-decoder: its visual tokens enter the encoder, never the decoder")
     decoder = model.get_decoder()
     embedding = model.get_input_embeddings()
     vision = _vision_encoder(model, modules, embedding)

@@ -4,6 +4,7 @@ import pickle
 
 import pytest
 import torch
+import transformers as hf
 
 from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
@@ -226,10 +227,13 @@ def test_models_without_visual_tokens_are_rejected():
     model, inputs = more_families.mllama()
     with pytest.raises(UserError, match="cross-attention"):
         measure(model, inputs)
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
     with pytest.raises(UserError, match="Qwen2ForCausalLM is a text-only model"):
-        model_parts(Qwen2ForCausalLM(Qwen2Config(**more_families.TEXT)))
+        model_parts(hf.Qwen2ForCausalLM(hf.Qwen2Config(**more_families.TEXT)))
+    t5 = hf.T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = hf.Blip2Config(vision_config=sizes, qformer_config=sizes, text_config=t5.to_dict())
+    with pytest.raises(UserError, match="Blip2ForConditionalGeneration is an encoder-decoder: its visual tokens"):
+        model_parts(hf.Blip2ForConditionalGeneration(config))
 
 
 def test_coherence_is_the_mean_cosine_of_rotations(image_batches):
