@@ -1,0 +1,51 @@
+"""A disk on which nothing can be written: one line says so, and nothing is changed."""
+
+import json
+
+import pytest
+
+from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
+from modeling_aligned_llava.loading.files import write_json
+from tests.faults.disks import MB
+from tests.faults.refusals import refused
+from train.stage import run_stage
+
+
+@pytest.fixture
+def folder(mount):
+    """On a disk that was written before, and cannot be now: `scores.json` and a built folder `there`."""
+    disk = mount("disk", 16 * MB)
+    write_json(disk.folder / "scores.json", [1])
+    build_once(disk.folder / "there", lambda unfinished: (unfinished / "x").touch())
+    with disk.read_only():
+        yield disk.folder
+
+
+ATTEMPTS = {
+    "results": lambda folder: write_json(folder / "scores.json", [2]),
+    "a folder": lambda folder: build_once(folder / "new", lambda _: None),
+    "a lock": lambda folder: exclusive_lock(folder / "scores.json", "busy").__enter__(),
+    "a file": lambda folder: replacing(folder / "deep" / "file").__enter__(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_writing_is_refused(attempt, folder):
+    with refused("read-only", str(folder)):
+        attempt(folder)
+    assert json.loads((folder / "scores.json").read_text()) == [1]
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_a_stage_is_refused(stage2, folder):
+    with refused("read-only", str(folder)):
+        run_stage(stage2(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_what_is_there_can_be_used(folder):
+    assert not build_once(folder / "there", lambda _: None)
