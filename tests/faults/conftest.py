@@ -1,4 +1,4 @@
-"""What the faults happen to: a tiny checkpoint, six steps of stage 2, small file systems."""
+"""What the faults happen to: a tiny checkpoint, six steps of stage 2, small file systems, a small comparison."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.faults.disks import mount
+from tests.faults.small_run import Straight, run_straight
 from tests.train.conftest import stage_arguments, tiny_data
 from train.stage import run_stage
 
@@ -47,3 +48,9 @@ def assert_undisturbed(stage2, tmp_path_factory) -> Callable[[Path], None]:
         assert not different, f"differ: {different[:3]}"
 
     return check
+
+
+@pytest.fixture(scope="session")
+def straight_run(tmp_path_factory) -> Straight:
+    """Treat it as read-only."""
+    return run_straight(tmp_path_factory.mktemp("straight") / "run")
