@@ -46,37 +46,25 @@ MODULES = (
 NAMES = {"loss": ("",), "gradient": PARAMETERS, "output": MODULES}
 TWO_PROCESSES = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
 
-CAMPAIGN = [(kind, seed) for kind in KINDS for seed in range(1, 9)]
-
-cases = pytest.mark.parametrize(("kind", "seed"), [("output", 0), *in_campaign(CAMPAIGN)])
+CASES = [(kind, seed) for kind in KINDS for seed in range(1, 9)]
 
 
-@pytest.fixture
-def fault(kind, seed) -> tuple[str, int, str, float]:
-    """What is broken, at which step, its name and the value."""
+@pytest.mark.parametrize(("kind", "seed"), [("output", 0), *in_campaign(CASES)])
+def test_the_run_stops_and_continues_or_skips_the_step(kind, seed, stage2, assert_undisturbed, tmp_path):
     rng = random.Random(f"{kind} {seed}")
-    return kind, rng.randrange(1, STEPS + 1), rng.choice(NAMES[kind]), rng.choice(VALUES)
-
-
-@cases
-def test_the_run_stops_and_continues_like_an_undisturbed_one(fault, stage2, assert_undisturbed, tmp_path):
-    kind, step, name, value = fault
-    stage = tmp_path / METHOD / "stage2"
+    step, name, value = rng.randrange(1, STEPS + 1), rng.choice(NAMES[kind]), rng.choice(VALUES)
+    stopped, skipped = tmp_path / "stopped", tmp_path / "skipped"
+    stage = stopped / METHOD / "stage2"
     named = [f"{name} (group "] if name else []
     with broken_step(kind, {step}, name, value), refused(f"step {step}: not finite: the {kind}", *named):
-        run_stage(stage2(tmp_path))
+        run_stage(stage2(stopped))
     kept = [int(path.name.partition("-")[2]) for path in stage.glob("checkpoint-*")]
     assert max(kept, default=0) == (step - 1) // 2 * 2
-    run_stage(stage2(tmp_path))
+    run_stage(stage2(stopped))
     assert_undisturbed(stage)
-
-
-@cases
-def test_the_step_is_skipped(fault, stage2, tmp_path):
-    kind, step, name, value = fault
     with broken_step(kind, {step}, name, value):
-        run_stage(stage2(tmp_path, max_skipped_steps=1))
-    assert_skipped(tmp_path / METHOD / "stage2", step, name)
+        run_stage(stage2(skipped, max_skipped_steps=1))
+    assert_skipped(skipped / METHOD / "stage2", step, name)
 
 
 def assert_skipped(stage: Path, step: int, name: str) -> None:

@@ -22,7 +22,7 @@ from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.images import in_folder
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.harness.documents import Documents
-from tests.faults.damaged_images import damaged_image, encoded, png
+from tests.faults.damaged_images import damaged_images, encoded, png
 from tests.faults.memory import bounded_memory
 from tests.faults.refusals import unless_refused
 from tests.faults.tiers import in_campaign
@@ -48,8 +48,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(("seed", "count"), [(0, 48), *in_campaign((seed, 250) for seed in range(1, 21))])
 def test_all_paths_agree(seed, count, checkpoint, tmp_path):
-    chance = random.Random(seed)
-    check([damaged_image(chance) for _ in range(count)], checkpoint, tmp_path)
+    check(damaged_images(random.Random(seed), count), checkpoint, tmp_path)
 
 
 @pytest.mark.slow

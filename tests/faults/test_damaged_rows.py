@@ -1,4 +1,4 @@
-"""Damaged rows of JSON lines, parquet, streams and benchmarks: each is used, or named by file and row.
+"""Damaged rows of JSON lines, parquet and streams: each is used, or named by file and row.
 
 Damage never spreads to the row beside it. `tests/train/data/test_quarantine.py` has the details.
 """
@@ -6,7 +6,6 @@ Damage never spreads to the row beside it. `tests/train/data/test_quarantine.py`
 import copy
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -17,13 +16,9 @@ import pyarrow.parquet
 import pytest
 from transformers import AutoProcessor
 
-from eval.data.benchmarks import BY_KEY
-from eval.data.image_sample import in_benchmarks
-from modeling_aligned_llava.harness.documents import Documents
-from tests.benchmark_stand_in import pope, write_dataset
 from tests.faults.damaged_images import damaged_image, encoded
 from tests.faults.memory import bounded_memory
-from tests.faults.refusals import unless_refused
+from tests.faults.mutations import places
 from tests.faults.tiers import in_campaign
 from train.data.collator import ImageTextCollator
 from train.data.prepared import TrainingData, open_training_data
@@ -65,31 +60,18 @@ def how(processor) -> Tokenization:
 
 
 def mutated(content: Any, chance: random.Random) -> Any:
-    """A copy in which one to three values are replaced, removed or repeated."""
+    """A copy in which one or two values are replaced, removed or repeated."""
     content = copy.deepcopy(content)
-    for _ in range(chance.randrange(1, 4)):
-        found = [*places(content)]
-        if not found:
-            break
-        holder, key = chance.choice(found)
-        damage = chance.randrange(4)
+    for _ in range(chance.randrange(1, 3)):
+        holder, key = chance.choice([*places(content)])
+        damage = chance.randrange(3)
         if damage == 0:
             del holder[key]
         elif damage == 1 and isinstance(holder, list):
             holder.insert(key, copy.deepcopy(holder[key]))
-        elif damage == 2 and isinstance(holder, dict):
-            holder[chance.choice(["", "id", "image", "from", "value", key.upper()])] = holder.pop(key)
         else:
             holder[key] = copy.deepcopy(chance.choice([*NUMBERS, *TEXTS, *NESTED]))
     return content
-
-
-def places(content: Any) -> Iterator[tuple[Any, Any]]:
-    """Each (container, key) in nested lists and dictionaries."""
-    items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    for key, value in list(items):
-        yield content, key
-        yield from places(value)
 
 
 def damaged_line(number: int, chance: random.Random) -> bytes:
@@ -185,38 +167,3 @@ def test_a_stream(seed, count, good, how, processor, tmp_path):
     refused_rows = {entry.row for entry in read_entries(quarantine.path) if not entry.used}
     assert all(row % 2 == 0 for row in refused_rows), "a good row was refused"
     assert len(rows) + len(refused_rows) == 2 * count, "rows vanished"
-
-
-@seeds
-def test_a_benchmark(seed, count, tmp_path):
-    """Rows with a damaged image or answer: diagnostics and evaluation both use one or name it."""
-    chance = random.Random(seed)
-    rows, features = pope(count)
-    image = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
-    stored = datasets.Features({**features, "image": image})
-    for row in rows:
-        damages: list[dict[str, Any]] = [
-            {"image": {"bytes": damaged_image(chance)[1], "path": None}},
-            {"image": {"bytes": None, "path": chance.choice([None, "gone.png"])}},
-            {"image": None},
-            {"answer": None},
-        ]
-        row |= {"image": {"bytes": encoded(chance, "PNG"), "path": None}}
-        row |= chance.choice(damages)
-    benchmark = BY_KEY["pope"]
-    write_dataset(tmp_path / benchmark.folder, {"Full": {benchmark.split: (rows, stored)}})
-    table = datasets.Dataset.from_list(rows, features=stored).cast_column("image", datasets.Image())
-    documents = Documents(table, "pope")
-
-    def visual(document: dict[str, Any]) -> list[Any]:
-        return [document["image"].convert("RGB")]  # as in lmms-eval's task
-
-    def shown(number: int) -> None:
-        documents.look(visual, number)
-        documents.open(visual, number)
-
-    with bounded_memory(PEAK_MIB):
-        for question in in_benchmarks(tmp_path, count, keys=("pope",)):
-            number = int(question.id.partition("/")[2])
-            unless_refused(question.open, f"row {number}")
-            unless_refused(lambda number=number: shown(number), f"pope document {number}")

@@ -28,11 +28,6 @@ def served(tiny_llava, monkeypatch):
     demo.close()
 
 
-@pytest.fixture
-def address(served) -> str:
-    return served.local_url.rstrip("/")
-
-
 def status(request: str | urllib.request.Request) -> int:
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
@@ -45,23 +40,23 @@ def test_only_this_machine_is_served(served):
     assert served.server_name == "127.0.0.1" and served.share_url is None
 
 
-def test_no_other_file_is_served(address, tmp_path):
+def test_no_other_file_is_served(served, tmp_path):
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     for path in (secret, REPOSITORY / "pyproject.toml", Path("/etc/passwd"), Path("../../../etc/passwd")):
-        assert status(f"{address}/gradio_api/file={path}") in (403, 404)
+        assert status(f"{served.local_url}gradio_api/file={path}") in (403, 404)
 
 
 @pytest.mark.parametrize(("size", "answer"), [(1_000, 200), (53_000_000, 413)])
-def test_uploads_are_limited(size, answer, address):
+def test_uploads_are_limited(size, answer, served):
     border = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
     headers = {"Content-Type": "multipart/form-data; boundary=x"}
     body = border + bytes(size) + b"\r\n--x--\r\n"
-    upload = urllib.request.Request(f"{address}/gradio_api/upload", data=body, headers=headers)  # noqa: S310
+    upload = urllib.request.Request(f"{served.local_url}gradio_api/upload", data=body, headers=headers)  # noqa: S310
     assert status(upload) == answer
 
 
-def test_no_other_page_may_read_it(address):
-    elsewhere = urllib.request.Request(f"{address}/config", headers={"Origin": "https://evil.example"})  # noqa: S310
+def test_no_other_page_may_read_it(served):
+    elsewhere = urllib.request.Request(f"{served.local_url}config", headers={"Origin": "https://evil.example"})  # noqa: S310
     with urllib.request.urlopen(elsewhere, timeout=30) as answer:  # noqa: S310
         assert answer.headers.get("Access-Control-Allow-Origin") not in ("*", "https://evil.example")

@@ -12,7 +12,6 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
-from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
@@ -32,7 +31,6 @@ from train.stage import run_stage
 ROUNDS = 40
 FULL = "no space left"
 seeds = pytest.mark.parametrize("seed", [0, *in_campaign(range(1, 5))])
-campaign_seeds = pytest.mark.parametrize("seed", in_campaign(range(4)))
 
 
 @pytest.fixture
@@ -43,10 +41,6 @@ def disk(mount):
 @pytest.fixture
 def rng(seed) -> random.Random:
     return random.Random(seed)
-
-
-def assert_no_half_files(folder: Path) -> None:
-    assert not [*folder.rglob("*.unfinished")]
 
 
 @seeds
@@ -86,28 +80,9 @@ def test_results(disk, rng):
         with disk.full(left=rng.randrange(32 * KB)), refused(FULL, str(path)):
             write_json(path, after)
         assert json.loads(path.read_text()) == before
-        assert_no_half_files(disk.folder)
+        assert not [*disk.folder.rglob("*.unfinished")]
         write_json(path, after)
         assert json.loads(path.read_text()) == after
-
-
-@campaign_seeds
-def test_folders(disk, rng):
-    """A folder that is built appears whole or not at all."""
-    for number in range(ROUNDS):
-        path = disk.folder / str(number)
-        content = rng.randbytes(rng.randrange(40, 90) * KB)
-
-        def build(unfinished: Path, content: bytes = content) -> None:
-            for part in range(3):
-                (unfinished / str(part)).write_bytes(content)
-
-        with disk.full(left=rng.randrange(100 * KB)), refused(FULL, str(path)):
-            build_once(path, build)
-        assert not path.exists()
-        assert_no_half_files(disk.folder)
-        assert build_once(path, build) and (path / "2").read_bytes() == content
-        shutil.rmtree(path)
 
 
 @seeds
@@ -163,7 +138,7 @@ def test_extraction(disk, rng, tmp_path, monkeypatch):
         shutil.rmtree(out)
 
 
-@campaign_seeds
+@pytest.mark.parametrize("seed", in_campaign(range(4)))
 def test_preparation_of_data(disk, rng, checkpoint, tiny_data, tmp_path):
     """Rows are checked and tokenized on a disk that is too small at first."""
     rows = json.loads((tiny_data / "stage2.json").read_text())
@@ -178,6 +153,7 @@ def test_preparation_of_data(disk, rng, checkpoint, tiny_data, tmp_path):
         disk.resize(size * KB)
         with refused(FULL, str(disk.folder)):
             open_training_data(sources, how, disk.folder)
+        assert not [*disk.folder.rglob("*.unfinished")]
     disk.resize(64 * MB)
     found = open_training_data(sources, how, disk.folder).dataset[:]
     assert found == open_training_data(sources, how, tmp_path / "cache").dataset[:]

@@ -65,8 +65,8 @@ def online(hub: LocalServer, patience: float = PATIENCE) -> Iterator[list[float]
 class Download:
     """A fetch into `folder/root` of what the stand-in offers."""
 
-    def __init__(self, folder: Path, rng: random.Random) -> None:
-        self.rng, self.root = rng, folder / "root"
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "root"
         self.hub = DatasetHub(folder / "hub")
         self.api = HfApi(endpoint=self.hub.endpoint, token=TOKEN)
         self.content: dict[Path, bytes] = {}  # final path -> what must be there
@@ -92,48 +92,27 @@ class Benchmarks(Download):
     contents = (3, 4)
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        super().__init__(folder, rng)
+        super().__init__(folder)
         self.datasets = benchmarks.datasets()[:2]
         for benchmark in self.datasets:
-            files = {
-                "README.md": b"---\nconfigs: []\n---\n",
-                "data/test-00000-of-00001.parquet": rng.randbytes(rng.randrange(1, 9000)),
-            }
-            for name, content in files.items():
-                self.offer(benchmark.folder, name, content, self.root / benchmark.folder / name)
+            content = {"README.md": b"---\nconfigs: []\n---\n", "data/test.parquet": rng.randbytes(5000)}
+            for name in content:
+                self.offer(benchmark.folder, name, content[name], self.root / benchmark.folder / name)
 
     def run(self) -> None:
         with mock.patch.object(benchmarks, "datasets", lambda: self.datasets):
             benchmarks.fetch(self.root, self.api)
 
 
-class Shards(Download):
-    """The training data of stage 2."""
-
-    addresses = ("/revision/", "/tree/", "HEAD ", "GET .*resolve", "GET .*parquet")
-    contents = (3, 4)
-
-    def __init__(self, folder: Path, rng: random.Random) -> None:
-        super().__init__(folder, rng)
-        for shard in range(3):
-            name = f"train-{shard:05d}-of-00003.parquet"
-            content = rng.randbytes(rng.randrange(1, 9000))
-            self.offer(SETS["llava-next"].name, f"data/{name}", content, self.root / "stage2" / name)
-
-    def run(self) -> None:
-        fetch_training_data("llava-next", self.root, self.api)
-
-
-class Archive(Download):
-    """The training data of stage 1: an archive of images and its rows."""
+class TrainingData(Download):
+    """That of stage 1: an archive of images and its rows."""
 
     addresses = ("/revision/", "/tree/", "HEAD ", "GET .*resolve", "GET .*images.zip")
     contents = (3, 4)
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        super().__init__(folder, rng)
-        (self.name,) = set(SETS) - {"llava-next"}
-        repository = SETS[self.name].name
+        super().__init__(folder)
+        repository = SETS["llava-pretrain"].name
         images = {f"{number}.jpg": rng.randbytes(400) for number in range(5)}
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as zipped:
@@ -145,7 +124,7 @@ class Archive(Download):
         self.content |= {self.root / "images" / name: image for name, image in images.items()}
 
     def run(self) -> None:
-        fetch_training_data(self.name, self.root, self.api)
+        fetch_training_data("llava-pretrain", self.root, self.api)
 
 
 class Push:
@@ -179,9 +158,9 @@ class Push:
 
 
 FAST = [
-    (Archive, 0, "503", 2),
-    (Shards, 4, "damage", 2),
-    (Archive, 4, "cut", FOR_GOOD),
+    (TrainingData, 0, "503", 2),
+    (TrainingData, 4, "damage", 2),
+    (TrainingData, 4, "cut", FOR_GOOD),
     (Benchmarks, 3, "drop", 2),
     (Push, 0, "429", 1),
     (Push, 3, "500", FOR_GOOD),
@@ -189,7 +168,7 @@ FAST = [
 
 
 def further_cases() -> Iterator[tuple]:
-    for work in (Benchmarks, Shards, Archive, Push):
+    for work in (Benchmarks, TrainingData, Push):
         for address, kind, times in product(range(len(work.addresses)), (*KINDS, "damage"), (2, FOR_GOOD)):
             if kind == "damage" and address not in work.contents:
                 continue

@@ -10,10 +10,12 @@ import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
 from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoProcessor
@@ -22,7 +24,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
 from tests.faults.memory import bounded_memory
-from tests.faults.mutations import IN_TEXT, MUTATIONS, Mutation
+from tests.faults.mutations import mutated_text, mutated_values
 from tests.faults.tiers import in_campaign
 
 
@@ -55,26 +57,32 @@ def unchanged(checkpoint) -> tuple[str, str]:
 def test_a_mutated_file_is_refused_or_means_what_it_says(name, number, count, checkpoint, unchanged, tmp_path):
     @seed(f"{name} {number}")
     @settings(SETTINGS, max_examples=count)
-    @given(IN_TEXT if name == TEMPLATE else MUTATIONS)
-    def check(mutation: Mutation) -> None:
+    @given(mutations(name, (checkpoint / name).read_bytes()))
+    def check(mutated: bytes) -> None:
         folder = tmp_path / "mutated"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(checkpoint, folder)
-        (folder / name).write_bytes(mutate((folder / name).read_bytes(), name, mutation))
+        (folder / name).write_bytes(mutated)
         assert_refused_or_consistent(folder, unchanged)
 
     with bounded_memory(PEAK_MIB):
         check()
 
 
-def mutate(content: bytes, name: str, mutation: Mutation) -> bytes:
-    if mutation.is_of_text:
-        return mutation.of_text(content)
-    if name.endswith(".json"):
-        return json.dumps(mutation.of_values(json.loads(content))).encode()
-    (length,) = struct.unpack("<Q", content[:8])  # of a header of JSON, in safetensors
-    header = json.dumps(mutation.of_values(json.loads(content[8 : 8 + length]))).encode()
-    return struct.pack("<Q", len(header)) + header + content[8 + length :]
+def mutations(name: str, content: bytes) -> SearchStrategy[bytes]:
+    """Mutated values of JSON, or of the header of safetensors, and twice less often a mutated text."""
+    start, end = 0, len(content)
+    if name.endswith(".safetensors"):
+        start, end = 8, 8 + struct.unpack("<Q", content[:8])[0]
+
+    def written(values: Any) -> bytes:
+        header = json.dumps(values).encode()
+        return (struct.pack("<Q", len(header)) if start else b"") + header + content[end:]
+
+    if name == TEMPLATE:
+        return mutated_text(content)
+    values = mutated_values(content[start:end], json.loads).map(written)
+    return values | values | mutated_text(content)
 
 
 def assert_refused_or_consistent(folder: Path, unchanged: tuple[str, str]) -> None:

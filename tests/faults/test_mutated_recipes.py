@@ -12,7 +12,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.faults.memory import bounded_memory
-from tests.faults.mutations import MUTATIONS, Mutation
+from tests.faults.mutations import mutated_text, mutated_values
 from tests.faults.tiers import in_campaign
 from train.arguments.parse import parse_arguments
 from train.optimization.parameter_groups import group_parameters
@@ -20,7 +20,8 @@ from train.optimization.parameter_groups import group_parameters
 
 PEAK_MIB = 4000
 SETTINGS = settings(database=None, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck])
-RECIPE = REPOSITORY / "configuration" / "train" / "tinyworld" / "stage2.yaml"
+RECIPE = (REPOSITORY / "configuration" / "train" / "tinyworld" / "stage2.yaml").read_bytes()
+VALUES = mutated_values(RECIPE, yaml.safe_load).map(lambda values: yaml.safe_dump(values).encode())
 
 
 @pytest.mark.parametrize(("number", "count"), [(0, 4), *in_campaign([(1, 150)])])
@@ -30,9 +31,9 @@ def test_a_mutated_recipe_is_read_or_refused(number, count, checkpoint, tmp_path
 
     @seed(number)
     @settings(SETTINGS, max_examples=count)
-    @given(MUTATIONS)
-    def check(mutation: Mutation) -> None:
-        recipe.write_bytes(mutate(RECIPE.read_bytes(), mutation))
+    @given(VALUES | VALUES | mutated_text(RECIPE))
+    def check(mutated: bytes) -> None:
+        recipe.write_bytes(mutated)
         with mock.patch.dict(os.environ):  # TRL takes variables from a recipe
             try:
                 command = ["--config", str(recipe), "--method", "norm", "--output_dir", str(tmp_path)]
@@ -45,9 +46,3 @@ def test_a_mutated_recipe_is_read_or_refused(number, count, checkpoint, tmp_path
 
     with bounded_memory(PEAK_MIB):
         check()
-
-
-def mutate(content: bytes, mutation: Mutation) -> bytes:
-    if mutation.is_of_text:
-        return mutation.of_text(content)
-    return yaml.safe_dump(mutation.of_values(yaml.safe_load(content))).encode()

@@ -11,6 +11,9 @@ from tests.faults.refusals import refused
 from train.stage import run_stage
 
 
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+
+
 @pytest.fixture
 def folder(mount):
     """On a disk that was written before, and cannot be now: `scores.json` and a built folder `there`."""
@@ -22,30 +25,20 @@ def folder(mount):
 
 
 ATTEMPTS = {
-    "results": lambda folder: write_json(folder / "scores.json", [2]),
-    "a folder": lambda folder: build_once(folder / "new", lambda _: None),
-    "a lock": lambda folder: exclusive_lock(folder / "scores.json", "busy").__enter__(),
-    "a file": lambda folder: replacing(folder / "deep" / "file").__enter__(),
+    "results": lambda folder, stage2: write_json(folder / "scores.json", [2]),
+    "a folder": lambda folder, stage2: build_once(folder / "new", lambda _: None),
+    "a lock": lambda folder, stage2: exclusive_lock(folder / "scores.json", "busy").__enter__(),
+    "a file": lambda folder, stage2: replacing(folder / "deep" / "file").__enter__(),
+    "a stage": lambda folder, stage2: run_stage(stage2(folder)),
 }
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
 @pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
-def test_writing_is_refused(attempt, folder):
+def test_writing_is_refused(attempt, stage2, folder):
     with refused("read-only", str(folder)):
-        attempt(folder)
+        attempt(folder, stage2)
     assert json.loads((folder / "scores.json").read_text()) == [1]
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
-def test_a_stage_is_refused(stage2, folder):
-    with refused("read-only", str(folder)):
-        run_stage(stage2(folder))
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
 def test_what_is_there_can_be_used(folder):
     assert not build_once(folder / "there", lambda _: None)
