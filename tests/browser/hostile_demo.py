@@ -9,7 +9,7 @@ from pathlib import Path
 from eval.demo.app import build, serve
 from eval.demo.models import Answer, DemoModel, load_models
 from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
-from tests.faults.untrusted_words import ANSWER, NAME
+from tests.faults.hostile_words import ANSWER, NAME
 
 
 class Hostile(DemoModel):

@@ -11,7 +11,7 @@ from eval.report.page import measurements
 from eval.report.page.report import report
 from tests import REPOSITORY
 from tests.benchmark_stand_in import write_llava
-from tests.faults.untrusted_words import ANSWER, NAME, hostile_run
+from tests.faults.hostile_words import ANSWER, NAME, hostile_run
 
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")

@@ -1,49 +1,76 @@
-"""What counts as growth: a slope whose interval is above the allowance, not noise and not a warm-up."""
+"""Long work on toy models: memory, open files and threads of the process stay flat."""
 
-import os
 import random
+import sys
+import time
+from contextlib import suppress
 
+import numpy as np
 import psutil
 import pytest
 
-from tests.faults.soak import EVERY, Watch, watching
+from eval.demo.models import load_models
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.inference.generator import load_generator
+from tests import REPOSITORY
+from tests.benchmark_stand_in import image_of
 
 
-def watch_of(column):
-    """A watch that has seen these measurements; `column(n)` is (MB, files, threads)."""
-    watch = Watch(psutil.Process())
-    watch.rows = [(n * EVERY, *column(n)) for n in range(600)]
-    return watch
+REQUESTS, STEPS, QUESTIONS = 10_000, 2_000, 500
+BATCH = 50
+WARM_UP = 0.3  # share of the work in which caches fill
+MOST_GROWTH = 0.02  # of the resident memory
+
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 
-def test_noise_and_a_warm_up_are_no_growth():
-    rng = random.Random(0)
-    found = watch_of(lambda n: (800 + rng.gauss(0, 5) - 300 * (n < 100), 20, 7 + n % 2)).growth()
-    low, middle, high = found["memory_mb"]["growth"]
-    assert low < middle < high and abs(middle) < 3 and found["open_files"]["growth"] == [0, 0, 0]
+def measured(process: psutil.Process) -> tuple[int, int, int]:
+    """Resident bytes, open files and threads."""
+    with process.oneshot():
+        return process.memory_info().rss, process.num_fds(), process.num_threads()
 
 
-@pytest.mark.parametrize(
-    ("column", "said"),
-    [
-        (lambda n: (800 + n / 10, 20, 7), "memory_mb grows by 4"),
-        (lambda n: (800, 20 + n // 100, 7), "open_files grows by"),
-        (lambda n: (800, 20, 7 + n // 200), "threads grows by"),
-    ],
-)
-def test_a_leak_is_growth(column, said):
-    with pytest.raises(AssertionError, match=said):
-        watch_of(column).growth()
+def assert_flat(rows: list[tuple[int, int, int]]) -> None:
+    """Compare the quarter after the warm-up with the last one; medians leave out what comes and goes."""
+    settled = np.array(rows[int(len(rows) * WARM_UP) :])
+    quarter = len(settled) // 4
+    first, last = np.median(settled[:quarter], axis=0), np.median(settled[-quarter:], axis=0)
+    assert last[0] < first[0] * (1 + MOST_GROWTH), f"memory grew from {first[0] / 1e6:.0f} to {last[0] / 1e6:.0f} MB"
+    assert last[1] <= first[1], f"{last[1] - first[1]:.0f} more open files"
+    assert last[2] <= first[2], f"{last[2] - first[2]:.0f} more threads"
 
 
-def test_open_files_of_this_process_are_seen():
-    with watching(psutil.Process()) as watch:
-        while not watch.rows:
-            pass
-        read, write = os.pipe()
-        seen = len(watch.rows)
-        while len(watch.rows) < seen + 2:
-            pass
-        os.close(read)
-        os.close(write)
-    assert watch.rows[-1][2] == watch.rows[0][2] + 2
+def test_requests_of_an_evaluation(tiny_llava):
+    """An image and a question of random length each."""
+    generator, rng, rows = load_generator(str(tiny_llava)), random.Random(0), []
+    for _ in range(REQUESTS // BATCH):
+        words = [" ".join(rng.choices(("red", "box", "left"), k=rng.randint(1, 12))) for _ in range(BATCH)]
+        prompts = [generator.render(text, images=1) for text in words]
+        images = [[image_of(rng.randint(0, 50))] for _ in words]
+        assert len(generator.answer(prompts, images, max_new_tokens=4)) == BATCH
+        rows.append(measured(psutil.Process()))
+    assert_flat(rows)
+
+
+def test_questions_to_the_demo(tiny_llava):
+    """Each with its own image, their answers streamed."""
+    (model,) = load_models({"toy": str(tiny_llava)}, "cpu")
+    rows = []
+    for number in range(QUESTIONS):
+        asked = ImageQuestion(str(number), lambda n=number: image_of(n % 50), "red box left")
+        assert list(model.stream(asked, 8))[-1].ids
+        rows.append(measured(psutil.Process()))
+    assert_flat(rows)
+
+
+def test_steps_of_training(stage_arguments, tmp_path):
+    settings = {"max_steps": STEPS, "save_steps": STEPS // 10, "logging_steps": 10}
+    command = [sys.executable, "-m", "train.sft", *stage_arguments(1, "norm-gwc", tmp_path, **settings)]
+    rows = []
+    process = psutil.Popen(command, cwd=REPOSITORY)
+    while process.poll() is None:
+        with suppress(psutil.Error):  # it may have ended just now
+            rows.append(measured(process))
+        time.sleep(0.1)
+    assert process.returncode == 0
+    assert_flat(rows)

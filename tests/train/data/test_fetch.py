@@ -200,6 +200,8 @@ def link(name):
         ("../evil.jpg", "leaves the folder"),
         ("a/../../evil.jpg", "leaves the folder"),
         ("/evil.jpg", "leaves the folder"),
+        ("a/./b c/../../../evil.jpg", "leaves the folder"),
+        ("C:\\..\\evil.jpg", "leaves the folder"),
         ("..\\evil.jpg", "leaves the folder"),
         (link("a/link"), "is a link"),
     ],

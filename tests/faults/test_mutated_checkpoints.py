@@ -1,0 +1,138 @@
+"""Mutated files of a checkpoint, loaded as users, evaluation and demo do.
+
+Each ends in an error that says something, in the same results, or in a model that is what its files say (another
+epsilon, another template): all its weights are those of the file, none depends on chance.
+"""
+
+import hashlib
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.strategies import SearchStrategy
+from PIL import Image
+from safetensors.torch import load_file
+from transformers import AutoProcessor
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.generator import load_generator
+from tests.faults.memory import bounded_memory
+from tests.faults.mutations import mutated_text, mutated_values
+from tests.faults.tiers import in_campaign
+
+
+PEAK_MIB = 4000
+SETTINGS = settings(database=None, deadline=None, phases=[Phase.generate], suppress_health_check=[*HealthCheck])
+PICTURE = Image.linear_gradient("L").convert("RGB")
+TEMPLATE = "chat_template.jinja"  # a text with few ways to be wrong
+FILES = (
+    *("config.json", "generation_config.json", "model.safetensors", "processor_config.json"),
+    *("tokenizer.json", "tokenizer_config.json"),
+)
+CASES = [(name, 0, 4) for name in (*FILES, TEMPLATE)]
+CAMPAIGN = [(name, number, 25) for name in FILES for number in range(1, 7)]
+
+
+class WrongWeights(BaseException):
+    """A weight is not what the file holds. Nobody may take it for a refusal."""
+
+
+class FailedAnswer(Exception):
+    """The checkpoint was loaded, and could not answer."""
+
+
+@pytest.fixture(scope="module")
+def unchanged(checkpoint) -> tuple[str, str]:
+    return own_class(checkpoint), served(checkpoint)
+
+
+@pytest.mark.parametrize(("name", "number", "count"), [*CASES, *in_campaign(CAMPAIGN)])
+def test_a_mutated_file_is_refused_or_means_what_it_says(name, number, count, checkpoint, unchanged, tmp_path):
+    @seed(f"{name} {number}")
+    @settings(SETTINGS, max_examples=count)
+    @given(mutations(name, (checkpoint / name).read_bytes()))
+    def check(mutated: bytes) -> None:
+        folder = tmp_path / "mutated"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(checkpoint, folder)
+        (folder / name).write_bytes(mutated)
+        assert_refused_or_consistent(folder, unchanged)
+
+    with bounded_memory(PEAK_MIB):
+        check()
+
+
+def mutations(name: str, content: bytes) -> SearchStrategy[bytes]:
+    """Mutated values of JSON, or of the header of safetensors, and twice less often a mutated text."""
+    start, end = 0, len(content)
+    if name.endswith(".safetensors"):
+        start, end = 8, 8 + struct.unpack("<Q", content[:8])[0]
+
+    def written(values: Any) -> bytes:
+        header = json.dumps(values).encode()
+        return (struct.pack("<Q", len(header)) if start else b"") + header + content[end:]
+
+    if name == TEMPLATE:
+        return mutated_text(content)
+    values = mutated_values(content[start:end], json.loads).map(written)
+    return values | values | mutated_text(content)
+
+
+def assert_refused_or_consistent(folder: Path, unchanged: tuple[str, str]) -> None:
+    own, answered = outcome(own_class, folder), outcome(served, folder)
+    if isinstance(answered, Exception) and not isinstance(answered, FailedAnswer):
+        assert isinstance(answered, UserError), repr(answered)
+        assert "\n" not in str(answered) and str(folder) in str(answered), answered
+    if isinstance(own, Exception) or isinstance(answered, Exception):
+        return
+    if (own, answered) != unchanged:
+        torch.manual_seed(1)
+        assert (outcome(own_class, folder), outcome(served, folder)) == (own, answered), "depends on chance"
+
+
+def outcome(load: Callable[[Path], str], folder: Path) -> str | Exception:
+    """A digest of the results, or the error."""
+    try:
+        return load(folder)
+    except Exception as error:
+        assert str(error).strip() or isinstance(error, AssertionError), f"{type(error).__name__} says nothing"
+        return error
+
+
+def own_class(folder: Path) -> str:
+    """As the README loads a checkpoint; all weights are those of its file."""
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
+    stored = load_file(folder / "model.safetensors")
+    for name, parameter in model.state_dict().items():
+        if name not in stored or not equal(parameter, stored[name]):
+            raise WrongWeights(name)
+    processor = AutoProcessor.from_pretrained(folder)
+    return digest(model, processor(text=["<image>\nwhat?"], images=[PICTURE], return_tensors="pt"))
+
+
+def equal(loaded: torch.Tensor, stored: torch.Tensor) -> bool:
+    stored = stored.to(loaded.dtype)
+    return torch.equal(torch.nan_to_num(loaded.float()), torch.nan_to_num(stored.float()))
+
+
+def served(folder: Path) -> str:
+    """As evaluation and demo load a checkpoint, and answer."""
+    generator = load_generator(str(folder))
+    try:
+        prompt = generator.render("what?", 1)
+        answer = generator.answer([prompt], [[PICTURE]], 3)
+        return f"{answer} {digest(generator.model, generator.inputs([prompt], [[PICTURE]]))}"
+    except Exception as error:
+        raise FailedAnswer(repr(error)) from error
+
+
+@torch.inference_mode()
+def digest(model, inputs) -> str:
+    return hashlib.sha256(model(**inputs).logits.float().numpy().tobytes()).hexdigest()

@@ -1,0 +1,109 @@
+"""Pickles in a checkpoint and in the state of a resumed run: none of them is run.
+
+`tests/train/optimization/test_saved_state.py` has the index of a sharded state.
+"""
+
+import io
+import os
+import pickle
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForImageTextToText
+
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.loading.checkpoint import load_strict
+from tests.faults.conftest import METHOD
+from tests.faults.refusals import refused
+from tests.faults.traps import nothing_runs
+from train.monitoring.log import LossLog
+from train.stage import run_stage
+
+
+BESIDE = ("pytorch_model.bin", "training_args.bin", "model.pt", "weights.pth", "a.ckpt")
+
+
+class Evil:
+    """Unpickled, it calls a function."""
+
+    def __init__(self, *call: Any) -> None:
+        self.call = call
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.call
+
+
+def pickles(path: Path) -> list[bytes]:
+    """Files that create `path` when they are unpickled: bare, and as torch writes them now and wrote them once."""
+    code, line = f"open({str(path)!r}, 'w').close()", f"touch '{path}'"
+    found = []
+    for evil in (Evil(Path.touch, (path,)), Evil(exec, (code,)), Evil(os.system, (line,))):
+        found += [pickle.dumps(evil, protocol) for protocol in (0, 2, 4)]
+        for new in (True, False):
+            file = io.BytesIO()
+            torch.save({"weight": torch.zeros(2), "state": evil}, file, _use_new_zipfile_serialization=new)
+            found.append(file.getvalue())
+    return found
+
+
+def test_the_trap_works(tmp_path):
+    for content in pickles(tmp_path / "ran")[::5]:
+        pickle.loads(content)  # noqa: S301  our own
+        assert (tmp_path / "ran").exists()
+        (tmp_path / "ran").unlink()
+
+
+def test_weights(checkpoint, tmp_path):
+    """A pickle beside safetensors is not read; one in their place is refused."""
+    model = shutil.copytree(checkpoint, tmp_path / "model")
+    whole = model / "model.safetensors"
+    for number, content in enumerate(pickles(tmp_path / "ran")):
+        beside = model / BESIDE[number % len(BESIDE)]
+        beside.write_bytes(content)
+        with nothing_runs(tmp_path / "ran"):
+            load_strict(AlignedLlavaForConditionalGeneration, model)
+            whole.rename(tmp_path / "kept")
+            with refused("a pickle"):
+                load_strict(AlignedLlavaForConditionalGeneration, model)
+            with suppress(Exception):  # plain transformers reads some of them, without running them
+                AutoModelForImageTextToText.from_pretrained(model)
+            (tmp_path / "kept").rename(whole)
+        beside.unlink()
+
+
+@pytest.fixture
+def interrupted(stage2, tmp_path, monkeypatch):
+    """Command line of a stage that ends at step 5 however often it is started, and its last checkpoint."""
+
+    def interrupt(self: LossLog, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 5:
+            raise InterruptedError
+
+    monkeypatch.setattr(LossLog, "on_step_end", interrupt)
+    with pytest.raises(InterruptedError):
+        run_stage(stage2(tmp_path))
+    return stage2(tmp_path), tmp_path / METHOD / "stage2" / "checkpoint-4"
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+def test_the_state_of_a_resumed_run(name, interrupted, tmp_path):
+    command, last = interrupted
+    for evil in pickles(tmp_path / "ran")[::7]:
+        (last / name).write_bytes(evil)
+        with nothing_runs(tmp_path / "ran"), refused(last.name, "would run code"):
+            run_stage(command)
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+def test_arguments_of_a_resumed_run_are_not_read(interrupted, tmp_path):
+    command, last = interrupted
+    (last / "training_args.bin").write_bytes(pickles(tmp_path / "ran")[0])
+    with nothing_runs(tmp_path / "ran"), pytest.raises(InterruptedError):
+        run_stage(command)
