@@ -1,6 +1,7 @@
 """Tiny random backbones and checkpoints for the tests: hidden 32, 2 layers, 28-pixel images, byte-level tokens."""
 
 import os
+import sys
 
 
 # One thread, here and in what the tests start: they run side by side, and the order of a sum, so its last bit, depends
@@ -128,6 +129,17 @@ def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[.
         return made[method, decoder]
 
     return make
+
+
+@pytest.fixture
+def call(monkeypatch) -> Callable[..., None]:
+    """`call(main, *words)` runs the `main` of a program with these words as its command line."""
+
+    def call(main, *words) -> None:
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
+        main()
+
+    return call
 
 
 @pytest.fixture(scope="session")
