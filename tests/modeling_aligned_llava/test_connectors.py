@@ -19,6 +19,7 @@ from modeling_aligned_llava.norm_alignment import target_gain
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import IMAGE, START, TEXT, WIDTH, pixels, tiny
 from tests.one_line import one_line
+from tests.pages import blocks
 
 
 every_family = pytest.mark.parametrize("name", list(FAMILIES))
@@ -355,8 +356,8 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
 
 
 def test_the_page_shows_every_family_and_every_reason(capsys):
-    page = (REPOSITORY / "docs" / "connectors.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(from modeling_aligned_llava.inspection.*?)```", page, re.DOTALL)
+    shown = blocks(REPOSITORY / "docs/connectors.md", "python")
+    (block,) = (each for each in shown if each.startswith("from modeling_aligned_llava.inspection"))
     exec(block)  # noqa: S102
     shown = capsys.readouterr().out
     for name, family in FAMILIES.items():

@@ -23,6 +23,7 @@ from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
 from tests.modeling_aligned_llava.tiny_families import tiny
 from tests.one_line import one_line
+from tests.pages import blocks
 
 
 CODE = {
@@ -290,8 +291,7 @@ def test_push_to_hub_and_back(trained, without_package, tmp_path):
 
 
 def test_the_loading_page_works_as_written(trained, tmp_path, monkeypatch, capsys):
-    page = (REPOSITORY / "docs/loading.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    (code,) = blocks(REPOSITORY / "docs/loading.md", "python")
     monkeypatch.chdir(tmp_path)
     PICTURE.save("image.jpg")
     Path("path/to").mkdir(parents=True)
