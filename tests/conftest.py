@@ -33,6 +33,7 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in
+from tests.one_line import one_line
 
 
 TEXTS = ["a red ball lies left of a green box", "what is it?", "two cats"]  # for methods that are measured on text
@@ -140,6 +141,18 @@ def call(monkeypatch) -> Callable[..., None]:
         main()
 
     return call
+
+
+@pytest.fixture
+def refusal(call) -> Callable[..., str]:
+    """`refusal(main, *words)` -> the one line with which a program refuses these words."""
+
+    def refusal(main, *words) -> str:
+        with one_line(".") as error:
+            call(main, *words)
+        return str(error.value)
+
+    return refusal
 
 
 @pytest.fixture(scope="session")
