@@ -21,6 +21,7 @@ from modeling_aligned_llava.loading.checkpoint import load_strict
 from tests import REPOSITORY
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
+from tests.modeling_aligned_llava.loaded import load
 from tests.modeling_aligned_llava.tiny_families import tiny
 from tests.one_line import one_line
 from tests.pages import blocks
@@ -43,10 +44,6 @@ sys.path[:] = [path for path in sys.path if not os.path.exists(os.path.join(path
 found = importlib.util.find_spec("modeling_aligned_llava")
 assert found is None or found.origin is None  # an editable install leaves a folder with data alone
 """
-
-
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
 
 
 @pytest.fixture(scope="module")

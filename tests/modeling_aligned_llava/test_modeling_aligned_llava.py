@@ -23,6 +23,7 @@ from modeling_aligned_llava import (
     method_names,
 )
 from modeling_aligned_llava.norm_alignment import target_gain
+from tests.modeling_aligned_llava.loaded import load
 from tests.one_line import one_line
 
 
@@ -35,10 +36,6 @@ def inputs(tiny_checkpoint):
     image = Image.new("RGB", (40, 30), (200, 30, 90))
     text = "<|im_start|>user\n<image>\nwhat?<|im_end|>\n<|im_start|>assistant\n"
     return processor(images=[image], text=[text], return_tensors="pt")
-
-
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
 
 
 def norm_of(model):

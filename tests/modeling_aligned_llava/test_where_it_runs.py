@@ -8,8 +8,8 @@ from PIL import Image
 from transformers import AutoProcessor, BitsAndBytesConfig
 from transformers.utils import is_bitsandbytes_available
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
+from tests.modeling_aligned_llava.loaded import load
 from tests.one_line import one_line
 
 
@@ -17,10 +17,6 @@ TEXTS = ["<image>a<image>bcdefgh", "<image>x"]  # several images in a prompt, an
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
 both_heads = pytest.mark.parametrize("decoder", ["qwen2", "llama"])  # untied, tied
-
-
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
 
 
 @pytest.fixture(scope="module")

@@ -33,15 +33,12 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava import AlignedLlavaConfig, method_fields
 from modeling_aligned_llava.assembly.__main__ import main
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.loading.chat_templates import chat_template
+from tests.modeling_aligned_llava.loaded import load
 from tests.one_line import one_line
-
-
-def load(folder):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
 
 
 def test_dropping_the_last_vision_layer_leaves_the_features_of_layer_minus_two(tiny_checkpoint, tiny_backbones):

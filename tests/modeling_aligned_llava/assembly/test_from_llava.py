@@ -14,11 +14,12 @@ from transformers import (
     Qwen2Config,
 )
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, mean_embedding_norm, method_fields
+from modeling_aligned_llava import mean_embedding_norm, method_fields
 from modeling_aligned_llava.assembly.__main__ import main
 from modeling_aligned_llava.assembly.from_llava import convert
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests.conftest import tiny_tokenizer
+from tests.modeling_aligned_llava.loaded import load
 from tests.one_line import one_line
 
 
@@ -52,10 +53,6 @@ def llava_checkpoints(tmp_path_factory):
             num_additional_image_tokens=1,
         ).save_pretrained(folders[name])
     return folders
-
-
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
 
 
 @pytest.mark.parametrize("decoder", ["llama", "qwen2"])

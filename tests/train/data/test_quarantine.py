@@ -3,8 +3,6 @@
 import io
 import json
 import random
-import struct
-import zlib
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image
+from tests.modeling_aligned_llava.loading.test_images import png_header
 from tests.one_line import one_line
 from tests.train.data.rows import tokenization
 from train.data.collator import ImageTextCollator
@@ -27,12 +26,6 @@ def encoded(kind="JPEG", mode="RGB", size=(24, 20), seed=0, **options) -> bytes:
     file = io.BytesIO()
     Image.frombytes("RGB", size, noise).convert(mode).save(file, kind, **options)
     return file.getvalue()
-
-
-def gigantic_png() -> bytes:
-    """41 bytes that claim 60,000 x 60,000 pixels."""
-    header = b"IHDR" + struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
 
 
 ANIMATED = {"save_all": True, "append_images": [Image.new("RGB", (24, 20))]}
@@ -50,7 +43,7 @@ DAMAGED = {
     "truncated PNG": encoded("PNG")[:-200],
     "truncated WebP": encoded("WEBP")[:-200],
     "no pixels": encoded("PNG")[:33],
-    "gigantic": gigantic_png(),
+    "gigantic": png_header(60_000, 60_000),
     "16 bits": encoded("TIFF", "I"),
     "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
 }
