@@ -263,13 +263,10 @@ def test_trained_norm_without_a_recorded_text_norm_is_refused(tiny_checkpoint, t
         load(tmp_path)
 
 
-def test_generates_in_bfloat16_and_trains_every_parameter_it_uses(tiny_checkpoint, inputs):
+def test_generates_in_bfloat16(tiny_checkpoint, inputs):
     model = load(tiny_checkpoint("norm-gwc"), dtype=torch.bfloat16)
-    assert model.generate(**inputs.to(torch.bfloat16), max_new_tokens=3, do_sample=False).shape[1] > 3
-    model = load(tiny_checkpoint("norm-gwc")).train()
-    model(**inputs, labels=inputs["input_ids"]).loss.backward()
-    idle = {name for name, p in model.named_parameters() if p.grad is None}
-    assert idle == {"model.vision_tower.post_layernorm.weight", "model.vision_tower.post_layernorm.bias"}
+    generated = model.generate(**inputs.to(torch.bfloat16), max_new_tokens=3, do_sample=False)
+    assert generated.shape[1] > inputs["input_ids"].shape[1]
 
 
 @pytest.mark.parametrize(

@@ -105,15 +105,6 @@ def test_a_norm_stored_in_bfloat16_is_rounded_after_every_step(train_stage, tmp_
     assert torch.equal(small, torch.ones(32))  # steps of 1e-3 are below half of 1/256
 
 
-def test_accumulation_does_not_change_the_step(train_stage, tmp_path):
-    one, four = (
-        weights(train_stage(tmp_path / str(rows), 1, "norm", per_device_train_batch_size=rows, max_steps=2))
-        for rows in (8, 2)
-    )
-    for name, tensor in one.items():
-        torch.testing.assert_close(tensor, four[name], rtol=0, atol=2e-5)
-
-
 def test_the_loss_is_the_mean_over_labelled_tokens(straight, train_stage, tmp_path):
     """TRL's fused head at labelled positions only, compared with plain cross entropy."""
     seen = []

@@ -18,6 +18,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, 
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.assembly.from_llava import convert
 from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
@@ -69,13 +70,18 @@ FIELDS = method_fields("norm")
         ("aligned_llava", PROJECTOR, lambda folder, out: load_aligned(folder)),
         ("aligned_llava", TEXT_LAYER, lambda folder, out: load_generator(str(folder))),
         ("llama", "embed_tokens.weight", lambda folder, out: load_strict(AutoModelForCausalLM, folder)),  # a tied head
+        ("ours", PROJECTOR, lambda folder, out: diagnostics.load(str(folder))),
+        ("ours", "embed_tokens.weight", lambda folder, out: diagnostics.load_language(str(folder))),
+        ("qwen2", TEXT_LAYER, lambda folder, out: diagnostics.load_language(str(folder))),
+        ("ours", VISION_LAYER, lambda folder, out: diagnostics.load_encoder(str(folder))),
+        ("vision", "encoder.layers.2.mlp.fc1.weight", lambda folder, out: diagnostics.load_encoder(str(folder))),
     ],
 )
 def test_a_missing_tensor_is_named(
     tiny_checkpoint, tiny_backbones, tiny_llava, aligned_llava, tmp_path, source, tensor, load
 ):
     sources = {"ours": tiny_checkpoint("norm-gwc"), "llava": Path(tiny_llava), "aligned_llava": aligned_llava}
-    sources |= {"qwen2": tiny_backbones.qwen2, "llama": tiny_backbones.llama}
+    sources |= vars(tiny_backbones)
     load(sources[source], tmp_path / "whole")
     folder = without(sources[source], tmp_path / "holed", tensor)
     with one_line(rf"holed lacks the tensors? .*{tensor}"):
