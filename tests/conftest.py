@@ -1,6 +1,7 @@
 """Tiny random backbones and checkpoints for the tests: hidden 32, 2 layers, 28-pixel images, byte-level tokens."""
 
 import os
+import sys
 
 
 # One thread, here and in what the tests start: they run side by side, and the order of a sum, so its last bit, depends
@@ -32,6 +33,7 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in
+from tests.one_line import one_line
 
 
 TEXTS = ["a red ball lies left of a green box", "what is it?", "two cats"]  # for methods that are measured on text
@@ -128,6 +130,29 @@ def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[.
         return made[method, decoder]
 
     return make
+
+
+@pytest.fixture
+def call(monkeypatch) -> Callable[..., None]:
+    """`call(main, *words)` runs the `main` of a program with these words as its command line."""
+
+    def call(main, *words) -> None:
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, words)])
+        main()
+
+    return call
+
+
+@pytest.fixture
+def refusal(call) -> Callable[..., str]:
+    """`refusal(main, *words)` -> the one line with which a program refuses these words."""
+
+    def refusal(main, *words) -> str:
+        with one_line(".") as error:
+            call(main, *words)
+        return str(error.value)
+
+    return refusal
 
 
 @pytest.fixture(scope="session")

@@ -71,3 +71,16 @@ def _fetch(package: Package, folder: Path) -> None:
             assert member is not None, name
             (folder / name).write_bytes(member.read())
     tarball.unlink()
+
+
+def spans(ids: list[int], mask: list[int]) -> list[list[int]]:
+    """The runs of supervised tokens."""
+    found: list[list[int]] = []
+    last = 0
+    for token, supervised in zip(ids, mask, strict=True):
+        if supervised and not last:
+            found.append([])
+        if supervised:
+            found[-1].append(token)
+        last = supervised
+    return found

@@ -22,15 +22,14 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
-from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests import benchmark_stand_in as stand_in
 from tests.together import PROCESSES, alone, together
+from tests.train.data.rows import tokenization
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
 from train.data import sources
 from train.data.feature_cache import FeatureCache
-from train.data.tokenization import Tokenization
 
 
 rounds = pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.campaign])])
@@ -159,8 +158,7 @@ def test_assembly(rounds, tiny_backbones, tmp_path, count):
 
 @pytest.fixture
 def how(tiny_checkpoint):
-    processor = AutoProcessor.from_pretrained(tiny_checkpoint("norm"))
-    return Tokenization(processor.tokenizer, chat_template("tinyworld"), processor.image_token_id, 4, None)
+    return tokenization(AutoProcessor.from_pretrained(tiny_checkpoint("norm")))
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ import re
 import subprocess
 import sys
 from importlib.util import find_spec
-from textwrap import dedent
 
 import pytest
 import yaml
 
 from tests import REPOSITORY
+from tests.pages import blocks
 
 
 pytest.importorskip("mkdocs", reason="mkdocs is not installed (extra `docs`)")
@@ -18,26 +18,23 @@ SOURCES = re.compile(r"<(?:script|img|iframe|source)[^>]+src=[\"']?(https?:[^\"'
 SHEETS = re.compile(r"<link[^>]+rel=[\"']?(?:stylesheet|preconnect|icon)[^>]*href=[\"']?(https?:[^\"' >]+)")
 
 
-def blocks(language: str) -> list[str]:
-    """Fenced blocks of all pages, also those inside lists, without their indentation."""
-    pages = [page.read_text(encoding="utf-8") for page in sorted(REPOSITORY.glob("docs/**/*.md"))]
-    found = [re.findall(rf"^( *)```{language}\n(.*?)^\1```$", page, flags=re.DOTALL | re.MULTILINE) for page in pages]
-    return [dedent(block) for page in found for _, block in page]
+def shown(language: str) -> list[str]:
+    return [block for page in sorted(REPOSITORY.glob("docs/**/*.md")) for block in blocks(page, language)]
 
 
 def test_commands_and_code_of_the_pages_parse():
-    assert len(blocks("bash")) > 10 and len(blocks("yaml")) > 1
-    for block in blocks("bash"):
+    assert len(shown("bash")) > 10 and len(shown("yaml")) > 1
+    for block in shown("bash"):
         parsed = subprocess.run(["bash", "-n"], input=block, text=True, capture_output=True)  # noqa: S607
         assert parsed.returncode == 0, block + parsed.stderr
-    for block in blocks("python"):
+    for block in shown("python"):
         compile(block, "docs", "exec")
-    for block in blocks("yaml"):
+    for block in shown("yaml"):
         yaml.safe_load(block)
 
 
 def test_modules_that_the_pages_name_are_there():
-    for module in set(re.findall(r"python -m ([\w.]+)", "\n".join(blocks("bash")))):
+    for module in set(re.findall(r"python -m ([\w.]+)", "\n".join(shown("bash")))):
         assert find_spec(module) is not None, module
 
 

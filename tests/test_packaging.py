@@ -33,10 +33,9 @@ def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
     assert done.returncode == 0 and "holds" in done.stdout, done.stderr
 
 
-def test_benchmarks_need_a_clone(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["aligned-llava", "profile", "MODEL", "--data", "mirrors"])
+def test_benchmarks_need_a_clone(call):
     with pytest.raises(UserError, match="--data needs a clone of the repository"):
-        run()
+        call(run, "profile", "MODEL", "--data", "mirrors")
 
 
 def test_diagnostics_name_a_package_that_is_missing(monkeypatch):

@@ -13,8 +13,10 @@ import urllib.request
 import pytest
 
 from tests import REPOSITORY, sockets
+from tests.pages import blocks
 
 
+README = REPOSITORY / "README.md"
 TESTS = "make test"  # what runs this file; running it here would never end
 NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
 SHORT = {"train/run.sh": " -- --max_steps 10", "-m train.sft": " --max_steps 10", "study": " --limit 10"}
@@ -26,11 +28,6 @@ pytestmark = [
 ]
 
 
-def blocks(language: str) -> list[str]:
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
-
-
 @pytest.fixture
 def offline(tmp_path):
     """Environment of commands that may not connect; fails the test if one tried."""
@@ -40,7 +37,7 @@ def offline(tmp_path):
     assert sockets.attempts(tmp_path) == []
 
 
-@pytest.mark.parametrize("block", blocks("bash"), ids=lambda block: block.splitlines()[0][:50])
+@pytest.mark.parametrize("block", blocks(README, "bash"), ids=lambda block: block.splitlines()[0][:50])
 def test_command(block, offline):
     assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0  # noqa: S607
     if NOT_HERE in block or block.strip() == TESTS:
@@ -78,7 +75,7 @@ def assert_serves(block: str, environment: dict[str, str]) -> None:
 
 def test_loading_as_the_readme_says():
     checkpoint = REPOSITORY / "results/tinyworld/checkpoints/baseline/stage2"
-    (load,) = blocks("python")
+    (load,) = blocks(README, "python")
     code = f"path = {str(checkpoint)!r}\n{load}\nprint(type(model).__name__)"
     python = REPOSITORY / ".venv/bin/python"
     ended = subprocess.run([python, "-c", code], text=True, capture_output=True)  # noqa: S603

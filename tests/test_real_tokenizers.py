@@ -12,13 +12,11 @@ from transformers import AutoProcessor, LlamaConfig, LlamaForCausalLM, Qwen2Conf
 
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
-from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
-from tests.real_tokenizers import PACKAGES, real_tokenizer
+from tests.real_tokenizers import PACKAGES, real_tokenizer, spans
 from train.data.conversations import BadRow, messages_of
 from train.data.tokenization import IGNORE_INDEX, Tokenization, expand
 
@@ -112,18 +110,6 @@ def row(name):
 def answers(name):
     """The answers as they should be supervised; Qwen's tokenizer writes text in NFC."""
     return [turn["value"].strip() for turn in ROWS[name][0] if turn["from"] == "gpt"]
-
-
-def spans(ids, mask):
-    """The runs of supervised tokens."""
-    found, last = [], 0
-    for token, supervised in zip(ids, mask, strict=True):
-        if supervised and not last:
-            found.append([])
-        if supervised:
-            found[-1].append(token)
-        last = supervised
-    return found
 
 
 def in_nfc(text):
@@ -256,13 +242,6 @@ def test_answers_are_decoded_as_they_were_learned(family, generator):
         supervised = spans(found["input_ids"], found["assistant_masks"])
         assert generator._texts(supervised) == [family.tokenizer.decode(span[:-1]) for span in supervised]
         assert [in_nfc(text) for text in generator._texts(supervised)] == [in_nfc(answer) for answer in answers(name)]
-
-
-def test_the_diagnostics_ask_the_same(family, generator, tmp_path):
-    Image.new("RGB", (30, 20), (9, 9, 200)).save(tmp_path / "a.png")
-    asked = ImageQuestion("a", lambda: Image.open(tmp_path / "a.png").convert("RGB"), QUESTION)
-    ids = inputs_of(family.processor, asked, "cpu")["input_ids"][0].tolist()
-    assert ids == generator.tokenize([generator.render(QUESTION, 1)], [[(30, 20)]])[0]
 
 
 def test_transformers_processor_asks_the_same(family, generator):

@@ -37,9 +37,8 @@ def test_the_cpu_time_of_workers_counts():
 
 @pytest.mark.slow
 @pytest.mark.campaign
-def test_a_hundred_thousand_rows_need_less_than_500_mb(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["data_opening", "--rows", "100000", "--out", str(tmp_path / "out.json")])
-    data_opening.main()
+def test_a_hundred_thousand_rows_need_less_than_500_mb(tmp_path, call):
+    call(data_opening.main, "--rows", "100000", "--out", tmp_path / "out.json")
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["first"]["rows"] == 100_000 and result["first"]["bad_rows"] == 50
     assert all(result[name]["memory_growth_mb"] < 500 for name in ("first", "cached"))

@@ -1,17 +1,15 @@
 """The benchmark at toy size writes its result; the recorded result is within its limit."""
 
 import json
-import sys
 from pathlib import Path
 
 from benchmarks import diagnostics_overhead
 
 
-def test_the_result_is_written_and_printed(tmp_path, monkeypatch, capsys):
+def test_the_result_is_written_and_printed(tmp_path, call, capsys):
     out = tmp_path / "result.json"
     small = ["--width", "64", "--layers", "2", "--side", "4", "--pairs", "3"]
-    monkeypatch.setattr(sys, "argv", ["diagnostics_overhead", "--out", str(out), *small])
-    diagnostics_overhead.main()
+    call(diagnostics_overhead.main, "--out", out, *small)
     found = json.loads(out.read_text(encoding="utf-8"))
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == found
     assert found["ratios"]["profile"] > 0

@@ -23,17 +23,9 @@ from tests.benchmark_stand_in import pope, write_dataset
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
 
 
-def refuse(monkeypatch, module, arguments):
-    monkeypatch.setattr("sys.argv", ["program", *map(str, arguments)])
-    with pytest.raises(UserError) as error:
-        module.main()
-    assert "\n" not in str(error.value)
-    return str(error.value)
-
-
-def test_suite_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
+def test_suite_names_the_culprit(tiny_llava, tmp_path, refusal):
     def message(*models, data=tmp_path, more=()):
-        return refuse(monkeypatch, suite, ["--run", tmp_path / "run", "--data", data, *more, "--models", *models])
+        return refusal(suite.main, "--run", tmp_path / "run", "--data", data, *more, "--models", *models)
 
     good = f"baseline={tiny_llava}"
     assert "no checkpoint" in message("baseline=/nowhere") and "/nowhere" in message("baseline=/nowhere")
@@ -60,12 +52,12 @@ def checkpoint(tiny_llava, tmp_path):
     return make
 
 
-def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root, tmp_path, monkeypatch):
+def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root, tmp_path, refusal):
     """Before any work starts, with a model beside it that can be served."""
 
     def message(folder, *options):
         models = ["--models", f"good={tiny_llava}", f"bad={folder}"]
-        return refuse(monkeypatch, suite, ["--run", tmp_path / "run", "--data", mirror_root, *options, *models])
+        return refusal(suite.main, "--run", tmp_path / "run", "--data", mirror_root, *options, *models)
 
     foreign = checkpoint("config.json", model_type="unheard_of", auto_map={"AutoConfig": "code.Config"})
     assert (
@@ -97,10 +89,15 @@ def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, monkey
         check_servable("bad", tiny_llava, [BY_KEY["mmlu"], BY_KEY["pope"]], False)
 
 
-def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
-    assert "run.json" in refuse(monkeypatch, vision_check, ["--run", tmp_path])
+def test_vision_check_needs_an_evaluated_run(tmp_path, refusal):
+    assert "run.json" in refusal(vision_check.main, "--run", tmp_path)
     (tmp_path / "run.json").write_text('{"models": {"norm": {}}}')
-    assert "--method baseline" in refuse(monkeypatch, vision_check, ["--run", tmp_path])
+    assert "--method baseline" in refusal(vision_check.main, "--run", tmp_path)
+
+
+def run_all(*options):
+    command = ["bash", str(REPOSITORY / "eval/run_all.sh"), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=20)  # noqa: S603
 
 
 @pytest.mark.parametrize(
@@ -127,19 +124,17 @@ def test_vision_check_needs_an_evaluated_run(tmp_path, monkeypatch):
     ],
 )
 def test_run_all_names_the_culprit(options, culprit):
-    command = ["bash", str(REPOSITORY / "eval/run_all.sh"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)  # noqa: S603
+    done = run_all(*options)
     assert done.returncode != 0
     assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
     assert culprit in done.stderr
 
 
 def test_run_all_help():
-    done = subprocess.run(["bash", str(REPOSITORY / "eval/run_all.sh"), "--help"], capture_output=True, text=True)  # noqa: S603, S607
+    done = run_all("--help")
     assert done.returncode == 0
-    assert all(
-        option in done.stdout for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline")
-    )
+    for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline"):
+        assert option in done.stdout
 
 
 OPTIONS = "--dtype bfloat16 --batch-size 3 --jobs 1 --tasks pope ai2d --limit 2 --no-shared-prefix --trust-remote-code"

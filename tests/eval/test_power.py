@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -36,12 +35,7 @@ def test_the_papers_pope_claim_is_out_of_reach():
         power.paper_claims("Vicuna", "norm")
 
 
-def run_command(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["power", *map(str, arguments)])
-    power.main()
-
-
-def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
+def test_command_reads_a_run(tmp_path, call, monkeypatch, capsys):
     random = np.random.default_rng(1)
     for name, right in (("baseline", 0.5), ("norm-gwc", 0.6), ("baseline-seed7", 0.5), ("norm-gwc-seed7", 0.7)):
         ids = [str(i) for i in range(400)]
@@ -58,18 +52,18 @@ def test_command_reads_a_run(tmp_path, monkeypatch, capsys):
     found = power.measured(tmp_path, "baseline", "norm-gwc")["pope"]
     assert found.error == found.item_error == pytest.approx(100 * np.sqrt((0.25 + 0.24) / 400), rel=0.1)
     monkeypatch.setenv("COLUMNS", "200")
-    run_command(monkeypatch, "--run", tmp_path)
+    call(power.main, "--run", tmp_path)
     assert "POPE" in capsys.readouterr().out
     with pytest.raises(UserError, match="has no results"):
-        run_command(monkeypatch, "--run", tmp_path, "--method", "norm")
+        call(power.main, "--run", tmp_path, "--method", "norm")
     with pytest.raises(UserError, match="between 0 and 1"):
-        run_command(monkeypatch, "--assume", 2)
+        call(power.main, "--assume", 2)
 
 
-def test_a_benchmark_that_the_paper_lacks_has_no_claim(monkeypatch, capsys):
+def test_a_benchmark_that_the_paper_lacks_has_no_claim(call, monkeypatch, capsys):
     added = replace(BY_KEY["pope"], key="added", title="Added")
     monkeypatch.setattr(power, "BENCHMARKS", [added])
     monkeypatch.setitem(power.BY_KEY, "added", added)
-    run_command(monkeypatch, "--assume", "0.1")
+    call(power.main, "--assume", "0.1")
     (line,) = (line for line in capsys.readouterr().out.splitlines() if "Added" in line)
     assert [cell.strip() for cell in line.split("│")[5:7]] == ["-", "never"]

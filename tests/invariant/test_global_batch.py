@@ -54,15 +54,6 @@ def test_accumulation_does_not_change_the_trajectory(arguments, tmp_path, rows):
 @pytest.mark.parametrize("rows", [1, pytest.param(8, marks=pytest.mark.campaign)])
 def test_two_processes_do_not_change_the_trajectory(arguments, tmp_path, rows):
     """With one row per micro-batch, one process often has only text while the other has an image."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-        "-m",
-        "train.sft",
-    ]
-    subprocess.run([*command, *arguments(tmp_path, rows)], check=True)  # noqa: S603
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    subprocess.run([*launcher, "-m", "train.sft", *arguments(tmp_path, rows)], check=True)  # noqa: S603
     assert_recorded_trajectory(trajectory(tmp_path))

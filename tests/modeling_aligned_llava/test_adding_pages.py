@@ -2,12 +2,10 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 import torch
@@ -22,14 +20,13 @@ from modeling_aligned_llava.inspection.model_parts import FAMILIES, Family, mode
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.one_line import one_line
+from tests.pages import blocks
 
 
 def steps(page: str, language: str) -> list[str]:
     """The indented code blocks of a page, which belong to its numbered steps."""
-    text = (REPOSITORY / "docs" / page).read_text(encoding="utf-8")
-    return [
-        dedent(block) for block in re.findall(rf"^    ```{language}\n(.*?)^    ```$", text, re.DOTALL | re.MULTILINE)
-    ]
+    return blocks(REPOSITORY / "docs" / page, language, indent=" {4}")
 
 
 @pytest.fixture
@@ -98,9 +95,8 @@ def test_a_combination_without_a_name_is_tried_on_a_baseline(tiny_checkpoint):
 )
 def test_a_wrong_entry_is_one_line(monkeypatch, entry, message):
     monkeypatch.setattr(methods, "_methods", lambda: {"mine": entry})
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         method_fields("mine")
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow

@@ -17,7 +17,9 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, REFUSED, model_parts
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE, START, TEXT, WIDTH, pixels, tiny
+from tests.modeling_aligned_llava.tiny_families import IMAGE, START, TEXT, WIDTH, pixels, tiny
+from tests.one_line import one_line
+from tests.pages import blocks
 
 
 every_family = pytest.mark.parametrize("name", list(FAMILIES))
@@ -59,11 +61,6 @@ def train_a_little(norm):
         norm.bias.normal_(std=0.01)
 
 
-def test_every_family_has_a_tiny_model():
-    assert FAMILIES.keys() == BUILDERS.keys()
-    assert all(tiny(name)[0].config.model_type == name for name in FAMILIES)
-
-
 @every_family
 def test_visual_tokens_reach_layer_0_at_the_norm_of_text(name):
     model, inputs = tiny(name)
@@ -81,6 +78,9 @@ def test_visual_tokens_reach_layer_0_at_the_norm_of_text(name):
     connector = FAMILIES[name].connector
     assert after.keys() - before.keys() == {f"model.{connector}.{NORM}.{p}" for p in ("weight", "bias")}
     assert all(torch.equal(after[key], before[key]) for key in before)
+    # the diagnostics find the connector that is aligned
+    parts = model_parts(model)
+    assert parts.connector is model.base_model.get_submodule(connector) and parts.image_token_id == IMAGE
 
 
 @every_family
@@ -209,9 +209,8 @@ def test_methods_that_only_assembly_can_make_are_refused():
         ("norm-geomean", "this target needs visual_norm"),
         ("norm-stream", "this target needs stream_norm"),
     ):
-        with pytest.raises(UserError, match=message) as error:
+        with one_line(message):
             align(tiny("llava")[0], method)
-        assert "\n" not in str(error.value)
 
 
 def test_fields_differ_from_the_method_on_demand_and_are_saved(tmp_path):
@@ -304,67 +303,61 @@ def test_what_cannot_be_served_is_refused_by_name_with_the_reason(model_type):
     assert str(error.value) == f"align: {model_type} cannot be served: {REFUSED[model_type]}"
 
 
-def one_line(message, call, *args, **kwargs):
-    with pytest.raises(UserError, match=message) as error:
-        call(*args, **kwargs)
-    assert "\n" not in str(error.value)
-
-
 def test_a_wrong_model_or_field_gives_one_line_and_changes_nothing():
     text_only = LlamaForCausalLM(LlamaConfig(**TEXT))
-    one_line("align: llama is a text-only model: it has no visual tokens", align, text_only)
-    one_line("takes a transformers model, not a Sequential", align, torch.nn.Sequential())
-    model, _ = tiny("llava")
+    model, empty, meta = (tiny("llava")[0] for _ in range(3))
+    meta.to("meta")
+    torch.nn.init.zeros_(empty.get_input_embeddings().weight)
     before = model.state_dict().keys()
-    for message, arguments in (
-        ("unknown method 'nrom'; known methods: baseline", {"method": "nrom"}),
-        ("unknown field 'eps'; fields of the norm: comp", {"eps": 1e-6}),
-        ("target_scale must be a number above 0, not -1", {"target_scale": -1}),
-        ("text_norm must be a number above 0 or null, not 0", {"text_norm": 0}),
+    for given, message, arguments in (
+        (text_only, "align: llama is a text-only model: it has no visual tokens", {}),
+        (torch.nn.Sequential(), "takes a transformers model, not a Sequential", {}),
+        (model, "unknown method 'nrom'; known methods: baseline", {"method": "nrom"}),
+        (model, "unknown field 'eps'; fields of the norm: comp", {"eps": 1e-6}),
+        (model, "target_scale must be a number above 0, not -1", {"target_scale": -1}),
+        (model, "text_norm must be a number above 0 or null, not 0", {"text_norm": 0}),
+        (meta, "embeddings are not in memory; pass text_norm", {}),
+        (meta, "weights of the connector are not in memory", {"text_norm": 1.0}),
+        (empty, "cannot measure the text norm", {}),
     ):
-        one_line(message, align, model, **arguments)
+        with one_line(message):
+            align(given, **arguments)
     assert model.state_dict().keys() == before and not hasattr(model.config, NORM)
     align(model)
-    one_line("this llava model is aligned already", align, model)
-    meta = tiny("llava")[0].to("meta")
-    one_line("embeddings are not in memory; pass text_norm", align, meta)
-    one_line("weights of the connector are not in memory", align, meta, text_norm=1.0)
-    empty, _ = tiny("llava")
-    torch.nn.init.zeros_(empty.get_input_embeddings().weight)
-    one_line("cannot measure the text norm", align, empty)
+    with one_line("this llava model is aligned already"):
+        align(model)
 
 
 def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
-    one_line("cannot load", load_aligned, tmp_path / "absent")
-    one_line("cannot load", load_aligned, "no-owner/no-model")
+    def refused(message, folder):
+        with one_line(message):
+            load_aligned(folder)
+
+    plain, aligned = tmp_path / "plain", tmp_path / "aligned"
     model, _ = tiny("llava")
-    model.save_pretrained(tmp_path / "plain")
-    one_line("was not saved from an aligned model", load_aligned, tmp_path / "plain")
-    align(model).save_pretrained(tmp_path / "aligned")
-    weights = tmp_path / "aligned" / "model.safetensors"
+    model.save_pretrained(plain)
+    align(model).save_pretrained(aligned)
+    refused("cannot load", tmp_path / "absent")
+    refused("cannot load", "no-owner/no-model")
+    refused("was not saved from an aligned model", plain)
+    weights = aligned / "model.safetensors"
     whole = weights.read_bytes()
-    weights.write_bytes((tmp_path / "plain" / "model.safetensors").read_bytes())
-    one_line(rf"lacks .*{NORM}\.", load_aligned, tmp_path / "aligned")
-    weights.write_bytes(whole[: len(whole) // 2])
-    one_line("cannot load", load_aligned, tmp_path / "aligned")
+    for content, message in (
+        ((plain / "model.safetensors").read_bytes(), rf"lacks .*{NORM}\."),
+        (whole[: len(whole) // 2], "cannot load"),
+    ):
+        weights.write_bytes(content)
+        refused(message, aligned)
     weights.write_bytes(whole)
-    config = json.loads((tmp_path / "aligned" / "config.json").read_text())
+    config = json.loads((aligned / "config.json").read_text())
     config["architectures"] = ["LlavaForTelepathy"]
-    (tmp_path / "aligned" / "config.json").write_text(json.dumps(config))
-    one_line("LlavaForTelepathy", load_aligned, tmp_path / "aligned")
-
-
-@every_family
-def test_the_diagnostics_find_the_connector_that_is_aligned(name):
-    model, _ = tiny(name)
-    parts = model_parts(model)
-    assert parts.connector is model.base_model.get_submodule(FAMILIES[name].connector)
-    assert parts.image_token_id == IMAGE
+    (aligned / "config.json").write_text(json.dumps(config))
+    refused("LlavaForTelepathy", aligned)
 
 
 def test_the_page_shows_every_family_and_every_reason(capsys):
-    page = (REPOSITORY / "docs" / "connectors.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(from modeling_aligned_llava.inspection.*?)```", page, re.DOTALL)
+    shown = blocks(REPOSITORY / "docs/connectors.md", "python")
+    (block,) = (each for each in shown if each.startswith("from modeling_aligned_llava.inspection"))
     exec(block)  # noqa: S102
     shown = capsys.readouterr().out
     for name, family in FAMILIES.items():

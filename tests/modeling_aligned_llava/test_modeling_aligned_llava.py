@@ -23,6 +23,8 @@ from modeling_aligned_llava import (
     method_names,
 )
 from modeling_aligned_llava.norm_alignment import target_gain
+from tests.modeling_aligned_llava.loaded import load
+from tests.one_line import one_line
 
 
 METHODS = method_names()
@@ -36,17 +38,8 @@ def inputs(tiny_checkpoint):
     return processor(images=[image], text=[text], return_tensors="pt")
 
 
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
-
-
 def norm_of(model):
     return model.base_model.multi_modal_projector.norm
-
-
-def small_config(checkpoint, **overrides):
-    config = AlignedLlavaConfig.from_pretrained(checkpoint).to_dict()
-    return AlignedLlavaConfig(**{**config, **overrides})
 
 
 @pytest.mark.parametrize("decoder", ["qwen2", "llama"])
@@ -192,43 +185,51 @@ def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
     norm = tiny_checkpoint("norm")
     assert load(norm, **method_fields("norm-gwc")).config.method == "norm-gwc"  # the same tensors, other gradients
     assert load(norm, compensation_exponent=0.5).config.method is None
-    for fields, message in (
-        (method_fields("norm-relative"), "norm_parametrization cannot change from 'absolute' to 'relative'"),
-        (method_fields("norm-rms"), "projector_norm cannot change from 'layernorm' to 'rmsnorm'"),
-        ({"target_scale": 5.0}, "target_scale cannot change from 1.0 to 5.0"),
+    for source, fields, message in (
+        (
+            "norm",
+            method_fields("norm-relative"),
+            "norm_parametrization cannot change from 'absolute' to 'relative'",
+        ),
+        ("norm", method_fields("norm-rms"), "projector_norm cannot change from 'layernorm' to 'rmsnorm'"),
+        ("norm", {"target_scale": 5.0}, "target_scale cannot change from 1.0 to 5.0"),
+        (
+            "baseline",
+            method_fields("projector-rescaled"),
+            "projector_init scales the projector: choose it at assembly",
+        ),
+        (
+            "projector-rescaled",
+            {"projector_scale": 1.0},
+            "projector_scale scales the projector: choose it at assembly",
+        ),
+        ("baseline", method_fields("norm-geomean"), "this method needs visual_norm"),
+        (
+            "baseline",
+            method_fields("norm-stream"),
+            r"this method needs stream_norm, which .*\.assembly measures on text",
+        ),
+        ("norm-stream", {"stream_norm": 2.0}, "stream_norm cannot change from"),
     ):
-        with pytest.raises(ValueError, match=message) as error:
-            load(norm, **fields)
-        assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="projector_init scales the projector: choose it at assembly"):
-        load(tiny_checkpoint("baseline"), **method_fields("projector-rescaled"))
-    with pytest.raises(ValueError, match="projector_scale scales the projector: choose it at assembly"):
-        load(tiny_checkpoint("projector-rescaled"), projector_scale=1.0)
-    with pytest.raises(ValueError, match="this method needs visual_norm"):
-        load(tiny_checkpoint("baseline"), **method_fields("norm-geomean"))
-    with pytest.raises(ValueError, match=r"this method needs stream_norm, which .*\.assembly measures on text"):
-        load(tiny_checkpoint("baseline"), **method_fields("norm-stream"))
-    with pytest.raises(ValueError, match="stream_norm cannot change from"):
-        load(tiny_checkpoint("norm-stream"), stream_norm=2.0)
+        with one_line(message, ValueError):
+            load(tiny_checkpoint(source), **fields)
 
 
 def test_a_model_built_from_a_config_measures_its_own_embeddings(tiny_checkpoint):
-    config = small_config(tiny_checkpoint("norm-gwc"), text_norm=None)
-    model = AlignedLlavaForConditionalGeneration(config)
+    def built(method, **fields):
+        config = AlignedLlavaConfig.from_pretrained(tiny_checkpoint(method)).to_dict()
+        return AlignedLlavaForConditionalGeneration(AlignedLlavaConfig(**{**config, "text_norm": None, **fields}))
+
+    model, relative = built("norm-gwc"), built("norm-relative", target_scale=2.0)
     measured = mean_embedding_norm(model.get_input_embeddings())
-    assert config.text_norm == measured
+    assert model.config.text_norm == measured
     assert torch.equal(norm_of(model).weight, torch.full((32,), target_gain(measured, 32)))
-    relative = AlignedLlavaForConditionalGeneration(
-        small_config(tiny_checkpoint("norm-relative"), text_norm=None, target_scale=2.0)
-    )
     assert norm_of(relative).scale == target_gain(relative.config.text_norm, 32, 2.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_checkpoint_without_norm_gets_an_aligned_one(tiny_checkpoint, dtype):
-    baseline = tiny_checkpoint("baseline")
-    overrides = {"projector_norm": "layernorm", "text_norm": None}
-    model = load(baseline, dtype=dtype, **overrides)
+    model = load(tiny_checkpoint("baseline"), dtype=dtype, projector_norm="layernorm", text_norm=None)
     measured = mean_embedding_norm(model.get_input_embeddings())
     assert model.config.text_norm == measured
     assert norm_of(model).weight.dtype == torch.float32
@@ -262,13 +263,10 @@ def test_trained_norm_without_a_recorded_text_norm_is_refused(tiny_checkpoint, t
         load(tmp_path)
 
 
-def test_generates_in_bfloat16_and_trains_every_parameter_it_uses(tiny_checkpoint, inputs):
+def test_generates_in_bfloat16(tiny_checkpoint, inputs):
     model = load(tiny_checkpoint("norm-gwc"), dtype=torch.bfloat16)
-    assert model.generate(**inputs.to(torch.bfloat16), max_new_tokens=3, do_sample=False).shape[1] > 3
-    model = load(tiny_checkpoint("norm-gwc")).train()
-    model(**inputs, labels=inputs["input_ids"]).loss.backward()
-    idle = {name for name, p in model.named_parameters() if p.grad is None}
-    assert idle == {"model.vision_tower.post_layernorm.weight", "model.vision_tower.post_layernorm.bias"}
+    generated = model.generate(**inputs.to(torch.bfloat16), max_new_tokens=3, do_sample=False)
+    assert generated.shape[1] > inputs["input_ids"].shape[1]
 
 
 @pytest.mark.parametrize(
@@ -294,8 +292,7 @@ def test_generates_in_bfloat16_and_trains_every_parameter_it_uses(tiny_checkpoin
     ],
 )
 def test_a_wrong_field_gives_one_line(tiny_checkpoint, field, value, message):
-    with pytest.raises(ValueError, match=message) as error:
+    with one_line(message, ValueError):
         AlignedLlavaConfig(**{field: value})
-    assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=message):
         load(tiny_checkpoint("norm"), **{field: value})

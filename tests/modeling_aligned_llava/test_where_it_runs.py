@@ -5,23 +5,18 @@ import torch
 import torch.nn.functional as F
 from peft import LoraConfig, PeftModel, get_peft_model, prepare_model_for_kbit_training
 from PIL import Image
-from transformers import AutoProcessor, BitsAndBytesConfig, TrainingArguments
-from transformers.integrations import is_deepspeed_available
-from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers import AutoProcessor, BitsAndBytesConfig
 from transformers.utils import is_bitsandbytes_available
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
+from tests.modeling_aligned_llava.loaded import load
+from tests.one_line import one_line
 
 
 TEXTS = ["<image>a<image>bcdefgh", "<image>x"]  # several images in a prompt, and rows of different length
 GREEDY = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
 
 both_heads = pytest.mark.parametrize("decoder", ["qwen2", "llama"])  # untied, tied
-
-
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
 
 
 @pytest.fixture(scope="module")
@@ -178,16 +173,20 @@ def test_generates_from_embeddings_and_without_an_image(tiny_checkpoint, batches
 
 def test_a_wrong_image_count_is_one_line(tiny_checkpoint, batches):
     both, (_, row) = batches("left")
-    with pytest.raises(ValueError, match="Image features and image tokens do not match, tokens: 4") as error:
+    with one_line("Image features and image tokens do not match, tokens: 4", ValueError):
         load(tiny_checkpoint("norm"))(**{**row, "pixel_values": both["pixel_values"]})
-    assert "\n" not in str(error.value)
+
+
+@pytest.fixture
+def lora():
+    targets = r".*language_model.*\.(q|v)_proj"
+    return LoraConfig(r=2, target_modules=targets, modules_to_save=["multi_modal_projector"])
 
 
 @both_heads
-def test_lora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_batch, tmp_path, decoder):
+def test_lora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_batch, tmp_path, decoder, lora):
     folder = tiny_checkpoint("norm-gwc", decoder)
     expected = gradients(model := load(folder).train(), model, training_batch)
-    lora = LoraConfig(r=2, target_modules=r".*language_model.*\.(q|v)_proj", modules_to_save=["multi_modal_projector"])
     tuned = get_peft_model(load(folder), lora).train()
     found = gradients(tuned, tuned, training_batch)
     full = {name: gradient for name, gradient in found.items() if "lora" not in name}
@@ -233,20 +232,11 @@ def test_quantised_loading_keeps_projector_and_norm_whole(tiny_checkpoint, train
 
 
 @pytest.mark.skipif(not is_bitsandbytes_available(), reason="needs bitsandbytes")
-def test_qlora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_batch):
+def test_qlora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_batch, lora):
     settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
     model = prepare_model_for_kbit_training(load(tiny_checkpoint("norm-gwc"), quantization_config=settings))
-    lora = LoraConfig(r=2, target_modules=r".*language_model.*\.(q|v)_proj", modules_to_save=["multi_modal_projector"])
     tuned = get_peft_model(model, lora).train()
     found = gradients(tuned, tuned, training_batch)
     full = [name for name in found if "multi_modal_projector" in name]
     assert len(full) == 6 and sum("lora_B" in name for name in found) == 4
     assert all(found[name].abs().max() > 0 for name in [*full, *(n for n in found if "lora_B" in n)])
-
-
-@pytest.mark.skipif(is_deepspeed_available(), reason="deepspeed is installed")
-def test_zero_3_without_the_package_is_one_line(tmp_path, request):
-    request.addfinalizer(unset_hf_deepspeed_config)  # transformers keeps the refused settings for the next test
-    with pytest.raises(ImportError, match=r"(?i)deepspeed") as error:
-        TrainingArguments(output_dir=str(tmp_path), deepspeed={"zero_optimization": {"stage": 3}})
-    assert "\n" not in str(error.value).strip()

@@ -27,11 +27,6 @@ def test_mmbench_asks_a_hundred_questions_in_all_their_rotations():
         assert len({row[row["answer"]] for row in rotations}) == 1
 
 
-def test_mmstar_has_ten_questions_in_each_of_its_eighteen_groups():
-    counts = Counter(row["l2_category"] for row in rows_of(mmstar()))
-    assert len(counts) == 18 and set(counts.values()) == {10}
-
-
 def test_pope_asks_eighteen_balanced_questions_per_image():
     rows = rows_of(pope())
     by_image = {}
@@ -41,13 +36,17 @@ def test_pope_asks_eighteen_balanced_questions_per_image():
     assert all(Counter(answers) == {"yes": 9, "no": 9} for answers in by_image.values())
 
 
-def test_ocrbench_has_a_hundred_rows_of_each_type():
-    counts = Counter(row["question_type"] for row in rows_of(ocrbench()))
-    assert len(counts) == 10 and set(counts.values()) == {100}
-
-
-def test_half_of_scienceqa_is_text():
-    assert Counter(row["image"] is None for row in rows_of(scienceqa())) == {True: 120, False: 120}
+@pytest.mark.parametrize(
+    ("benchmark", "group", "groups", "rows"),
+    [
+        (mmstar, lambda row: row["l2_category"], 18, 10),
+        (ocrbench, lambda row: row["question_type"], 10, 100),
+        (scienceqa, lambda row: row["image"] is None, 2, 120),
+    ],
+)
+def test_every_group_of_a_benchmark_has_as_many_rows(benchmark, group, groups, rows):
+    counts = Counter(map(group, rows_of(benchmark())))
+    assert len(counts) == groups and set(counts.values()) == {rows}
 
 
 def test_mmlu_has_four_test_and_five_dev_questions_per_subject():

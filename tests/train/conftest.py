@@ -73,6 +73,22 @@ def stage_arguments(tiny_backbones, tiny_data) -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
+def train_stage(stage_arguments, tiny_checkpoint) -> Callable[..., Path]:
+    """`train_stage(root, stage, method, **settings)` -> the folder of the trained stage.
+
+    Stage 2 starts from the assembled checkpoint of the method unless it is told another.
+    """
+
+    def train(root: Path, stage: int, method: str = "norm-gwc", **settings) -> Path:
+        if stage == 2:
+            settings = {"model_name_or_path": tiny_checkpoint(method), **settings}
+        run_stage(stage_arguments(stage, method, root, **settings))
+        return root / method / f"stage{stage}"
+
+    return train
+
+
+@pytest.fixture(scope="session")
 def straight(stage_arguments, tmp_path_factory) -> Path:
     """Folder with both stages of norm-gwc, trained without interruption."""
     root = tmp_path_factory.mktemp("straight")

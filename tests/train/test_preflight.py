@@ -1,7 +1,6 @@
 """The preflight: what it says of a set-up that can run, and that it catches those that cannot."""
 
 import io
-import json
 import re
 import shutil
 
@@ -9,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import write_json
 from tests import REPOSITORY
 from train.preflight import preflight
 
@@ -55,26 +55,6 @@ def test_two_steps_are_timed_where_asked(check, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def without_images(tmp_path, tiny_data):
-    shutil.copytree(tiny_data, tmp_path / "data")
-    shutil.rmtree(tmp_path / "data" / "images")
-    (tmp_path / "data" / "images").mkdir()
-    return {"image_folder": tmp_path / "data" / "images"}
-
-
-def without_generation_markers(tmp_path, tiny_checkpoint):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(tiny_checkpoint("norm-gwc"), folder)
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
-    return {"model_name_or_path": folder}
-
-
-def started_otherwise(tmp_path):
-    folder = tmp_path / "run" / "norm-gwc" / "stage2"
-    folder.mkdir(parents=True)
-    (folder / "settings.json").write_text(json.dumps({"max_steps": "5"}))
-
-
 BROKEN = {
     "no data": ({"data_path": "nowhere.json"}, [], "there is no file"),
     "no checkpoint": ({"model_name_or_path": "nowhere"}, [], "no checkpoint in nowhere"),
@@ -95,18 +75,21 @@ def test_a_broken_set_up_is_caught(check, name):
     assert not ok and reason in text.partition("cannot run: ")[2]
 
 
-def test_missing_images_are_caught(check, tmp_path, tiny_data):
-    ok, text = check(2, **without_images(tmp_path, tiny_data))
+def test_missing_images_are_caught(check, tmp_path):
+    ok, text = check(2, image_folder=tmp_path)
     assert not ok and "there is no image file" in text
 
 
 def test_a_template_without_markers_is_caught(check, tmp_path, tiny_checkpoint):
-    ok, text = check(2, **without_generation_markers(tmp_path, tiny_checkpoint))
+    folder = tmp_path / "checkpoint"
+    shutil.copytree(tiny_checkpoint("norm-gwc"), folder)
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
+    ok, text = check(2, model_name_or_path=folder)
     assert not ok and "marks no supervised tokens" in text
 
 
 def test_a_folder_started_with_other_settings_is_caught(check, tmp_path):
-    started_otherwise(tmp_path)
+    write_json(tmp_path / "run" / "norm-gwc" / "stage2" / "settings.json", {"max_steps": "5"})
     ok, text = check(2)
     assert not ok and "was started with other settings" in text
 

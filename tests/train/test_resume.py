@@ -13,11 +13,11 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from tests.together import kill_all
+from tests.train.stage_results import assert_same_weights, interrupted_after, lines
 from train import sft
 from train.data.quarantine import read_entries
 from train.monitoring.log import LossLog
@@ -29,14 +29,6 @@ from train.stage import run_stage
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def logged(folder):
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
 class Killed(BaseException):
     """Simulates a SIGKILL: nothing catches it."""
 
@@ -45,32 +37,31 @@ class Killed(BaseException):
 def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     straight, stage_arguments, tmp_path, monkeypatch, stage, step, torn
 ):
-    arguments = stage_arguments(
-        stage, "norm-gwc", tmp_path, **({} if stage == 1 else {"model_name_or_path": straight / "stage1"})
-    )
+    start = {} if stage == 1 else {"model_name_or_path": straight / "stage1"}
+    arguments = stage_arguments(stage, "norm-gwc", tmp_path, **start)
     folder = tmp_path / "norm-gwc" / f"stage{stage}"
 
-    def kill(*_, **__):
-        raise Killed
-
     save = AlignedSFTTrainer._save_rng_state
+
+    def kill_while_saving(self, *args):
+        if self.state.global_step == step:
+            raise Killed
+        return save(self, *args)
+
+    def kill_after_step(self, args, state, control, **kwargs):
+        if state.global_step == step:
+            raise Killed
+
     with monkeypatch.context() as patch, pytest.raises(Killed):
         if torn:  # killed while the checkpoint is being written
-            patch.setattr(
-                AlignedSFTTrainer,
-                "_save_rng_state",
-                lambda s, *a: kill() if s.state.global_step == step else save(s, *a),
-            )
+            patch.setattr(AlignedSFTTrainer, "_save_rng_state", kill_while_saving)
         else:
-            patch.setattr(
-                LossLog, "on_step_end", lambda s, a, state, c, **_: kill() if state.global_step == step else None
-            )
+            patch.setattr(LossLog, "on_step_end", kill_after_step)
         run_stage(arguments)
     assert (folder / f"checkpoint-{step}").exists() == torn
     run_stage(arguments)
-    straight_weights = weights(straight / f"stage{stage}")
-    assert all(torch.equal(tensor, straight_weights[name]) for name, tensor in weights(folder).items())
-    assert logged(folder) == logged(straight / f"stage{stage}")
+    assert_same_weights(folder, straight / f"stage{stage}")
+    assert lines(folder) == lines(straight / f"stage{stage}")
 
 
 def test_a_run_killed_before_the_final_save_only_saves(stage_arguments, tmp_path):
@@ -82,17 +73,18 @@ def test_a_run_killed_before_the_final_save_only_saves(stage_arguments, tmp_path
         run_stage(arguments)
     assert (folder / "checkpoint-5").exists()
     run_stage(arguments)
-    assert all(torch.equal(tensor, weights(straight)[name]) for name, tensor in weights(folder).items())
-    assert logged(folder) == logged(straight)
+    assert_same_weights(folder, straight)
+    assert lines(folder) == lines(straight)
     assert json.loads((folder / "training_complete.json").read_text())["steps"] == 5
 
 
-def test_a_finished_stage_is_skipped_and_other_settings_are_refused(straight, stage_arguments, monkeypatch, capsys):
+def test_a_finished_stage_is_skipped_and_other_settings_are_refused(
+    straight, stage_arguments, call, monkeypatch, capsys
+):
     before = {path: path.stat().st_mtime_ns for path in (straight / "stage2").iterdir()}
     arguments = stage_arguments(2, "norm-gwc", straight.parent)
-    monkeypatch.setattr(sys, "argv", ["sft", *arguments])
     monkeypatch.setattr("train.stage.run_stage", lambda argv: pytest.fail("started"))
-    sft.main()
+    call(sft.main, *arguments)
     assert "stage2: already done" in capsys.readouterr().out
     assert before == {path: path.stat().st_mtime_ns for path in (straight / "stage2").iterdir()}
     with pytest.raises(UserError, match=r"was started with other settings .max_steps was 6, is 7.: remove it"):
@@ -129,22 +121,11 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(straight, stage_
     with monkeypatch.context() as patch, pytest.raises(UserError, match="step 4 ran out of memory"):
         patch.setattr(AlignedSFTTrainer, "training_step", out_of_memory)
         run_stage(arguments)
-    smaller = [
-        "--per_device_train_batch_size",
-        "1",
-        "--gradient_checkpointing",
-        "true",
-        "--dataloader_num_workers",
-        "1",
-        "--ddp_timeout",
-        "3600",
-        "--logging_steps",
-        "2",
-    ]
-    run_stage([*arguments, *smaller])
-    one, two, *rest = (line["loss"] for line in logged(straight / "stage2"))
+    smaller = ["--per_device_train_batch_size", "1", "--gradient_checkpointing", "true", "--logging_steps", "2"]
+    run_stage([*arguments, *smaller, "--dataloader_num_workers", "1", "--ddp_timeout", "3600"])
+    one, two, *rest = (line["loss"] for line in lines(straight / "stage2"))
     expected = [one, two, (rest[0] + rest[1]) / 2, (rest[2] + rest[3]) / 2]  # it resumes after step 2
-    found = [line["loss"] for line in logged(tmp_path / "norm-gwc" / "stage2")]
+    found = [line["loss"] for line in lines(tmp_path / "norm-gwc" / "stage2")]
     assert found == pytest.approx(expected, rel=2e-4)
 
 
@@ -165,8 +146,7 @@ def test_a_full_disk_costs_no_complete_checkpoint(straight, stage_arguments, tmp
         run_stage(arguments)
     assert [path.name for path in folder.glob("checkpoint-*")] == ["checkpoint-2"]
     run_stage(arguments)
-    straight_weights = weights(straight / "stage2")
-    assert all(torch.equal(tensor, straight_weights[name]) for name, tensor in weights(folder).items())
+    assert_same_weights(folder, straight / "stage2")
 
 
 def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, stage_arguments, tiny_data, tmp_path):
@@ -180,18 +160,12 @@ def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, 
         start = {"model_name_or_path": straight / "stage1", "image_folder": images, **settings}
         return stage_arguments(2, "norm-gwc", tmp_path / name, bad_rows_limit=0.5, **start)
 
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 4:
-            raise KeyboardInterrupt
-
     run_stage(arguments("straight"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LossLog, "on_step_begin", stop, raising=False)
-        with pytest.raises(KeyboardInterrupt):
-            run_stage(arguments("stopped"))
+    with interrupted_after(4):
+        run_stage(arguments("stopped"))
     run_stage(arguments("stopped", dataloader_num_workers=2))
     one, other = (tmp_path / name / "norm-gwc" / "stage2" for name in ("straight", "stopped"))
-    assert all(torch.equal(tensor, weights(other)[name]) for name, tensor in weights(one).items())
+    assert_same_weights(other, one)
     for folder in (one, other):
         entries = read_entries(folder / "quarantine.jsonl")
         assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
@@ -209,8 +183,7 @@ def test_sigkill_at_any_moment_does_not_change_the_result(straight, stage_argume
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     subprocess.run(command, check=True)  # noqa: S603
-    expected = weights(straight / "stage2")
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(folder).items())
+    assert_same_weights(folder, straight / "stage2")
     done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
     assert "already done" in done.stdout
 
@@ -251,12 +224,9 @@ def test_sigkill_halfway_does_not_change_the_result(stage_arguments, tiny_checkp
         return stage_arguments(2, "norm-gwc", tmp_path / name, **settings, dataloader_num_workers=workers)
 
     finish(launch, arguments("straight", 0))
-    straight = load_file(tmp_path / "straight" / "norm-gwc" / "stage2" / "model.safetensors")
     folder = tmp_path / "killed" / "norm-gwc" / "stage2"
     kill_after(folder, 23, launch, arguments("killed", workers))
     assert (folder / "checkpoint-20" / "checkpoint_complete.json").exists()
     assert not (folder / "training_complete.json").exists()
     finish(launch, arguments("killed", workers))
-    resumed = load_file(folder / "model.safetensors")
-    assert resumed.keys() == straight.keys()
-    assert all(torch.equal(tensor, straight[name]) for name, tensor in resumed.items())
+    assert_same_weights(folder, tmp_path / "straight" / "norm-gwc" / "stage2")

@@ -12,11 +12,13 @@ import pytest
 from tests import REPOSITORY
 
 
+SCRIPT = ["bash", str(REPOSITORY / "train" / "run.sh"), "--method", "norm"]
+
+
 def run(*options, launch="echo", backbone="tinyworld"):
     """The ended process; `launch` takes the place of python."""
-    command = ["bash", REPOSITORY / "train" / "run.sh", "--backbone", backbone, "--method", "norm", *options]
-    env = {**os.environ, "LAUNCH": launch}
-    return subprocess.run(list(map(str, command)), env=env, capture_output=True, text=True)  # noqa: S603
+    command = [*SCRIPT, *(["--backbone", backbone] if backbone else []), *map(str, options)]
+    return subprocess.run(command, env={**os.environ, "LAUNCH": launch}, capture_output=True, text=True)  # noqa: S603
 
 
 def test_empty_variables_do_not_put_caches_into_the_repository(tmp_path, monkeypatch):
@@ -78,14 +80,9 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
     ended = run("--data", folder)
     assert ended.returncode == 1 and ended.stdout == ""
     assert ended.stderr.startswith(f"error: {folder} has no stage2: a .json, .jsonl, .parquet or .yaml file or a ")
-    wrong = subprocess.run(  # noqa: S603
-        ["bash", str(REPOSITORY / "train" / "run.sh"), "--method", "norm"],  # noqa: S607
-        capture_output=True,
-        text=True,
-    )
-    assert wrong.returncode == 1 and wrong.stderr.startswith(
-        "error: the following arguments are required: --backbone;"
-    )
+    wrong = run(backbone=None)
+    assert wrong.returncode == 1
+    assert wrong.stderr.startswith("error: the following arguments are required: --backbone;")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -93,14 +90,9 @@ def test_missing_data_is_named_before_the_first_stage_starts(make):
 def test_a_signal_reaches_the_training_which_saves_before_it_ends(tmp_path, number, status):
     training = f"trap 'kill $!; echo saved; exit {status}' TERM; sleep 60 & echo started; wait"
     (tmp_path / "training.sh").write_text(training)
-    command = ["bash", str(REPOSITORY / "train/run.sh"), "--backbone", "tinyworld", "--method", "norm"]
-    process = subprocess.Popen(  # noqa: S603
-        command,
-        env=os.environ | {"LAUNCH": f"bash {tmp_path}/training.sh"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = os.environ | {"LAUNCH": f"bash {tmp_path}/training.sh"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*SCRIPT, "--backbone", "tinyworld"], env=environment, **pipes)  # noqa: S603
     assert process.stdout.readline() == "started\n"
     process.send_signal(number)
     printed, errors = process.communicate(timeout=10)

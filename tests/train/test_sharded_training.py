@@ -13,7 +13,6 @@ from itertools import product
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers.integrations import is_deepspeed_available
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
@@ -22,6 +21,7 @@ from tests.invariant.test_global_batch import REFERENCE, assert_recorded_traject
 from tests.together import kill_all
 from tests.train.optimization.test_lora import lora_arguments
 from tests.train.sharded_on_cpu import accelerate_environment
+from tests.train.stage_results import lines, weights
 from train.stage import run_stage
 
 
@@ -67,8 +67,8 @@ def arguments(stage_arguments, tiny_checkpoint):
 
 
 def stage_trajectory(root, stage):
-    lines = [json.loads(line) for line in (root / "norm-gwc" / f"stage{stage}" / "log.jsonl").read_text().splitlines()]
-    return [line["loss"] for line in lines if "loss" in line], [line["grad_norm"] for line in lines if "loss" in line]
+    log = [line for line in lines(root / "norm-gwc" / f"stage{stage}") if "loss" in line]
+    return [line["loss"] for line in log], [line["grad_norm"] for line in log]
 
 
 def reference(arguments, root, stage):
@@ -82,17 +82,16 @@ def reference(arguments, root, stage):
 
 def clip_factors(root):
     """Those of the four parts, step after step."""
-    lines = (root / "norm-gwc" / "stage2" / "gradients.jsonl").read_text().splitlines()
-    factors = [{part: record["clip_factor"] for part, record in json.loads(line)["parts"].items()} for line in lines]
-    assert len(factors) == 6
-    return [of_step[part] for of_step in factors for part in ("norm", "projector", "vision", "language")]
+    steps = [line["parts"] for line in lines(root / "norm-gwc" / "stage2", "gradients.jsonl")]
+    assert len(steps) == 6
+    return [parts[part]["clip_factor"] for parts in steps for part in ("norm", "projector", "vision", "language")]
 
 
-def weights(root, stage=2):
-    return load_file(root / "norm-gwc" / f"stage{stage}" / "model.safetensors")
+def weights_of(root, stage=2):
+    return weights(root / "norm-gwc" / f"stage{stage}")
 
 
-def assert_same_weights(one, other):
+def assert_close_weights(one, other):
     """Up to float32 sums in another order, after which Adam may move a weight without a gradient either way."""
     assert one.keys() == other.keys()
     for name, tensor in one.items():
@@ -106,12 +105,14 @@ def campaign(*values):
     return pytest.param(*values, marks=pytest.mark.campaign)
 
 
-def assert_follows_one_process(root, stage):
-    for one, sharded in zip(
-        stage_trajectory(root / "one", stage), stage_trajectory(root / "sharded", stage), strict=True
-    ):
-        assert sharded == pytest.approx(one, rel=TOLERANCE)
-    assert_same_weights(weights(root / "one", stage), weights(root / "sharded", stage))
+def assert_follows_one_process(arguments, root, engine, stage, *decoder, processes=2, **settings):
+    """Train a stage on one process and on several, and compare."""
+    run_stage(arguments(stage, root / "one", *decoder, **settings))
+    train(engine, processes, arguments(stage, root / "sharded", *decoder, **settings))
+    one, sharded = (stage_trajectory(root / name, stage) for name in ("one", "sharded"))
+    for expected, found in zip(one, sharded, strict=True):
+        assert found == pytest.approx(expected, rel=TOLERANCE)
+    assert_close_weights(weights_of(root / "one", stage), weights_of(root / "sharded", stage))
 
 
 @pytest.mark.slow
@@ -135,27 +136,21 @@ def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, engine, pr
 @pytest.mark.parametrize("processes", [2, 4])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_stage_1_follows_one_process(arguments, tmp_path, engine, processes):
-    run_stage(arguments(1, tmp_path / "one"))
-    train(engine, processes, arguments(1, tmp_path / "sharded"))
-    assert_follows_one_process(tmp_path, 1)
+    assert_follows_one_process(arguments, tmp_path, engine, 1, processes=processes)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fsdp2", *map(campaign, ("ddp", "zero2", "zero3"))])
 def test_stage_1_with_rows_without_an_image_follows_one_process(arguments, tiny_data, tmp_path, engine):
     settings = {"data_path": tiny_data / "stage2.json", "prompt_format": "chat"}
-    run_stage(arguments(1, tmp_path / "one", **settings))
-    train(engine, 2, arguments(1, tmp_path / "sharded", **settings))
-    assert_follows_one_process(tmp_path, 1)
+    assert_follows_one_process(arguments, tmp_path, engine, 1, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_tied_head_follows_one_process(arguments, tmp_path, engine):
-    run_stage(arguments(2, tmp_path / "one", "llama"))
-    train(engine, 2, arguments(2, tmp_path / "sharded", "llama"))
-    assert_follows_one_process(tmp_path, 2)
+    assert_follows_one_process(arguments, tmp_path, engine, 2, "llama")
 
 
 @pytest.mark.slow
@@ -164,18 +159,14 @@ def test_a_tied_head_follows_one_process(arguments, tmp_path, engine):
 @pytest.mark.parametrize("stage", [1, 2])
 def test_checkpointing_without_clipping_follows_one_process(arguments, tmp_path, engine, stage):
     settings = {"max_grad_norm": 0, "gradient_checkpointing": "true"}
-    run_stage(arguments(stage, tmp_path / "one", **settings))
-    train(engine, 2, arguments(stage, tmp_path / "sharded", **settings))
-    assert_follows_one_process(tmp_path, stage)
+    assert_follows_one_process(arguments, tmp_path, engine, stage, **settings)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["fsdp2", campaign("ddp")])
 def test_clipping_by_part_follows_one_process(arguments, tmp_path, engine):
     settings = {"clip_by_part": "true", "max_grad_norm": 0.5}
-    run_stage(arguments(2, tmp_path / "one", **settings))
-    train(engine, 2, arguments(2, tmp_path / "sharded", **settings))
-    assert_follows_one_process(tmp_path, 2)
+    assert_follows_one_process(arguments, tmp_path, engine, 2, **settings)
     one, sharded = clip_factors(tmp_path / "one"), clip_factors(tmp_path / "sharded")
     assert sharded == pytest.approx(one, rel=TOLERANCE)
     assert len({factor for factor in one if factor < 1}) > 6, "several parts of a step are clipped"
@@ -195,15 +186,14 @@ def test_merged_adapters_are_those_of_one_process(stage_arguments, tiny_checkpoi
 
     run_stage(arguments("one"))
     train(engine, 2, arguments("sharded"))
-    before = load_file(start / "model.safetensors")
-    one, sharded = weights(tmp_path / "one"), weights(tmp_path / "sharded")
+    before, one, sharded = weights(start), weights_of(tmp_path / "one"), weights_of(tmp_path / "sharded")
     adapted = [name for name in before if re.search(r"language_model.*\.[qv]_proj\.weight", name)]
     assert len(adapted) == 4
     for name in adapted:
         base = before[name] if bf16 == "false" else before[name].bfloat16().float()
         change = torch.linalg.vector_norm(one[name] - base)
         assert torch.linalg.vector_norm(sharded[name] - one[name]) <= 0.05 * change, name
-    assert_same_weights(one, sharded)
+    assert_close_weights(one, sharded)
 
 
 @pytest.mark.slow
@@ -242,7 +232,7 @@ def test_bfloat16_stays_close_to_float32(arguments, tmp_path, engine, stage):
     found, found_norms = stage_trajectory(tmp_path / "sharded", stage)
     assert found == pytest.approx(losses, rel=2e-3) and found != losses
     assert found_norms == pytest.approx(norms, rel=2e-2)
-    saved = weights(tmp_path / "sharded", stage)
+    saved = weights_of(tmp_path / "sharded", stage)
     assert {name for name, tensor in saved.items() if tensor.dtype == torch.float32} == {
         "model.multi_modal_projector.norm.weight",
         "model.multi_modal_projector.norm.bias",

@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
+from tests.train.stage_results import assert_same_weights, weights
 from train.data.collator import ImageTextCollator
 from train.data.feature_cache import FeatureCache
-from train.stage import run_stage
 
 
 RELATIVE = 2e-5  # and 1e-6 of the largest gradient of all: float32, another order of summation
@@ -65,29 +64,27 @@ def test_packed_rows_do_not_see_each_other(tiny_checkpoint, decoder, attention):
     assert abs(step(model, {**leaking, "pixel_values": pixels})[0] - loss) > 1e-4 * loss
 
 
-def trained(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def run(stage_arguments, root, stage=1, **settings):
-    run_stage(stage_arguments(stage, "norm-gwc", root, max_steps=2, **settings))
-    return root / "norm-gwc" / f"stage{stage}"
-
-
 @pytest.fixture(scope="module")
-def plain(stage_arguments, tmp_path_factory):
-    return run(stage_arguments, tmp_path_factory.mktemp("plain"))
+def plain(train_stage, tmp_path_factory):
+    return train_stage(tmp_path_factory.mktemp("plain"), 1, max_steps=2)
 
 
-@pytest.mark.parametrize("flag", [{"labelled_logits_only": "false"}, {"packed_rows": "true"}])
-def test_a_setting_changes_two_steps_only_by_rounding(plain, stage_arguments, tmp_path, flag):
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"labelled_logits_only": "false"},
+        {"packed_rows": "true"},
+        pytest.param({"torch_compile": "true", "torch_compile_backend": "aot_eager"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_setting_changes_two_steps_only_by_rounding(plain, train_stage, tmp_path, flag):
     """Adam turns a rounding error in a near-zero gradient into a fraction of its step of 7e-3."""
-    other = trained(run(stage_arguments, tmp_path, **flag))
-    for name, tensor in trained(plain).items():
+    other = weights(train_stage(tmp_path, 1, max_steps=2, **flag))
+    for name, tensor in weights(plain).items():
         torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-5, msg=name)
 
 
-def test_feature_cache_is_bit_equal_filling_and_filled(plain, stage_arguments, tmp_path, monkeypatch):
+def test_feature_cache_is_bit_equal_filling_and_filled(plain, train_stage, tmp_path, monkeypatch):
     encoded = []
     complete = FeatureCache.complete
 
@@ -98,21 +95,16 @@ def test_feature_cache_is_bit_equal_filling_and_filled(plain, stage_arguments, t
     monkeypatch.setattr(FeatureCache, "complete", count)
     for name in ("filling", "filled"):
         encoded.clear()
-        after = trained(run(stage_arguments, tmp_path / name, feature_cache=tmp_path / "cache"))
-        assert all(torch.equal(after[key], tensor) for key, tensor in trained(plain).items())
+        after = train_stage(tmp_path / name, 1, max_steps=2, feature_cache=tmp_path / "cache")
+        assert_same_weights(after, plain)
         assert (sum(encoded) == 0) == (name == "filled")
     assert len(list((tmp_path / "cache").glob("*/*/*.safetensors"))) == 16
 
 
-@pytest.fixture
-def parts(tiny_checkpoint):
+def test_feature_cache_is_keyed_and_bounded(tiny_checkpoint, tiny_images, tmp_path):
     folder = tiny_checkpoint("baseline")
-    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
-    return model.model.vision_tower, AutoProcessor.from_pretrained(folder).image_processor
-
-
-def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
-    tower, processor = parts
+    tower = AlignedLlavaForConditionalGeneration.from_pretrained(folder).model.vision_tower
+    processor = AutoProcessor.from_pretrained(folder).image_processor
     file_size = 600  # 4 tokens of 32 float32 and the header of safetensors
 
     def cache(limit=1e9, layer=-1, precision="float32", processes=1):
@@ -143,9 +135,9 @@ def test_feature_cache_is_keyed_and_bounded(parts, tiny_images, tmp_path):
     assert cache().folder != first.folder
 
 
-def test_feature_cache_needs_a_frozen_tower(plain, stage_arguments, tmp_path):
+def test_feature_cache_needs_a_frozen_tower(train_stage, tmp_path):
     with pytest.raises(UserError, match="the vision tower is trained here"):
-        run(stage_arguments, tmp_path, 2, model_name_or_path=plain, feature_cache=tmp_path / "cache")
+        train_stage(tmp_path, 2, feature_cache=tmp_path / "cache")
 
 
 def test_dropped_vision_layers_change_nothing(tiny_checkpoint):
@@ -163,10 +155,3 @@ def test_dropped_vision_layers_change_nothing(tiny_checkpoint):
     (loss, gradients), (loss_whole, gradients_whole) = step(dropped, batch), step(whole, batch)
     assert loss == loss_whole and gradients.keys() == gradients_whole.keys()
     assert all(torch.equal(gradient, gradients_whole[name]) for name, gradient in gradients.items())
-
-
-@pytest.mark.slow
-def test_compiled_steps_are_the_same(plain, stage_arguments, tmp_path):
-    compiled = run(stage_arguments, tmp_path, torch_compile="true", torch_compile_backend="aot_eager")
-    for name, tensor in trained(plain).items():
-        torch.testing.assert_close(trained(compiled)[name], tensor, rtol=0, atol=2e-5, msg=name)

@@ -35,9 +35,8 @@ def fetch(root, endpoint):
         "from modeling_aligned_llava.errors import run_main;"
         "run_main(lambda: fetch(pathlib.Path(sys.argv[1]), HfApi()))"
     )
-    return subprocess.run(  # noqa: S603
-        [sys.executable, "-c", code, str(root)], env=environment, capture_output=True, text=True
-    )
+    command = [sys.executable, "-c", code, str(root)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603
 
 
 @pytest.mark.slow
@@ -84,10 +83,9 @@ def test_check_names_what_is_missing(tmp_path):
     assert problem(tmp_path, BY_KEY["pope"], hub_rows=False) == "no column answer"
 
 
-def test_check_command_fails_by_name(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["data", "check", str(tmp_path)])
+def test_check_command_fails_by_name(tmp_path, call, capsys):
     with pytest.raises(UserError, match=r"benchmarks cannot be scored: mmbench \(no folder"):
-        command.main()
+        call(command.main, "check", tmp_path)
     assert "MMBench" in capsys.readouterr().out
 
 

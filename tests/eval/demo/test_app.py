@@ -1,7 +1,7 @@
 """The demo's models: streamed answers, attention, norms, and the command line."""
 
-import sys
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -13,6 +13,7 @@ from eval.demo import markup
 from eval.demo.measurements import SIDE, norm_figure, norms, overlay, word_attention
 from eval.demo.models import Answer, load_models
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.profile import profile
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
 from tests.benchmark_stand_in import image_of, write_llava
@@ -91,8 +92,6 @@ def test_the_brightest_cell_of_the_overlay_has_the_most_attention():
 
 
 def test_norms_are_those_of_the_profile_command(model, tiny_llava):
-    from modeling_aligned_llava.diagnostics.measure.profile import profile
-
     measured, expected = norms(model, ASKED), profile(str(tiny_llava), [ASKED])
     for where in ("visual tokens at layer 0", "text embeddings"):
         assert measured["norms"][where]["mean"] == pytest.approx(expected["norms"][where]["mean"], rel=1e-5)
@@ -106,14 +105,8 @@ def test_answers_are_escaped():
     assert page.count("<img") == 1 and "<script>" not in page and "&lt;script&gt;" in page
 
 
-def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, monkeypatch):
-    def message(*arguments):
-        monkeypatch.setattr(sys, "argv", ["eval.demo", *map(str, arguments)])
-        with pytest.raises(UserError) as error:
-            command.main()
-        assert "\n" not in str(error.value)
-        return str(error.value)
-
+def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, refusal, monkeypatch):
+    message = partial(refusal, command.main)
     monkeypatch.setattr(command, "RUN", tmp_path / "absent")
     assert "bash eval/run_all.sh" in message() and "--models" in message()
     assert "--write-space is gone" in message("--write-space", "space")

@@ -1,7 +1,6 @@
 """`study`: one command writes every table and figure of a run; its sample is drawn from the benchmarks."""
 
 import json
-import sys
 from collections import Counter
 
 import pytest
@@ -31,31 +30,28 @@ def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
         in_benchmarks(mirror_root / "absent", 4)
 
 
-def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_path, monkeypatch):
+def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_path, call):
     for method in ("baseline", "norm"):
         (tmp_path / "checkpoints" / method).mkdir(parents=True)
         (tmp_path / "checkpoints" / method / "stage2").symlink_to(tiny_checkpoint(method))
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "mirrors").symlink_to(mirror_root)
-    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
-    main()
+    call(main, "study", tmp_path, "--limit", "3")
     _check(tmp_path / "diagnostics")
-    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--methods", "other"])
     with pytest.raises(UserError, match="has no checkpoint of it"):
-        main()
+        call(main, "study", tmp_path, "--methods", "other")
 
 
 @pytest.mark.slow
 def test_models_that_were_given_are_studied_on_the_data_that_was_given(
-    mirror_root, tiny_checkpoint, tiny_language_model, tmp_path, monkeypatch
+    mirror_root, tiny_checkpoint, tiny_language_model, tmp_path, call, monkeypatch
 ):
     models = {"baseline": tiny_checkpoint("baseline"), "norm": tiny_checkpoint("norm"), "text": tiny_language_model}
     paths = {name: {"path": str(path)} for name, path in models.items()}
     (tmp_path / "run.json").write_text(json.dumps({"models": paths, "data": {"root": str(mirror_root)}}))
     loaded = []
     monkeypatch.setattr(study, "load", lambda *asked: loaded.append(asked) or load(*asked))
-    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", "study", str(tmp_path), "--limit", "3"])
-    main()
+    call(main, "study", tmp_path, "--limit", "3")
     assert [path for path, _ in loaded] == [str(models["baseline"]), str(models["norm"])]
     _check(tmp_path / "diagnostics")
 

@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 
 import pytest
@@ -20,12 +22,13 @@ from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.engine.pool import LOCAL
 from eval.scoring import items as samples
 from eval.suite.harnesses import LmmsEval
-from eval.suite.job import Job, Task
+from eval.suite.job import Task
 from eval.suite.run import only_writer
 from eval.suite.worker import enter_workspace
 from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY, sockets
 from tests.benchmark_stand_in import ocrbench, write_dataset
+from tests.eval.suite.test_run import job
 
 
 pytestmark = pytest.mark.slow
@@ -59,6 +62,25 @@ def content(run):
     return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.json") if "cache" not in path.parts}
 
 
+def measured(run):
+    """(method, benchmark) -> row of the run's own scores."""
+    rows = json.loads((run / "scores.json").read_text())
+    return {(row["method"], row["benchmark"]): row for row in rows if row["source"] == "measured"}
+
+
+@pytest.fixture
+def customized(tmp_path):
+    """`customized(code)` -> a folder that, on PYTHONPATH, runs this code when a Python starts."""
+
+    def write(code):
+        site = tmp_path / "site"
+        site.mkdir()
+        (site / "sitecustomize.py").write_text(dedent(code))
+        return site
+
+    return write
+
+
 @pytest.fixture(scope="module")
 def whole_run(tiny_llava, tiny_language_model, mirror_root, tmp_path_factory, guarded):
     run = tmp_path_factory.mktemp("run")
@@ -70,8 +92,7 @@ def whole_run(tiny_llava, tiny_language_model, mirror_root, tmp_path_factory, gu
 
 def test_all_columns_come_out_and_equal_arms_do_not_differ(whole_run):
     run, _ = whole_run
-    rows = [row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"]
-    cells = {(row["method"], row["benchmark"]): row for row in rows}
+    cells = measured(run)
     assert {key for key, row in cells.items() if row["status"] == "ok"} == (
         {(method, key) for method in ("baseline", "norm") for key in [*NINE, "avg"]}
         | {("language-model", "hellaswag"), ("language-model", "mmlu")}
@@ -183,37 +204,30 @@ def test_on_two_nodes_of_which_one_is_killed_scores_are_the_same(whole_run, mirr
         assert len(asked) == len(set(asked)), name
 
 
-def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path):
+def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path, customized):
     """The worker is killed whenever it is at POPE: POPE fails with a reason, the rest is done, exit status 1."""
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if 'eval.suite.worker' in ' '.join(sys.orig_argv):\n"
-        "    import threading, time\n"
-        "    def watch():\n"
-        "        while not os.path.isdir(os.environ['VICTIM']):\n"
-        "            time.sleep(0.01)\n"
-        f"        os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
-        "    threading.Thread(target=watch, daemon=True).start()\n"
+    site = customized(
+        f"""
+        import os, sys
+        if 'eval.suite.worker' in ' '.join(sys.orig_argv):
+            import threading, time
+            def watch():
+                while not os.path.isdir(os.environ['VICTIM']):
+                    time.sleep(0.01)
+                os.kill(os.getpid(), {int(signal.SIGKILL)})
+            threading.Thread(target=watch, daemon=True).start()
+        """
     )
     run = tmp_path / "run"
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)]),
-        "VICTIM": str(run / "harness/baseline/pope"),
-    }
-    command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", mirror_root, "--max-new-tokens", "4"]
-    command += ["--tasks", "mmstar", "pope", "--models", f"baseline={tiny_llava}"]
-    done = subprocess.run(  # noqa: S603
-        [str(part) for part in command], env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    rows = {
-        row["benchmark"]: row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"
-    }
-    assert rows["mmstar"]["status"] == "ok", done.stderr
-    assert rows["pope"]["status"] == "failed" and "died twice (killed by signal 9)" in rows["pope"]["reason"]
-    assert rows["avg"]["status"] == "failed"
+    victim = {"VICTIM": str(run / "harness/baseline/pope")}
+    options = ("--tasks", "mmstar", "pope")
+    code, errors = finish(suite(run, mirror_root, {"baseline": tiny_llava}, *options, site=site, environment=victim))
+    assert code == 1
+    rows = measured(run)
+    assert rows["baseline", "mmstar"]["status"] == "ok", errors
+    pope = rows["baseline", "pope"]
+    assert pope["status"] == "failed" and "died twice (killed by signal 9)" in pope["reason"]
+    assert rows["baseline", "avg"]["status"] == "failed"
 
 
 def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
@@ -224,7 +238,7 @@ def test_further_benchmarks_and_a_trial(tiny_llava, mirror_root, tmp_path):
     assert code == 0, errors
     run = tmp_path / "limit-2"
     assert "--limit 2: a trial" in errors and "hours on 2 processes" in errors
-    rows = {r["benchmark"]: r for r in json.loads((run / "scores.json").read_text()) if r["source"] == "measured"}
+    rows = {benchmark: row for (_, benchmark), row in measured(run).items()}
     assert {key: rows[key]["n"] for key in tasks} == dict(zip(tasks, (2, 2, 2, 2, 114, 114), strict=True))
     assert rows["ocrbench"]["score"] in (0, 50, 100)
     assert not read_json(run / "harness/only/hellaswag_acc/result.json")["resumed"]
@@ -250,12 +264,11 @@ def test_a_failing_task_costs_only_itself(tiny_llava, mirror_root, tmp_path):
     run = tmp_path / "run"
     code, errors = finish(suite(run, root, {"baseline": tiny_llava}, "--tasks", "ocrbench", "pope"))
     assert code == 1
-    rows = {
-        row["benchmark"]: row for row in json.loads((run / "scores.json").read_text()) if row["source"] == "measured"
-    }
-    assert rows["pope"]["status"] == "ok", errors
-    assert rows["ocrbench"]["status"] == "failed" and "1000" in rows["ocrbench"]["reason"]
-    assert rows["mmlu"]["status"] == "not run"
+    rows = measured(run)
+    assert rows["baseline", "pope"]["status"] == "ok", errors
+    ocr = rows["baseline", "ocrbench"]
+    assert ocr["status"] == "failed" and "1000" in ocr["reason"]
+    assert rows["baseline", "mmlu"]["status"] == "not run"
 
 
 class Oracle(lmms):
@@ -291,27 +304,13 @@ def lmms_harness(tiny_llava, mirror_root, tmp_path_factory):
     folder = tmp_path_factory.mktemp("oracle")
     os.environ["HF_HOME"] = str(folder / "cache")
     tasks = [Task(key, mirror.count_rows(mirror_root, BY_KEY[key]), "") for key in MULTIMODAL]
-    job = Job(
-        name="oracle",
-        multimodal=True,
-        checkpoint=str(tiny_llava),
-        weights="",
-        harness="lmms-eval",
-        tasks=tasks,
-        root=str(mirror_root),
-        output=str(folder),
-        answers=str(folder / "answers"),
-        cache=str(folder / "cache"),
-        batch_size=4,
-        max_new_tokens=4,
-        dtype="float32",
-        device="cpu",
-        blank_images=False,
-        trust_remote_code=False,
-    )
+    places = {"checkpoint": tiny_llava, "root": mirror_root, "output": folder, "answers": folder / "answers"}
+    paths = {name: str(place) for name, place in places.items()} | {"cache": str(folder / "cache")}
+    own = {"tasks": tasks, "batch_size": 4, "max_new_tokens": 4, "dtype": "float32", "device": "cpu"}
     before = Path.cwd()
     enter_workspace(str(mirror_root), folder / "workspace")
-    yield SimpleNamespace(harness=LmmsEval(job), tasks={task.key: task for task in tasks}, folder=folder)
+    harness = LmmsEval(replace(job("oracle"), **paths, **own))
+    yield SimpleNamespace(harness=harness, tasks={task.key: task for task in tasks}, folder=folder)
     os.chdir(before)
 
 
@@ -364,23 +363,23 @@ def test_forms_of_a_right_answer_get_what_the_stock_scorer_gives(lmms_harness, m
         assert (result.score, result.unparseable) == expected, form
 
 
-def test_a_full_disk_is_one_line(tiny_llava, mirror_root, tmp_path):
+def test_a_full_disk_is_one_line(tiny_llava, mirror_root, tmp_path, customized):
     """No answer to POPE fits on the disk."""
-    run = tmp_path / "run"
-    site = tmp_path / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        "import errno, os\n"
-        "fsync = os.fsync\n"
-        "def full(file):\n"
-        "    if os.readlink(f'/proc/self/fd/{file}').endswith('full.pope.jsonl'):\n"
-        "        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
-        "    fsync(file)\n"
-        "os.fsync = full\n"
+    site = customized(
+        """
+        import errno, os
+        fsync = os.fsync
+        def full(file):
+            if os.readlink(f'/proc/self/fd/{file}').endswith('full.pope.jsonl'):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            fsync(file)
+        os.fsync = full
+        """
     )
+    run = tmp_path / "run"
     code, _ = finish(suite(run, mirror_root, {"full": tiny_llava}, "--tasks", "pope", "ai2d", site=site))
     assert code == 1
-    rows = {(r["method"], r["benchmark"]): r for r in json.loads((run / "scores.json").read_text())}
+    rows = measured(run)
     assert re.search(r"full\.pope\.jsonl: no space left on its disk; free some", rows["full", "pope"]["reason"])
     assert rows["full", "ai2d"]["status"] == "ok"
 

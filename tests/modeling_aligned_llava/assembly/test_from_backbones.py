@@ -33,34 +33,12 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
+from modeling_aligned_llava import AlignedLlavaConfig, method_fields
 from modeling_aligned_llava.assembly.__main__ import main
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.chat_templates import chat_template
-
-
-def load(folder):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
-
-
-@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
-def test_text_norm_is_measured_before_the_vocabulary_grows(tiny_checkpoint, tiny_backbones, decoder):
-    source = AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder))
-    rows = source.get_input_embeddings().weight.double().norm(dim=-1)
-    model = load(tiny_checkpoint("norm-gwc", decoder))
-    assert model.config.text_norm == pytest.approx(rows[rows > 0].mean().item(), rel=1e-6)
-    assert len(rows) == 259 and model.get_input_embeddings().num_embeddings == 320
-
-
-@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
-def test_language_model_keeps_its_logits(tiny_checkpoint, tiny_backbones, decoder):
-    source = AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder)).eval()
-    model = load(tiny_checkpoint("norm-gwc", decoder))
-    ids = torch.arange(5, 45)[None]
-    with torch.no_grad():
-        assert torch.equal(model(input_ids=ids).logits[..., :259], source(input_ids=ids).logits)
-    assert (model.lm_head.weight is model.get_input_embeddings().weight) == (decoder == "llama")
+from tests.modeling_aligned_llava.loaded import load
+from tests.one_line import one_line
 
 
 def test_dropping_the_last_vision_layer_leaves_the_features_of_layer_minus_two(tiny_checkpoint, tiny_backbones):
@@ -99,6 +77,7 @@ def test_processor_counts_the_tokens_the_tower_makes(tiny_checkpoint):
     assert processor._get_num_multimodal_tokens([(9, 70), (50, 20)])["num_image_tokens"] == [4, 4]  # as vLLM asks
     assert processor.tokenizer.pad_token_id != processor.tokenizer.eos_token_id
     assert "<image>" in processor.tokenizer.all_special_tokens
+    assert processor.chat_template == processor.tokenizer.chat_template == chat_template("tinyworld")
 
 
 def test_pixels_are_those_of_the_towers_own_processor(tiny_checkpoint, tiny_backbones):
@@ -134,41 +113,9 @@ def test_pad_token_and_end_of_sequence_ids(tiny_backbones, tmp_path):
     assert pad not in generation["eos_token_id"] and generation["pad_token_id"] == pad
 
 
-def test_chat_template_renders_exactly_and_marks_the_answers(tiny_checkpoint):
-    processor = AutoProcessor.from_pretrained(tiny_checkpoint("norm"))
-    question = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "How many?"}]}
-    answer = {"role": "assistant", "content": [{"type": "text", "text": "Two."}]}
-    more = [{"role": "user", "content": "Sure?"}, {"role": "assistant", "content": "Yes."}]
-    first = "<|im_start|>user\n<image>\nHow many?<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>\n"
-    assert processor.apply_chat_template([question, answer], tokenize=False) == first
-    prompt = processor.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
-    assert prompt == first[: -len("Two.<|im_end|>\n")]
-    encoded = processor.tokenizer.apply_chat_template(
-        [question, answer, *more], return_dict=True, return_assistant_tokens_mask=True
-    )
-    supervised = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
-    assert processor.tokenizer.decode(supervised) == "Two.<|im_end|>Yes.<|im_end|>"
-
-
-def test_plain_template_is_image_caption_end(tiny_checkpoint):
-    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint("norm"))
-    messages = [
-        {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Describe."}]},
-        {"role": "assistant", "content": "a dog"},
-    ]
-    text = tokenizer.apply_chat_template(messages, chat_template=chat_template("plain"), tokenize=False)
-    assert text == "<image>a dog<|im_end|>"
-
-
-def test_no_local_path_leaks_into_the_checkpoint(tiny_checkpoint, tiny_backbones):
-    for file in tiny_checkpoint("norm-gwc").glob("*.json"):
-        assert str(tiny_backbones.vision.parent) not in file.read_text(), file.name
-
-
-def test_command_line_assembles(tiny_backbones, tmp_path, monkeypatch, capsys):
-    argv = ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2, "--out", tmp_path / "a"]
-    monkeypatch.setattr(sys, "argv", ["assembly", *map(str, argv), "--method", "norm"])
-    main()
+def test_command_line_assembles(tiny_backbones, tmp_path, call, capsys):
+    parts = ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2]
+    call(main, *parts, "--out", tmp_path / "a", "--method", "norm")
     assert "text norm s = 0.1" in capsys.readouterr().out
     assert AlignedLlavaConfig.from_pretrained(tmp_path / "a").method == "norm"
 
@@ -183,21 +130,19 @@ def test_a_wrong_path_on_the_command_line_is_one_line(tiny_backbones, tmp_path):
 
 
 def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
-    fields = method_fields("norm")
-    with pytest.raises(UserError, match="unknown method 'nrom'; known methods: baseline, norm, norm-gwc"):
+    with one_line("unknown method 'nrom'; known methods: baseline, norm, norm-gwc"):
         method_fields("nrom")
-    with pytest.raises(UserError, match="is a qwen2, not one of siglip_vision_model"):
-        assemble(tiny_backbones.qwen2, tiny_backbones.qwen2, tmp_path / "a", fields=fields)
-    with pytest.raises(UserError, match="unknown chat template 'x'; shipped templates: llama3, plain"):
-        assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "a", fields=fields, chat_template="x")
-    (tmp_path / "there").mkdir()
-    with pytest.raises(UserError, match="already exists"):
-        assemble(tiny_backbones.vision, tiny_backbones.qwen2, tmp_path / "there", fields=fields)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(UserError, match=r"vision tower: cannot load .*empty") as error:
-        assemble(empty, tiny_backbones.qwen2, tmp_path / "a", fields=fields)
-    assert "\n" not in str(error.value)
+    vision, language = tiny_backbones.vision, tiny_backbones.qwen2
+    there, empty = tmp_path / "there", tmp_path / "empty"
+    there.mkdir(), empty.mkdir()
+    for tower, out, template, message in (
+        (language, tmp_path / "a", None, "is a qwen2, not one of siglip_vision_model"),
+        (vision, tmp_path / "a", "x", "unknown chat template 'x'; shipped templates: llama3, plain"),
+        (vision, there, None, "already exists"),
+        (empty, tmp_path / "a", None, r"vision tower: cannot load .*empty"),
+    ):
+        with one_line(message):
+            assemble(tower, language, out, fields=method_fields("norm"), chat_template=template)
 
 
 def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypatch):
@@ -207,17 +152,18 @@ def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypat
     assert [file.name for file in tmp_path.iterdir()] == [".out.lock"]
 
 
+SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+
+
 def save_whole_siglip(folder):
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
-    vision = {**shape, "image_size": 28, "patch_size": 14}
-    SiglipModel(SiglipConfig(text_config={**shape, "vocab_size": 20}, vision_config=vision)).save_pretrained(folder)
+    vision = {**SHAPE, "image_size": 28, "patch_size": 14}
+    SiglipModel(SiglipConfig(text_config={**SHAPE, "vocab_size": 20}, vision_config=vision)).save_pretrained(folder)
     SiglipImageProcessor(size={"height": 28, "width": 28}).save_pretrained(folder)
     return SiglipModel.from_pretrained(folder).vision_model
 
 
 def save_clip_tower(folder):
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
-    CLIPVisionModel(CLIPVisionConfig(**shape, image_size=28, patch_size=14)).save_pretrained(folder)
+    CLIPVisionModel(CLIPVisionConfig(**SHAPE, image_size=28, patch_size=14)).save_pretrained(folder)
     size = {"height": 28, "width": 28}
     CLIPImageProcessor(size=size, crop_size=size).save_pretrained(folder)
     return CLIPVisionModel.from_pretrained(folder)
@@ -254,21 +200,32 @@ def save_decoder(model_class, config_class, source, folder):
 
 
 @pytest.mark.parametrize(
-    ("model_class", "config_class"),
+    "decoder",
     [
+        "qwen2",  # untied
+        "llama",  # tied
         (GemmaForCausalLM, GemmaConfig),  # tied, scales its embeddings
         (GPTNeoXForCausalLM, GPTNeoXConfig),  # untied, embeddings under another name, LayerNorm
     ],
 )
-def test_other_decoders_keep_their_logits(tiny_backbones, tmp_path, model_class, config_class):
-    source = save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
-    fields = method_fields("norm-gwc")
-    model = load(assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=fields))
+def test_a_decoder_keeps_its_logits_and_its_text_norm_is_measured_before_the_vocabulary_grows(
+    tiny_checkpoint, tiny_backbones, tmp_path, decoder
+):
+    if isinstance(decoder, str):
+        source = AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder)).eval()
+        model = load(tiny_checkpoint("norm-gwc", decoder))
+        assert (model.lm_head.weight is model.get_input_embeddings().weight) == (decoder == "llama")
+    else:
+        source = save_decoder(*decoder, tiny_backbones.qwen2, tmp_path / "decoder")
+        fields = method_fields("norm-gwc")
+        model = load(assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=fields))
     ids = torch.arange(5, 45)[None]
     with torch.no_grad():
         assert torch.equal(model(input_ids=ids).logits[..., :259], source(input_ids=ids).logits)
         norms = source.get_input_embeddings()(torch.arange(259)).norm(dim=-1)
     assert model.config.text_norm == pytest.approx(norms[norms > 0].mean().item(), rel=1e-6)
+    assert source.get_input_embeddings().num_embeddings == 259
+    assert model.get_input_embeddings().num_embeddings == 320
 
 
 @pytest.mark.parametrize(
@@ -283,13 +240,12 @@ def test_decoders_that_llava_would_change_silently_are_refused(
     tiny_backbones, tmp_path, model_class, config_class, message
 ):
     save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
-    with pytest.raises(UserError, match=message) as error:
+    with one_line(message):
         assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=method_fields("norm"))
-    assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_naflex_tower_is_refused(tiny_backbones, tmp_path):
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
-    Siglip2VisionModel(Siglip2VisionConfig(**shape, patch_size=14)).save_pretrained(tmp_path / "naflex")
-    with pytest.raises(UserError, match="is a NaFlex tower"):
+    Siglip2VisionModel(Siglip2VisionConfig(**SHAPE, patch_size=14)).save_pretrained(tmp_path / "naflex")
+    with one_line("is a NaFlex tower"):
         assemble(tmp_path / "naflex", tiny_backbones.qwen2, tmp_path / "out", fields=method_fields("norm"))

@@ -1,7 +1,5 @@
 """A llava-hf checkpoint becomes an aligned one of any method; anything else is refused in one line."""
 
-import sys
-
 import pytest
 import torch
 from PIL import Image
@@ -16,12 +14,13 @@ from transformers import (
     Qwen2Config,
 )
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, mean_embedding_norm, method_fields
+from modeling_aligned_llava import mean_embedding_norm, method_fields
 from modeling_aligned_llava.assembly.__main__ import main
 from modeling_aligned_llava.assembly.from_llava import convert
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests.conftest import tiny_tokenizer
+from tests.modeling_aligned_llava.loaded import load
+from tests.one_line import one_line
 
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -54,10 +53,6 @@ def llava_checkpoints(tmp_path_factory):
             num_additional_image_tokens=1,
         ).save_pretrained(folders[name])
     return folders
-
-
-def load(folder, **kwargs):
-    return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **kwargs).eval()
 
 
 @pytest.mark.parametrize("decoder", ["llama", "qwen2"])
@@ -93,27 +88,22 @@ def test_a_half_precision_checkpoint_gets_a_float32_norm(llava_checkpoints, tmp_
     assert norm.weight[0].item() == torch.tensor(target_gain(model.config.text_norm, 32)).item()
 
 
-def test_command_line_converts(llava_checkpoints, tmp_path, monkeypatch, capsys):
-    argv = ["assembly", "--llava", str(llava_checkpoints["llama"]), "--method", "norm", "--out", str(tmp_path / "a")]
-    monkeypatch.setattr(sys, "argv", argv)
-    main()
+def test_command_line_converts(llava_checkpoints, tmp_path, call, capsys):
+    source = ["--llava", llava_checkpoints["llama"]]
+    norm = [*source, "--method", "norm", "--out", tmp_path / "a"]
+    call(main, *norm)
     assert "text norm s = 0.1" in capsys.readouterr().out
-    texts = tmp_path / "texts.txt"
-    texts.write_text("a red ball\n\ntwo cats\n")
-    stream = [*argv[:3], "--method", "norm-stream", "--texts", str(texts), "--out", str(tmp_path / "b")]
-    monkeypatch.setattr(sys, "argv", stream)
-    main()
+    (tmp_path / "texts.txt").write_text("a red ball\n\ntwo cats\n")
+    stream = [*source, "--method", "norm-stream", "--out", tmp_path / "b", "--texts"]
+    call(main, *stream, tmp_path / "texts.txt")
     assert "text enters layer 1 at " in capsys.readouterr().out
-    monkeypatch.setattr(sys, "argv", [*stream[:-3], str(tmp_path / "none.txt"), *stream[-2:]])
-    with pytest.raises(UserError, match=r"--texts: there is no file .*none\.txt"):
-        main()
-    monkeypatch.setattr(sys, "argv", [*argv, "--language-model", "x"])
-    with pytest.raises(UserError, match="give --vision-tower and --language-model, or --llava alone"):
-        main()
+    with one_line(r"--texts: there is no file .*none\.txt"):
+        call(main, *stream, tmp_path / "none.txt")
+    with one_line("give --vision-tower and --language-model, or --llava alone"):
+        call(main, *norm, "--language-model", "x")
 
 
 def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, tiny_backbones, tiny_images, tmp_path):
-    fields = method_fields("norm")
     source = llava_checkpoints["llama"]
     truncated, lacking = tmp_path / "truncated", tmp_path / "lacking"
     model = LlavaForConditionalGeneration.from_pretrained(source)
@@ -133,12 +123,8 @@ def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, t
         (source, None, "norm-stream", r"text at layer 1 is measured on training text: there is none \(--texts\)"),
         (source, [broken], "norm-geomean", "broken.png cannot be read as an image"),
     ):
-        with pytest.raises(UserError, match=message) as error:
+        with one_line(message):
             convert(folder, tmp_path / "out", fields=method_fields(method), images=images)
-        assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
-    with pytest.raises(
-        ValueError,
-        match="holds a llava model, not aligned_llava",
-    ) as unconverted:
-        load(source, **fields)
-    assert "\n" not in str(unconverted.value)
+        assert not (tmp_path / "out").exists()
+    with one_line("holds a llava model, not aligned_llava", ValueError):
+        load(source, **method_fields("norm"))

@@ -1,6 +1,7 @@
 """Tiny random models of further families, one with cross-attention, and two that look like remote code."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers as hf
@@ -43,15 +44,20 @@ def tiny(name: str) -> Tiny:
     return model.eval(), inputs
 
 
-@family
-def llava_siglip_qwen2() -> Tiny:
+def stock_llava(vision: Any, text: Any, **fields: Any) -> Any:
     config = hf.LlavaConfig(
-        vision_config=hf.SiglipVisionConfig(**VISION),
-        text_config=hf.Qwen2Config(**TEXT),
+        vision_config=vision,
+        text_config=text,
         image_token_index=IMAGE,
         vision_feature_select_strategy="full",
+        **fields,
     )
-    return hf.LlavaForConditionalGeneration(config), square(16)
+    return hf.LlavaForConditionalGeneration(config)
+
+
+@family
+def llava_siglip_qwen2() -> Tiny:
+    return stock_llava(hf.SiglipVisionConfig(**VISION), hf.Qwen2Config(**TEXT)), square(16)
 
 
 @family
@@ -68,26 +74,15 @@ def llava_granite() -> Tiny:
 
 @family
 def llava_siglip_qwen3() -> Tiny:
-    config = hf.LlavaConfig(
-        vision_config=hf.SiglipVisionConfig(**VISION),
-        text_config=hf.Qwen3Config(**TEXT),
-        image_token_index=IMAGE,
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-    )
-    return hf.LlavaForConditionalGeneration(config), square(16)
+    model = stock_llava(hf.SiglipVisionConfig(**VISION), hf.Qwen3Config(**TEXT), vision_feature_layer=-1)
+    return model, square(16)
 
 
 @family
 def llava_pixtral() -> Tiny:
-    config = hf.LlavaConfig(
-        vision_config=hf.PixtralVisionConfig(**PIXTRAL, head_dim=8),
-        text_config=hf.MistralConfig(**TEXT),
-        image_token_index=IMAGE,
-        vision_feature_layer=-1,
-        vision_feature_select_strategy="full",
-    )
-    return hf.LlavaForConditionalGeneration(config), {**square(16), "image_sizes": torch.tensor([[28, 28]])}
+    vision = hf.PixtralVisionConfig(**PIXTRAL, head_dim=8)
+    model = stock_llava(vision, hf.MistralConfig(**TEXT), vision_feature_layer=-1)
+    return model, {**square(16), "image_sizes": torch.tensor([[28, 28]])}
 
 
 @family

@@ -10,6 +10,7 @@ from modeling_aligned_llava.harness.deviations import ASSISTANT, OTHER, STOCK, d
 
 
 CLASSES = {each.model: each for each in (*STOCK.values(), OTHER)}
+each_class = pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
 
 
 def stock_class(name):
@@ -34,20 +35,20 @@ def answering(name):
     return inspect.getsource(stock_class(name).generate_until)
 
 
-@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+@each_class
 def test_the_length_of_answers_is_that_of_lmms_eval(own):
     found = re.findall(r'max_new_tokens(?:"\] =|":|", | =|: int =) ?(\d+)', source(own.model))
     assert str(own.max_new_tokens) in found
 
 
-@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+@each_class
 def test_stop_strings_are_honoured_as_the_deviations_say(own):
     code = answering(own.model)
     cuts, keeps_lines = "for term in until:" in code, r'if item != "\n\n"' in code
     assert own.until == ("but an empty line" if cuts and keeps_lines else "yes" if cuts else "no")
 
 
-@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+@each_class
 def test_answers_are_sampled_and_penalized_as_the_deviations_say(own):
     code = source(own.model)
     default = {float(number) for number in re.findall(r'temperature(?:"\]|"|: float)?(?: =|:) (\d[\d.]*)', code)}
@@ -55,7 +56,7 @@ def test_answers_are_sampled_and_penalized_as_the_deviations_say(own):
     assert {str(own.repetition_penalty)} == set(re.findall(r"repetition_penalty=([\d.]+)", code) or ["1.0"])
 
 
-@pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+@each_class
 def test_the_system_prompt_is_that_of_lmms_eval(own):
     prompt = inspect.signature(stock_class(own.model).__init__).parameters.get("system_prompt")
     used = prompt is not None and "self.system_prompt" in answering(own.model)

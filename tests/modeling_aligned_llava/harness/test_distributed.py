@@ -24,14 +24,8 @@ def launch(tmp_path, module, *options, processes):
     command += [module, *options, "--batch_size", "4", "--output_path", out, "--log_samples"]
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "HF_HOME": str(tmp_path / "cache")}
     environment |= {"ACCELERATE_USE_CPU": "true"}
-    finished = subprocess.run(  # noqa: S603
-        [str(word) for word in command],
-        env=environment,
-        cwd=tmp_path / "data",
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [str(word) for word in command]
+    finished = subprocess.run(command, env=environment, cwd=tmp_path / "data", capture_output=True, text=True)  # noqa: S603
     assert finished.returncode == 0, finished.stderr[-3000:]
     (samples_file,) = out.rglob("*samples_*.jsonl")
     rows = [json.loads(line) for line in samples_file.read_text().splitlines()]
@@ -47,16 +41,9 @@ def test_processes_share_the_documents(tiny_llava, tmp_path, module, task):
     stories = {split: hellaswag(5) for split in ("train", "validation")}
     write_dataset(tmp_path / "data/Rowan/hellaswag", {"default": stories})
     options = ["run"] if module.endswith("lm_eval_model") else []
-    options += ["--model", "aligned_llava", "--tasks", task]
-    log = tmp_path / "answers.jsonl"
-    alone = launch(tmp_path, module, *options, "--model_args", f"pretrained={tiny_llava},dtype=float32", processes=1)
-    spread = launch(
-        tmp_path,
-        module,
-        *options,
-        "--model_args",
-        f"pretrained={tiny_llava},dtype=float32,answer_log={log}",
-        processes=2,
-    )
+    options += ["--model", "aligned_llava", "--tasks", task, "--model_args"]
+    model, log = f"pretrained={tiny_llava},dtype=float32", tmp_path / "answers.jsonl"
+    alone = launch(tmp_path, module, *options, model, processes=1)
+    spread = launch(tmp_path, module, *options, f"{model},answer_log={log}", processes=2)
     assert spread == alone and [document for document, _ in spread] == list(range(5))
     assert log.exists() and Path(f"{log}.1").exists()

@@ -4,7 +4,7 @@ import io
 import threading
 
 import pytest
-from datasets import Dataset, Features, Image, List, Value
+from datasets import Dataset, Features, Image, List
 from PIL import Image as PILImage
 
 from modeling_aligned_llava.errors import UserError
@@ -24,13 +24,15 @@ def turned():
     return encoded(PILImage.new("RGB", (40, 20)), exif=exif)
 
 
+def dataset(images):
+    return Dataset.from_dict({"image": images}, features=Features({"image": Image()}))
+
+
 @pytest.fixture
 def rows(tmp_path):
     image_of(3).save(tmp_path / "file.png")
     stored = [encoded(image_of(1)), encoded(image_of(1)), encoded(image_of(2)), None, turned()]
-    stored.append({"bytes": None, "path": str(tmp_path / "file.png")})
-    content = {"image": stored, "question": [f"{index}?" for index in range(len(stored))]}
-    return Dataset.from_dict(content, features=Features({"image": Image(), "question": Value("string")}))
+    return dataset([*stored, {"bytes": None, "path": str(tmp_path / "file.png")}])
 
 
 def visual(document):
@@ -82,10 +84,7 @@ def test_a_document_with_something_else_is_named(rows):
 def test_a_document_that_cannot_be_read_is_named(rows):
     whole = encoded(PILImage.effect_noise((64, 64), 90))["bytes"]
     broken = [whole[:-200], b"<html>404</html>", encoded(PILImage.new("RGB", (900, 2)))["bytes"], whole]
-    stored = Dataset.from_dict(
-        {"image": [{"bytes": content, "path": None} for content in broken]}, features=Features({"image": Image()})
-    )
-    documents = Documents(stored, "pope")
+    documents = Documents(dataset([{"bytes": content, "path": None} for content in broken]), "pope")
     documents.look(visual, 0)
     for index, read, what in (
         (0, documents.open, "its image cannot be read: image file is truncated"),

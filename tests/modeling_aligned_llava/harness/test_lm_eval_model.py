@@ -50,21 +50,23 @@ def expected(tiny_checkpoint):
     return scores
 
 
+def assert_scores(ours, expected):
+    for (value, greedy), (true_value, true_greedy) in zip(
+        ours._loglikelihood_tokens(requests()), expected, strict=True
+    ):
+        assert abs(value - true_value) < 1e-4 and greedy == true_greedy
+
+
 @pytest.mark.parametrize("batch_size", [1, 4, 16])
 @pytest.mark.parametrize("shared", [True, False])
 def test_log_likelihoods_are_those_of_a_plain_forward_pass(tiny_checkpoint, expected, batch_size, shared):
-    found = model(tiny_checkpoint("norm-gwc"), batch_size=batch_size, shared_prefix=shared)._loglikelihood_tokens(
-        requests()
-    )
-    for (value, greedy), (true_value, true_greedy) in zip(found, expected, strict=True):
-        assert abs(value - true_value) < 1e-4 and greedy == true_greedy
+    assert_scores(model(tiny_checkpoint("norm-gwc"), batch_size=batch_size, shared_prefix=shared), expected)
 
 
 def test_a_long_context_is_cut_from_the_left_as_lm_eval_does(tiny_checkpoint):
     ours = model(tiny_checkpoint("norm-gwc"), batch_size=4, max_length=32)
     stock = HFLM(pretrained=ours.model, tokenizer=ours.tokenizer, backend="causal", batch_size=4, max_length=32)
-    own, theirs = ours._loglikelihood_tokens(requests()), stock._loglikelihood_tokens(requests(), disable_tqdm=True)
-    assert all(a[0] == pytest.approx(b[0], abs=1e-4) and a[1] == b[1] for a, b in zip(own, theirs, strict=True))
+    assert_scores(ours, stock._loglikelihood_tokens(requests(), disable_tqdm=True))
 
 
 def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatch):
@@ -100,8 +102,7 @@ def test_a_batch_that_does_not_fit_is_halved(tiny_checkpoint, expected, monkeypa
         return score(self, rows, tails, batch)
 
     monkeypatch.setattr(AlignedLlavaLM, "_score", short_of_memory)
-    found = ours._loglikelihood_tokens(requests())
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+    assert_scores(ours, expected)
 
 
 def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expected, monkeypatch):
@@ -115,8 +116,7 @@ def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expect
         return forward(self, input_ids, **options)
 
     monkeypatch.setattr(type(ours.model), "forward", watched)
-    found = ours._loglikelihood_tokens(requests())
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+    assert_scores(ours, expected)
     assert 50 < max(sizes) <= 100
 
 
@@ -137,8 +137,7 @@ def test_a_model_that_shares_nothing_says_so_once(tmp_path, caplog):
 def test_flex_attention_gives_the_same_log_likelihoods(eager_flex, tiny_checkpoint, expected, shared):
     options = {"batch_size": 16, "shared_prefix": shared}
     ours = model(tiny_checkpoint("norm-gwc"), attn_implementation="flex_attention", **options)
-    found = ours._loglikelihood_tokens(requests())
-    assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+    assert_scores(ours, expected)
     assert json.loads(ours._settings)["attention"] == "flex_attention"
     assert json.loads(model(tiny_checkpoint("norm-gwc"), **options)._settings)["attention"] == "sdpa"
 

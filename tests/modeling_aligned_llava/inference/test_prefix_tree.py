@@ -89,17 +89,14 @@ def test_flex_attention_skips_the_blocks_that_no_token_sees(eager_flex, tiny_bac
 def test_compiled_flex_attention_gives_the_logits_of_each_row_alone(tiny_backbones):
     model = loaded(tiny_backbones.qwen2, FLEX).float()
     tree = PrefixTree(model)
-    read = list(tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1)))
-    grown = {row: [*ROWS[row], 50] for row in MEMBERS}
-    appended = [tree.append(MEMBERS, [50] * 5), tree.append(MEMBERS[:2], [60, 60])]
+    rows = [ROWS[row] for row in MEMBERS]
+    read = [logits[0] for logits in tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1))]
+    found = list(zip(rows, read, strict=True))
+    found += zip([[*row, 50] for row in rows], tree.append(MEMBERS, [50] * 5), strict=True)
+    found += zip([[*row, 50, 60] for row in rows[:2]], tree.append(MEMBERS[:2], [60, 60]), strict=True)
     set_attention(model, "sdpa")
-    for row, found in zip(MEMBERS, read, strict=True):
-        torch.testing.assert_close(found[0], model(torch.tensor([ROWS[row]])).logits[0, -1], rtol=1e-4, atol=1e-4)
-    for row, found in zip(MEMBERS, appended[0], strict=True):
-        torch.testing.assert_close(found, model(torch.tensor([grown[row]])).logits[0, -1], rtol=1e-4, atol=1e-4)
-    for row, found in zip(MEMBERS[:2], appended[1], strict=True):
-        expected = model(torch.tensor([[*grown[row], 60]])).logits[0, -1]
-        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    for row, logits in found:
+        torch.testing.assert_close(logits, model(torch.tensor([row])).logits[0, -1], rtol=1e-4, atol=1e-4)
 
 
 def test_windows_and_recurrent_states_cannot_be_read_as_trees():

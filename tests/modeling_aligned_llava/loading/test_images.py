@@ -13,6 +13,7 @@ from PIL import Image, ImageFile, ImageOps
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.documents import Documents
 from modeling_aligned_llava.loading.images import decode_image, open_image
+from tests.one_line import one_line
 
 
 def png_header(width: int, height: int) -> bytes:
@@ -39,10 +40,9 @@ def png_header(width: int, height: int) -> bytes:
 def test_refused_by_the_name_it_was_given(content, message, tmp_path):
     file: Path = tmp_path / "upload.png"
     file.write_bytes(content)
-    with pytest.raises(UserError) as error:
+    with one_line(f"^{message}") as error:
         open_image(file, "The image")
-    assert str(error.value).startswith(message)
-    assert str(tmp_path) not in str(error.value) and "\n" not in str(error.value)
+    assert str(tmp_path) not in str(error.value)
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])

@@ -1,5 +1,3 @@
-import sys
-
 from research.pictures import lookups
 from research.pictures.questions import FAMILIES
 
@@ -33,8 +31,7 @@ def test_other_seeds_draw_other_scenes():
     assert [each.prompt for each in first] == [each.prompt for each in again] != [each.prompt for each in other]
 
 
-def test_the_command_prints_a_row_for_each_family(tiny_checkpoint, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["lookups", str(tiny_checkpoint("norm-gwc")), "--scenes", "3"])
-    lookups.main()
+def test_the_command_prints_a_row_for_each_family(tiny_checkpoint, call, capsys):
+    call(lookups.main, tiny_checkpoint("norm-gwc"), "--scenes", "3")
     printed = capsys.readouterr().out
     assert "image, letter" in printed and "exists" in printed and "(3)" in printed

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Value
 from datasets import Image as ImageFeature
 from huggingface_hub import HfApi
 from PIL import Image
@@ -18,6 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import hub_dataset, hub_retries
 from tests.dataset_hub import DatasetHub
 from tests.local_server import Fault
+from tests.train.data.rows import features
 from train import archive
 from train.archive import extract_zip
 from train.data.fetch import SETS, fetch
@@ -25,14 +26,7 @@ from train.data.sources import parsed_rows, raw_table, read_sources
 
 
 NAMES = [f"{number // 4:05d}/{number:09d}.jpg" for number in range(8)]
-NEXT_FEATURES = Features(
-    {
-        "id": Value("string"),
-        "conversations": List({"from": Value("string"), "value": Value("string")}),
-        "data_source": Value("string"),
-        "image": ImageFeature(),
-    }
-)
+NEXT_FEATURES = features(data_source=Value("string"), image=ImageFeature())
 
 
 def picture(number):

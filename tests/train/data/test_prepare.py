@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 
 import pytest
 
@@ -38,18 +37,16 @@ def test_training_finds_the_rows_of_both_stages(stage_arguments, tiny_backbones,
     assert (tmp_path / "norm" / "stage2" / "training_complete.json").exists()
 
 
-def test_damaged_rows_over_the_limit_are_named_before_training(stage_arguments, tmp_path, monkeypatch, capsys):
+def test_damaged_rows_over_the_limit_are_named_before_training(stage_arguments, tmp_path, call, capsys):
     human, gpt = {"from": "human", "value": "A?"}, {"from": "gpt", "value": ""}
     rows = [{"conversations": [human]}, {"conversations": [human, gpt]}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     arguments = stage_arguments(1, "norm", tmp_path, data_path=tmp_path / "rows.json")
-    monkeypatch.setattr(sys, "argv", ["train.data", "prepare", *arguments])
     with pytest.raises(UserError, match=r"1 of 2 rows are damaged, more than .*: 1 x an answer is empty"):
-        command.main()
+        call(command.main, "prepare", *arguments)
     listed = (tmp_path / "norm" / "stage1" / "quarantine.jsonl").read_text().splitlines()
     assert [json.loads(line)["filtered"] for line in listed] == [True, False]
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--bad_rows_limit", "0.5"])
-    command.main()
+    call(command.main, "prepare", *arguments, "--bad_rows_limit", "0.5")
     assert "0 rows; 1 filtered (1 x turns do not" in capsys.readouterr().out
 
 

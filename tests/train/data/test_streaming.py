@@ -7,31 +7,21 @@ import datasets
 import pyarrow.parquet as pq
 import pytest
 import torch
-from datasets import Dataset, Features, Image, List, Value
-from safetensors.torch import load_file
+from datasets import Dataset, Image
 from torch.utils.data import DataLoader
-from transformers import AutoProcessor
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.chat_templates import chat_template
+from tests.train.data.rows import features, tokenization
+from tests.train.stage_results import assert_same_weights, interrupted_after
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine, read_entries
 from train.data.row_images import RowImages
 from train.data.sources import read_sources
 from train.data.streaming import first_streamed, images_of_stream, open_stream
-from train.data.tokenization import Tokenization
-from train.monitoring.log import LossLog
-from train.stage import run_stage
 
 
-FEATURES = Features(
-    {
-        "id": Value("string"),
-        "image": Image(),
-        "conversations": List({"from": Value("string"), "value": Value("string")}),
-    }
-)
+FEATURES = features(image=Image())
 
 
 @pytest.fixture(autouse=True)
@@ -54,14 +44,7 @@ def parquet(tiny_data, tmp_path_factory):
 
 
 @pytest.fixture
-def how(tiny_checkpoint):
-    processor = AutoProcessor.from_pretrained(tiny_checkpoint("norm"))
-    template = chat_template("tinyworld")
-    return processor, Tokenization(processor.tokenizer, template, processor.image_token_id, 4, 200)
-
-
-@pytest.fixture
-def stream(how, tmp_path):
+def stream(processor, tmp_path):
     def make(*paths, limit=0.5, weights=None):
         path = str(paths[0])
         if len(paths) > 1:
@@ -69,13 +52,12 @@ def stream(how, tmp_path):
             entries = [{"path": str(p), "weight": w} for p, w in zip(paths, weights, strict=True)]
             (tmp_path / "mix.yaml").write_text(json.dumps(entries))
         quarantine = Quarantine(tmp_path / "quarantine.jsonl", None, limit)
-        return open_stream(read_sources(path, None), how[1], quarantine, seed=3), quarantine
+        return open_stream(read_sources(path, None), tokenization(processor, 200), quarantine, seed=3), quarantine
 
     return make
 
 
-def batches(how, rows, open_images, **loader):
-    processor = how[0]
+def batches(processor, rows, open_images, **loader):
     collate = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, open_images)
     return islice(DataLoader(rows, batch_size=1, collate_fn=collate, **loader), 24)
 
@@ -85,14 +67,15 @@ def pixels_equal(one, other):
     return torch.equal(one.get("pixel_values", none), other.get("pixel_values", none))
 
 
-def test_the_rows_are_those_of_stored_data(how, stream, parquet, tmp_path):
-    stored = open_training_data(read_sources(str(parquet), None), how[1], tmp_path / "cache")
+def test_the_rows_are_those_of_stored_data(processor, stream, parquet, tmp_path):
+    sources = read_sources(str(parquet), None)
+    stored = open_training_data(sources, tokenization(processor, 200), tmp_path / "cache")
     row_images = RowImages(stored, Quarantine(tmp_path / "q.jsonl", stored.opened, 0), seed=0)
-    expected = list(batches(how, stored.dataset, row_images))
+    expected = list(batches(processor, stored.dataset, row_images))
     rows, quarantine = stream(parquet)
     for workers in (0, 2):
         twins = []
-        for row in batches(how, rows, images_of_stream, num_workers=workers):
+        for row in batches(processor, rows, images_of_stream, num_workers=workers):
             same = [i for i, e in enumerate(expected) if torch.equal(e["labels"], row["labels"])]
             (twin,) = [
                 i
@@ -101,10 +84,10 @@ def test_the_rows_are_those_of_stored_data(how, stream, parquet, tmp_path):
             ]
             twins.append(twin)
         assert sorted(twins) == list(range(24)) and twins != sorted(twins)
-    assert not quarantine.path.exists() and len(list(first_streamed(read_sources(str(parquet), None)))) == 16
+    assert not quarantine.path.exists() and len(list(first_streamed(sources))) == 16
 
 
-def test_bad_rows_are_passed_over_and_named(how, stream, tmp_path, parquet):
+def test_bad_rows_are_passed_over_and_named(stream, tmp_path, parquet):
     rows = Dataset.from_parquet(str(parquet / "0.parquet")).cast_column("image", Image(decode=False)).to_list()
     with_image = [row for row in rows if row["image"] is not None]
     with_image[0]["image"]["bytes"] = b"damaged"
@@ -129,7 +112,7 @@ def test_bad_rows_are_passed_over_and_named(how, stream, tmp_path, parquet):
         list(islice(streamed, 20))
 
 
-def test_filtered_rows_do_not_end_a_stream_unless_nothing_is_left(how, stream, tmp_path, parquet):
+def test_filtered_rows_do_not_end_a_stream_unless_nothing_is_left(stream, tmp_path, parquet):
     rows = Dataset.from_parquet(str(parquet / "0.parquet")).cast_column("image", Image(decode=False)).to_list()
     for row in rows[1:]:
         row["conversations"].pop()
@@ -158,22 +141,9 @@ def test_json_is_not_streamed(stream, tiny_data):
         stream(tiny_data / "stage2.json")
 
 
-def test_a_stage_streams_and_resumes_to_the_bit(stage_arguments, tiny_checkpoint, parquet, tmp_path):
-    def arguments(root):
-        settings = {"data_path": parquet, "streaming": "true", "model_name_or_path": tiny_checkpoint("norm")}
-        return stage_arguments(2, "norm", root, **settings)
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 4:
-            raise KeyboardInterrupt
-
-    run_stage(arguments(tmp_path / "straight"))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LossLog, "on_step_begin", stop, raising=False)
-        with pytest.raises(KeyboardInterrupt):
-            run_stage(arguments(tmp_path / "stopped"))
-    run_stage(arguments(tmp_path / "stopped"))
-    one, other = (load_file(tmp_path / r / "norm" / "stage2" / "model.safetensors") for r in ("straight", "stopped"))
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-    with pytest.raises(UserError, match="streaming needs max_steps"):
-        run_stage([*arguments(tmp_path), "--max_steps", "-1"])
+def test_a_stage_streams_and_resumes_to_the_bit(train_stage, parquet, tmp_path):
+    settings = {"data_path": parquet, "streaming": "true"}
+    straight = train_stage(tmp_path / "straight", 2, "norm", **settings)
+    with interrupted_after(4):
+        train_stage(tmp_path / "stopped", 2, "norm", **settings)
+    assert_same_weights(train_stage(tmp_path / "stopped", 2, "norm", **settings), straight)

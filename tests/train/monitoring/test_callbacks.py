@@ -6,26 +6,19 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from transformers import TrainerState
 
+from tests.train.stage_results import lines, weights
 from train.monitoring.log import JsonLinesFile
 from train.monitoring.probes import first_rows
-from train.stage import run_stage
-
-
-def lines(folder, name):
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
-def run(stage_arguments, tiny_checkpoint, tmp_path_factory):
+def run(train_stage, tmp_path_factory):
     """Folder of four steps of stage 2 with all measurements."""
-    root = tmp_path_factory.mktemp("run")
     settings = {"eval_rows": 4, "sample_rows": 2, "eval_strategy": "steps", "eval_steps": 2, "warmup_steps": 0}
-    settings |= {"model_name_or_path": tiny_checkpoint("norm-gwc"), "max_steps": 4, "lr_scheduler_type": "constant"}
-    run_stage(stage_arguments(2, "norm-gwc", root, **settings))
-    return root / "norm-gwc" / "stage2"
+    return train_stage(tmp_path_factory.mktemp("run"), 2, max_steps=4, lr_scheduler_type="constant", **settings)
 
 
 def test_the_ledger_splits_the_logged_gradient_norm(run):
@@ -41,10 +34,8 @@ def test_the_ledger_splits_the_logged_gradient_norm(run):
         assert line["clip_factor"] == pytest.approx(min(1, 1 / line["grad_norm"]), rel=1e-5)
 
 
-def test_the_ledger_is_written_without_clipping_too(stage_arguments, tiny_checkpoint, tmp_path):
-    settings = {"max_steps": 3, "max_grad_norm": 0, "model_name_or_path": tiny_checkpoint("norm-gwc")}
-    run_stage(stage_arguments(2, "norm-gwc", tmp_path, **settings, global_batch_size=24))
-    folder = tmp_path / "norm-gwc" / "stage2"
+def test_the_ledger_is_written_without_clipping_too(train_stage, tmp_path):
+    folder = train_stage(tmp_path, 2, max_steps=3, max_grad_norm=0, global_batch_size=24)
     ledger, log = lines(folder, "gradients.jsonl"), lines(folder, "log.jsonl")
     assert [line["step"] for line in ledger] == [line["step"] for line in log] == [1, 2, 3]
     for line, logged in zip(ledger, log, strict=True):
@@ -52,12 +43,10 @@ def test_the_ledger_is_written_without_clipping_too(stage_arguments, tiny_checkp
         assert line["grad_norm"] == pytest.approx(logged["grad_norm"], rel=1e-5)
 
 
-def test_the_update_ratio_is_that_of_the_saved_weights(stage_arguments, tiny_checkpoint, tmp_path):
-    source = tiny_checkpoint("norm-gwc")
-    settings = {"max_steps": 1, "warmup_steps": 0, "lr_scheduler_type": "constant", "model_name_or_path": source}
-    run_stage(stage_arguments(2, "norm-gwc", tmp_path, **settings, global_batch_size=24))
-    folder = tmp_path / "norm-gwc" / "stage2"
-    before, after = load_file(source / "model.safetensors"), load_file(folder / "model.safetensors")
+def test_the_update_ratio_is_that_of_the_saved_weights(train_stage, tiny_checkpoint, tmp_path):
+    settings = {"max_steps": 1, "warmup_steps": 0, "lr_scheduler_type": "constant", "global_batch_size": 24}
+    folder = train_stage(tmp_path, 2, **settings)
+    before, after = weights(tiny_checkpoint("norm-gwc")), weights(folder)
     (line,) = lines(folder, "gradients.jsonl")
     for part, text in {"norm": "projector.norm", "projector": "projector.linear"}.items():
         names = [name for name in before if text in name]
@@ -104,21 +93,20 @@ def test_eval_loss_and_answers_are_written_at_each_evaluation(run):
     assert all(line["reference"].startswith("x") and isinstance(line["answer"], str) for line in samples)
 
 
-def test_a_collapsed_gain_is_reported_once(stage_arguments, tiny_checkpoint, tmp_path, capsys):
+def test_a_collapsed_gain_is_reported_once(train_stage, tiny_checkpoint, tmp_path, capsys):
     source = tiny_checkpoint("norm-gwc")
     folder = tmp_path / "collapsed"
     shutil.copytree(source, folder)
-    state = load_file(folder / "model.safetensors")
+    state = weights(folder)
     state["model.multi_modal_projector.norm.weight"].fill_(-1e-7)
     save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
     frozen = {"learning_rates": json.dumps({"language_model|lm_head": 1e-4}), "frozen": "vision_tower|projector"}
     for start, collapsed in ((folder, True), (source, False)):
         settings = {"max_steps": 3, "model_name_or_path": start, **frozen, "probe_rows": 0, "global_batch_size": 4}
-        run_stage(stage_arguments(2, "norm-gwc", tmp_path / start.name, **settings))
+        trained = train_stage(tmp_path / start.name, 2, **settings)
         warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning")]
         assert warnings == collapsed * [
             "warning: step 1: the gain of the norm has collapsed: mean |gain| is 1.0e-07, "
             "below compensation_eps 1.0e-03"
         ]
-        record = json.loads((tmp_path / start.name / "norm-gwc" / "stage2" / "norm_parameters.json").read_text())
-        assert record["gain_collapsed"] is collapsed
+        assert json.loads((trained / "norm_parameters.json").read_text())["gain_collapsed"] is collapsed

@@ -1,7 +1,5 @@
 """Clipping by part: the gradient of norm, projector, vision and language, each scaled down on its own."""
 
-import json
-
 import pytest
 import torch
 import torch.distributed as dist
@@ -10,11 +8,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from modeling_aligned_llava.errors import UserError
-from train.arguments import parse
+from tests.train.stage_results import lines
 from train.monitoring.gradient_ledger import GradientLedger, part_of
 from train.optimization.clipping import clip_by_part
-from train.stage import run_stage
 
 
 PROCESSES = 2
@@ -87,7 +83,7 @@ def test_clipping_by_part_under_ddp_and_fsdp2(tmp_path):
 
 
 @pytest.mark.parametrize("by_part", [True, False])
-def test_a_stage_clips_as_its_ledger_says(stage_arguments, tiny_checkpoint, tmp_path, monkeypatch, by_part):
+def test_a_stage_clips_as_its_ledger_says(train_stage, tmp_path, monkeypatch, by_part):
     moments, written = {}, GradientLedger.on_optimizer_step
 
     def first_moments(self, args, state, control, optimizer=None, **kwargs):
@@ -98,19 +94,10 @@ def test_a_stage_clips_as_its_ledger_says(stage_arguments, tiny_checkpoint, tmp_
 
     monkeypatch.setattr(GradientLedger, "on_optimizer_step", first_moments)
     settings = {"max_steps": 1, "max_grad_norm": 1e-2, "clip_by_part": by_part, "global_batch_size": 24}
-    run_stage(stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=tiny_checkpoint("norm-gwc"), **settings))
-    (line,) = map(json.loads, (tmp_path / "norm-gwc" / "stage2" / "gradients.jsonl").read_text().splitlines())
+    (line,) = lines(train_stage(tmp_path, 2, **settings), "gradients.jsonl")
     for part, record in line["parts"].items():
         used = sum(moments[part]) ** 0.5 / 0.1  # Adam's first moment is (1 - beta1) of the clipped gradient
         assert used == pytest.approx(record["clip_factor"] * record["grad_norm"], rel=1e-4)
         assert used == pytest.approx(1e-2, rel=1e-3) or not by_part
     factors = {record["clip_factor"] for record in line["parts"].values()}
     assert len(factors) == (4 if by_part else 1) and line["clip_factor"] == min(factors)
-
-
-def test_deepspeed_is_refused_in_one_line(stage_arguments, tmp_path):
-    run, training = parse.parse_arguments(stage_arguments(1, "norm", tmp_path, clip_by_part="true"))
-    training.deepspeed_plugin = object()
-    with pytest.raises(UserError, match="clip_by_part: DeepSpeed clips the whole gradient by itself") as error:
-        parse._check(run, training)
-    assert "\n" not in str(error.value)

@@ -1,27 +1,20 @@
 """LoRA adapters: what they train, resuming bit by bit, and the merged model."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
-from train.arguments import parse
-from train.monitoring.log import LossLog
+from tests.train.stage_results import assert_same_weights, interrupted_after, weights
 from train.optimization.lora import add_adapters, merge_adapters
 from train.stage import run_stage
 
 
 RECIPE = REPOSITORY / "configuration" / "train" / "llama-3.2-3b" / "stage2_lora.yaml"
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": r".*language_model\.layers\..*\.(q|v)_proj"}
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
 
 
 def lora_arguments(stage_arguments, root, checkpoint, method="norm-gwc", **settings):
@@ -63,19 +56,11 @@ def test_the_factor_of_the_projector_survives_the_merge(tiny_checkpoint, stage_a
 
 def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):
     run_stage(lora_arguments(stage_arguments, tmp_path / "straight", straight / "stage1"))
-
-    def stop(self, args, state, control, **kwargs):
-        if state.global_step == 4:
-            raise KeyboardInterrupt
-
     arguments = lora_arguments(stage_arguments, tmp_path / "stopped", straight / "stage1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LossLog, "on_step_begin", stop, raising=False)
-        with pytest.raises(KeyboardInterrupt):
-            run_stage(arguments)
+    with interrupted_after(4):
+        run_stage(arguments)
     run_stage(arguments)
-    one, other = (weights(tmp_path / name / "norm-gwc" / "stage2") for name in ("straight", "stopped"))
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert_same_weights(*(tmp_path / name / "norm-gwc" / "stage2" for name in ("stopped", "straight")))
 
 
 def test_with_bfloat16_only_frozen_matrices_are_rounded(straight, stage_arguments, tmp_path):
@@ -109,16 +94,6 @@ def test_only_adapted_layers_are_widened_to_be_merged(tiny_checkpoint):
         layer_adapted = name.replace("bias", "weight") in adapted
         assert parameter.dtype == (torch.float32 if layer_adapted else before[name].dtype), name
     assert {parameter.dtype for name, parameter in before.items() if "norm" not in name} == {torch.bfloat16}
-
-
-def test_zero3_is_refused_in_one_line(stage_arguments, tmp_path):
-    run, training = parse.parse_arguments(lora_arguments(stage_arguments, tmp_path, "stage1"))
-    training.deepspeed_plugin = SimpleNamespace(zero_stage=2)
-    parse._check(run, training)
-    training.deepspeed_plugin.zero_stage = 3
-    with pytest.raises(UserError, match=r"^lora: ZeRO-3 shards the weights") as error:
-        parse._check(run, training)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("lora", "message"), [({"rank": 4}, "lora: .*rank"), ({"target_modules": "x"}, "lora: .*x")])

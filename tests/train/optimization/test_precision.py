@@ -2,53 +2,43 @@
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from tests.train.stage_results import weights
 from train.optimization.parameter_groups import freeze, group_parameters
-from train.stage import run_stage
 
 
 NORM = {"model.multi_modal_projector.norm.weight", "model.multi_modal_projector.norm.bias"}
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_final_weights_are_bfloat16_and_the_norm_float32(stage_arguments, tiny_checkpoint, tmp_path, stage):
-    start = {} if stage == 1 else {"model_name_or_path": tiny_checkpoint("norm-gwc")}
-    run_stage([*stage_arguments(stage, "norm-gwc", tmp_path, max_steps=1, **start), "--bf16", "true"])
-    folder = tmp_path / "norm-gwc" / f"stage{stage}"
-    saved = load_file(folder / "model.safetensors")
-    assert {name: tensor.dtype for name, tensor in saved.items()} == {
-        name: torch.float32 if name in NORM else torch.bfloat16 for name in saved
-    }
+def test_final_weights_are_bfloat16_and_the_norm_float32(train_stage, tmp_path, stage):
+    folder = train_stage(tmp_path, stage, max_steps=1, bf16="true")
+    for name, tensor in weights(folder).items():
+        assert tensor.dtype == (torch.float32 if name in NORM else torch.bfloat16), name
     loaded = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
     assert loaded.dtype == torch.bfloat16
     assert {name for name, p in loaded.named_parameters() if p.dtype == torch.float32} == NORM
 
 
-def test_stage_1_rounds_matrices_that_it_does_not_train(stage_arguments, tmp_path):
-    words = stage_arguments(1, "norm-gwc", tmp_path, max_steps=1)
-    run_stage([*words, "--bf16", "true", "--save_dtype", "float32"])
-    folder = tmp_path / "norm-gwc" / "stage1"
-    before, after = (load_file(path / "model.safetensors") for path in (folder / "assembled", folder))
+def test_stage_1_rounds_matrices_that_it_does_not_train(train_stage, tmp_path):
+    folder = train_stage(tmp_path, 1, max_steps=1, bf16="true", save_dtype="float32")
+    before, after = weights(folder / "assembled"), weights(folder)
     for name, tensor in before.items():
         if "multi_modal_projector" not in name:
             assert torch.equal(after[name], tensor.bfloat16().float() if tensor.dim() > 1 else tensor), name
     assert not any(torch.equal(after[name], before[name].bfloat16().float()) for name in before if "linear_" in name)
 
 
-def test_a_tied_head_is_saved_once(stage_arguments, tiny_checkpoint, tmp_path):
+def test_a_tied_head_is_saved_once(train_stage, tiny_checkpoint, tmp_path):
     start = tiny_checkpoint("norm-gwc", "llama")
-    run_stage([*stage_arguments(2, "norm-gwc", tmp_path, max_steps=1, model_name_or_path=start), "--bf16", "true"])
-    saved = load_file(tmp_path / "norm-gwc" / "stage2" / "model.safetensors")
-    assert saved.keys() == load_file(start / "model.safetensors").keys() and "lm_head.weight" not in saved
+    saved = weights(train_stage(tmp_path, 2, max_steps=1, model_name_or_path=start, bf16="true"))
+    assert saved.keys() == weights(start).keys() and "lm_head.weight" not in saved
 
 
 @pytest.mark.parametrize(("bf16", "save_dtype"), [("true", "float32"), ("false", "bfloat16")])
-def test_the_final_precision_can_be_chosen(stage_arguments, tiny_checkpoint, tmp_path, bf16, save_dtype):
-    arguments = stage_arguments(2, "norm-gwc", tmp_path, max_steps=1, model_name_or_path=tiny_checkpoint("norm-gwc"))
-    run_stage([*arguments, "--bf16", bf16, "--save_dtype", save_dtype])
-    saved = load_file(tmp_path / "norm-gwc" / "stage2" / "model.safetensors")
+def test_the_final_precision_can_be_chosen(train_stage, tmp_path, bf16, save_dtype):
+    saved = weights(train_stage(tmp_path, 2, max_steps=1, bf16=bf16, save_dtype=save_dtype))
     assert {tensor.dtype for name, tensor in saved.items() if name not in NORM} == {getattr(torch, save_dtype)}
     assert {saved[name].dtype for name in NORM} == {torch.float32}
 

@@ -5,14 +5,13 @@ import re
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.methods import method_names
 from tests import REPOSITORY
+from tests.train.stage_results import weights
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
-from train.stage import run_stage
 
 
 RECIPES = sorted((REPOSITORY / "configuration" / "train").glob("*/stage[12].yaml"))
@@ -33,9 +32,7 @@ def expected_rate(recipe, name):
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_a_step_moves_what_the_recipe_trains_at_its_rates(
-    stage_arguments, tiny_checkpoint, tmp_path, monkeypatch, path
-):
+def test_a_step_moves_what_the_recipe_trains_at_its_rates(train_stage, tiny_checkpoint, tmp_path, monkeypatch, path):
     stage, recipe = int(path.stem[-1]), yaml.safe_load(path.read_text())
     trainers = []
     create_optimizer = AlignedSFTTrainer.create_optimizer
@@ -47,13 +44,11 @@ def test_a_step_moves_what_the_recipe_trains_at_its_rates(
     monkeypatch.setattr(AlignedSFTTrainer, "create_optimizer", recorded)
     settings = {"config": path, "max_steps": 1, "save_steps": 1, "warmup_steps": 0, "bf16": "false"}
     settings |= {"global_batch_size": 24, "dataloader_num_workers": 0, "max_length": 512}
-    settings |= {"lr_scheduler_type": "constant"}
-    settings |= {"chat_template": "tinyworld"} if stage == 1 else {"model_name_or_path": tiny_checkpoint("norm-gwc")}
-    run_stage(stage_arguments(stage, "norm-gwc", tmp_path, **settings))
-    folder = tmp_path / "norm-gwc" / path.stem
+    settings |= {"lr_scheduler_type": "constant", **({"chat_template": "tinyworld"} if stage == 1 else {})}
+    folder = train_stage(tmp_path, stage, **settings)
 
-    before = load_file((folder / "assembled" if stage == 1 else tiny_checkpoint("norm-gwc")) / "model.safetensors")
-    after = load_file(folder / "model.safetensors")
+    before = weights(folder / "assembled" if stage == 1 else tiny_checkpoint("norm-gwc"))
+    after = weights(folder)
     moved = {name for name in after if not torch.equal(before[name], after[name])}
     trained = {name for name in after if expected_rate(recipe, name) is not None}
     assert moved <= trained and all(has_no_gradient(name) for name in trained - moved)

@@ -1,15 +1,12 @@
 """The report as a whole, on complete runs and on runs with parts missing."""
 
-import json
 import re
 from html.parser import HTMLParser
-
-import pytest
 
 from eval.report.finished_run import FinishedRun
 from eval.report.page import __main__, measurements
 from eval.report.page import report as page
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json, write_json
 from tests.eval.report.stand_in import QUESTIONS, write_run
 
 
@@ -41,14 +38,15 @@ def made(folder, measured=None):
     return page.report(run, measured or {model.name: ABSENT for model in run.models})
 
 
-def test_a_whole_run_is_measured_once_and_the_page_is_the_same_to_the_byte(tmp_path, tiny_llava, monkeypatch, capsys):
+def test_a_whole_run_is_measured_once_and_the_page_is_the_same_to_the_byte(
+    tmp_path, tiny_llava, call, monkeypatch, capsys
+):
     folder = write_run(tmp_path / "run", tiny_llava)
-    monkeypatch.setattr("sys.argv", ["page", str(folder)])
-    __main__.main()
+    call(__main__.main, folder)
     first = (folder / "report.html").read_bytes()
     monkeypatch.setattr(measurements, "load", None)  # measuring again would fail
     (folder / "report.html").unlink()
-    __main__.main()
+    call(__main__.main, folder)
     assert (folder / "report.html").read_bytes() == first
     found = Text(first.decode())
     overlays = [attributes for tag, attributes in found.elements if attributes.get("class") == "shade"]
@@ -87,6 +85,11 @@ def test_ids_are_unique_and_every_reference_finds_one(tmp_path, tiny_llava):
         assert all(name in ids for name in named if name), attributes
 
 
+def change_scores(folder, change):
+    """Give the run what `change` makes of the rows of its scores."""
+    write_json(folder / "scores.json", change(read_json(folder / "scores.json")))
+
+
 def table(html, caption):
     """The texts of a table's rows, found by the id of its caption."""
     body = html.split(f'aria-labelledby="{caption}-caption"')[1].split("</table>")[0]
@@ -106,12 +109,7 @@ def test_a_failed_task_leaves_the_models_other_scores(tmp_path):
 
 def test_a_failed_baseline_leaves_nothing_to_compare_with(tmp_path):
     folder = write_run(tmp_path / "run", None, baseline="ValueError: no answer")
-    rows = [
-        row
-        for row in json.loads((folder / "scores.json").read_text())
-        if row["benchmark"] != "mmlu" or row["source"] == "paper"
-    ]
-    (folder / "scores.json").write_text(json.dumps(rows))
+    change_scores(folder, lambda rows: [r for r in rows if r["benchmark"] != "mmlu" or r["source"] == "paper"])
     html = made(folder)
     assert FinishedRun.read(folder).baselines == {}
     assert 'class="difference' not in html and "norm against" not in html and "ValueError: no answer" in html
@@ -125,12 +123,15 @@ def test_one_model_alone(tmp_path):
 
 def test_a_model_without_any_score(tmp_path):
     folder = write_run(tmp_path / "run", None)
-    rows = json.loads((folder / "scores.json").read_text())
-    for row in rows:
-        if row["method"] == "norm" and row["source"] == "measured":
-            row |= dict.fromkeys(row.keys() - {"backbone", "method", "seed", "benchmark", "source"})
-            row |= {"status": "not run", "reason": "its training failed"}
-    (folder / "scores.json").write_text(json.dumps(rows))
+
+    def without_scores(rows):
+        for row in rows:
+            if row["method"] == "norm" and row["source"] == "measured":
+                row |= dict.fromkeys(row.keys() - {"backbone", "method", "seed", "benchmark", "source"})
+                row |= {"status": "not run", "reason": "its training failed"}
+        return rows
+
+    change_scores(folder, without_scores)
     html = made(folder)
     (norm,) = (row for row in table(html, "measured") if row and row[0] == "norm")
     assert set(norm[1:]) == {"not run"} and "(its training failed)" in html
@@ -159,17 +160,12 @@ def test_without_the_data_root_answers_have_no_images(tmp_path):
     assert html.count('data-benchmark="POPE"') == QUESTIONS and "POPE: the images are not shown" in html
 
 
-def test_a_run_without_scores_is_one_clear_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["page", str(tmp_path)])
-    with pytest.raises(UserError, match=r"scores\.json; evaluate the run first"):
-        __main__.main()
+def test_a_run_without_scores_is_one_clear_line(tmp_path, refusal):
+    assert "scores.json; evaluate the run first" in refusal(__main__.main, tmp_path)
 
 
-def test_a_trial_does_not_get_into_a_report(tmp_path, monkeypatch):
+def test_a_trial_does_not_get_into_a_report(tmp_path, refusal):
     folder = write_run(tmp_path, None)
-    rows = json.loads((folder / "scores.json").read_text())
-    (folder / "scores.json").write_text(json.dumps([row | {"limit": 8} for row in rows]))
-    monkeypatch.setattr("sys.argv", ["page", str(folder)])
-    with pytest.raises(UserError, match="a trial with --limit 8"):
-        __main__.main()
+    change_scores(folder, lambda rows: [row | {"limit": 8} for row in rows])
+    assert "a trial with --limit 8" in refusal(__main__.main, folder)
     assert not (folder / "report.html").exists()

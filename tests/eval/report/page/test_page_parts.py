@@ -1,7 +1,8 @@
 """The parts of the report page on known numbers."""
 
+import base64
 import dataclasses
-import json
+import io
 import re
 import shutil
 from collections import Counter
@@ -23,6 +24,7 @@ from eval.report.page.summary import summary
 from eval.report.page.thumbnails import SIDE, document_image, shade_map, thumbnail
 from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
+from modeling_aligned_llava.diagnostics.measure.profile import profile
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json, write_json
 from tests.eval.report.stand_in import write_data, write_run
@@ -44,22 +46,19 @@ def sentences(parts, word):
 
 
 def test_the_summary_sorts_benchmarks_by_direction_and_certainty(nine):
-    profile = small_profile(scale=100)
-    parts = dict(summary(nine, {"norm": {"profile": profile}, "lm": {"error": "text-only"}}))
+    found = small_profile(scale=100)
+    parts = dict(summary(nine, {"norm": {"profile": found}, "lm": {"error": "text-only"}}))
     assert all(name in parts[""][0] for name in ("norm, norm-gwc and lm", "baseline", "9 benchmarks", "360 questions"))
     average, higher = parts["norm against baseline"]
     assert "higher (+40.0 points" in average and "higher" in higher and "MMBench (+40.0)" in higher
     (unclear,) = parts["lm against baseline"]
-    found = re.search(
-        r"not distinguishable .* HellaSwag \(\+5\.0; detectable from (.*)\) and MMLU \(\+5\.0; ", unclear
-    )
-    assert found is not None
+    words = r"not distinguishable .* HellaSwag \(\+5\.0; detectable from (.*)\) and MMLU \(\+5\.0; "
     # 2 of 40 pairs differ: 2.8 standard errors of their mean
-    assert float(found[1]) == pytest.approx(280 * (0.05 * 0.95 / 40) ** 0.5, rel=0.15)
+    assert float(re.search(words, unclear)[1]) == pytest.approx(280 * (0.05 * 0.95 / 40) ** 0.5, rel=0.15)
     (same,) = parts["norm-gwc against baseline"]
     assert "not distinguishable" in same and "MMBench (+0.0; detectable from" in same and "OCRBench" not in same
     assert next(iter(parts)) == "Are the visual tokens inert?"
-    assert next(iter(parts.values()))[0] == f"norm: {profile['verdict']['summary']}."
+    assert next(iter(parts.values()))[0] == f"norm: {found['verdict']['summary']}."
 
 
 def test_the_summary_names_gaps_and_limitations(nine):
@@ -180,11 +179,11 @@ def test_answers_and_verdicts_come_from_the_logs(tmp_path):
 
 def test_a_stale_result_that_does_not_count_is_not_shown(tmp_path):
     folder = write_run(tmp_path, None)
-    content = json.loads((folder / "scores.json").read_text())
+    content = read_json(folder / "scores.json")
     for row in content:
         if row["benchmark"] == "pope" and row["method"] == "norm" and row["source"] == "measured":
             row["status"] = "not run"
-    (folder / "scores.json").write_text(json.dumps(content))
+    write_json(folder / "scores.json", content)
     shown, _ = examples(FinishedRun.read(folder))
     assert all(list(each.answers) == ["baseline"] for each in shown if each.benchmark.key == "pope")
 
@@ -199,9 +198,6 @@ def test_the_image_of_another_question_is_refused(tmp_path):
 
 
 def test_thumbnails_are_small_and_attention_is_not_shaded():
-    import base64
-    import io
-
     def opened(uri):
         return Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2])))
 
@@ -256,8 +252,6 @@ def test_settings_have_versions_and_weights_but_no_folder(tmp_path):
 
 
 def test_measurements_are_those_of_the_diagnostics(tmp_path, tiny_llava):
-    from modeling_aligned_llava.diagnostics.measure.profile import profile
-
     run = FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
     found = measurements.measure(run)["baseline"]
     sample = in_benchmarks(run.folder / "data" / "mirrors", 48, keys=("pope",))

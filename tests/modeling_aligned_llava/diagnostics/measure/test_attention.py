@@ -1,13 +1,11 @@
 """Attention numbers: nothing is changed by reading, and the numbers are those of the weights."""
 
 import json
-import sys
 
 import pytest
 import torch
 from PIL import Image
 
-from eval.diagnostics.__main__ import main
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.attention import (
@@ -20,6 +18,7 @@ from modeling_aligned_llava.diagnostics.measure.attention import (
 from modeling_aligned_llava.diagnostics.output.figures import draw_maps
 from modeling_aligned_llava.diagnostics.output.result_tables import show_attention
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.modeling_aligned_llava.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
@@ -72,18 +71,10 @@ def test_shuffling_moves_visual_tokens_only():
         reader.begin({})
         with torch.no_grad(), reader.reading(model, model_parts(model)):
             # hooks run in the order in which they were set: this one sees what the reader left
-            handle = (
-                model_parts(model)
-                .layers[0]
-                .register_forward_hook(
-                    lambda _, args, kwargs, out, states=states: states.append(
-                        args[0] if args else kwargs["hidden_states"]
-                    ),
-                    with_kwargs=True,
-                )
-            )
-            model(**inputs, use_cache=False)
-            handle.remove()
+            with watch_layers(
+                model_parts(model).layers[:1], lambda _, before, after, into=states: into.append(before)
+            ):
+                model(**inputs, use_cache=False)
     visual = inputs["input_ids"][0] == IMAGE
     assert torch.equal(plain[0][0, ~visual], shuffled[0][0, ~visual])
     assert not torch.equal(plain[0][0, visual], shuffled[0][0, visual])
@@ -107,11 +98,9 @@ def test_attention_within_boxes_is_tabulated_and_drawn(tiny_checkpoint, tmp_path
     assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
 
 
-def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, tmp_path, monkeypatch):
+def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, tmp_path, run):
     Image.effect_noise((28, 28), 80).save(tmp_path / "a.png")
     (tmp_path / "b.png").write_bytes(b"not an image")
-    arguments = ["attention", str(tiny_checkpoint("baseline")), "--images", str(tmp_path), "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *arguments])
     with pytest.raises(UserError, match=r"1 images could not be read.*b\.png"):
-        main()
+        run("attention", tiny_checkpoint("baseline"), "--images", tmp_path, "--out", tmp_path)
     assert json.loads((tmp_path / "attention.json").read_text(encoding="utf-8"))["images"] == 1

@@ -9,7 +9,7 @@ import transformers as hf
 from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
 from modeling_aligned_llava.diagnostics.measure.profile import summarise
-from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, attribution
+from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
@@ -44,10 +44,6 @@ def layer_inputs(model, inputs):
     for handle in handles:
         handle.remove()
     return states[0], [row for row in rows if isinstance(row, torch.Tensor)]
-
-
-def test_at_least_24_families_are_covered():
-    assert len(FAMILIES) >= 24
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -99,16 +95,13 @@ def test_visual_tokens_are_found_without_an_image_token_id(build):
 
 def stored(model, batches):
     """Inputs and outputs of every layer, collected by hand: each [layers, 1, all tokens, D]."""
-    before, after = [], []
+    states = []
     for inputs in batches:
-        pairs = []
-        with (
-            torch.no_grad(),
-            watch_layers(model_parts(model).layers, lambda _, *states, pairs=pairs: pairs.append(states)),
-        ):
+        layers = []
+        with torch.no_grad(), watch_layers(model_parts(model).layers, lambda _, *pair, into=layers: into.append(pair)):
             model(**inputs, use_cache=False)
-        before.append(torch.stack([pair[0] for pair in pairs]).double())
-        after.append(torch.stack([pair[1] for pair in pairs]).double())
+        states.append([torch.stack(each).double() for each in zip(*layers, strict=True)])
+    before, after = zip(*states, strict=True)
     return torch.cat(before, 2), torch.cat(after, 2)
 
 
@@ -125,8 +118,7 @@ def test_statistics_equal_a_float64_computation(image_batches):
     before, after = stored(model, batches)
     found = Measurement(2)
     for inputs in batches:
-        with torch.no_grad(), measuring(model, model_parts(model), into=found):
-            model(**inputs)
+        measure(model, inputs, into=found)
     visual = torch.cat([inputs["input_ids"] == IMAGE for inputs in batches], 1)
     cosine = (before * after).sum(-1) / (before.norm(dim=-1) * after.norm(dim=-1))
     expected = {"norm": before.norm(dim=-1), "cosine": cosine, "update": (after - before).norm(dim=-1)}
@@ -151,9 +143,8 @@ def test_merging_batches_gives_the_same(image_batches):
         for start in range(parts):
             part = Measurement(2)
             for inputs in batches[start::parts]:
-                with torch.no_grad(), measuring(model, model_parts(model), into=part):
-                    model(**inputs)
-            whole.merge(part)
+                measure(model, inputs, into=part)
+            whole.merge(pickle.loads(pickle.dumps(part)))  # noqa: S301 - as between processes
         results.append(whole)
     for other in results[1:]:
         for series in ("visual", "text"):
@@ -173,26 +164,11 @@ def test_memory_grows_by_less_than_20_mb_over_1000_images(image_batches):
     for count in (1, 11):
         found = Measurement(2)
         for inputs in batches[:count]:
-            with torch.no_grad(), measuring(model, model_parts(model), into=found):
-                model(**inputs)
+            measure(model, inputs, into=found)
         sizes.append(len(pickle.dumps(found)))
     by_image = sum(t.nbytes for pair in found.images[0].values() for t in pair) + found.coherence[0].nbytes
     assert 990 * by_image * 33 / 3 < 20e6
     assert (sizes[1] - sizes[0]) / 10 < 2 * by_image + 2000
-
-
-def test_the_terms_of_the_attribution_add_up(image_batches):
-    model, batches = image_batches
-    found = measure(model, batches[0])
-    means = {
-        series: {name: found.layers[series].mean[row, :2].tolist() for row, name in enumerate(QUANTITIES)}
-        for series in ("visual", "text")
-    }
-    terms = attribution(means)
-    for layer in range(2):
-        parts = sum(terms[name][layer] for name in ("norm", "update", "angle", "parallel"))
-        assert abs(parts - terms["total"][layer]) < 1e-9
-        assert abs(terms["total"][layer]) > 0.01
 
 
 def test_sinks_are_a_series_of_their_own():

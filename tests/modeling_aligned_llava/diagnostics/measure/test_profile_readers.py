@@ -1,11 +1,9 @@
 """`compare`, `dynamics` and `theory PROFILE` on profiles of a tiny model."""
 
 import json
-import sys
 
 import pytest
 
-from eval.diagnostics.__main__ import main
 from modeling_aligned_llava.diagnostics.measure.profile_difference import compare
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.errors import UserError
@@ -17,37 +15,32 @@ def profiles():
     return small_profile(), small_profile(1.05)
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["eval.diagnostics", *map(str, arguments)])
-    main()
-
-
-def test_compare_names_the_first_number_that_differs(profiles, tmp_path, monkeypatch, capsys):
+def test_compare_names_the_first_number_that_differs(profiles, tmp_path, run, capsys):
     paths = [tmp_path / "a.json", tmp_path / "b.json"]
     for path, profile in zip(paths, profiles, strict=True):
         path.write_text(json.dumps(profile), encoding="utf-8")
-    run(monkeypatch, "compare", paths[0], paths[0])
+    run("compare", paths[0], paths[0])
     with pytest.raises(UserError, match="the first: connector output, mean"):
-        run(monkeypatch, "compare", *paths)
-    run(monkeypatch, "compare", *paths, "--tolerance", "0.06", "--cosine-tolerance", "0.1")
+        run("compare", *paths)
+    run("compare", *paths, "--tolerance", "0.06", "--cosine-tolerance", "0.1")
     found = {each.where: each for each in compare(*profiles, 0.02, 0.01)}
     assert found["connector output, mean"].off == pytest.approx(0.05, abs=1e-3)
     assert found["text embeddings, mean"].within and found["connector input, mean"].within
     moved = json.loads(paths[1].read_text(encoding="utf-8")) | {"image_ids": ["other"]}
     paths[1].write_text(json.dumps(moved), encoding="utf-8")
     with pytest.raises(UserError, match="different images"):
-        run(monkeypatch, "compare", *paths)
+        run("compare", *paths)
 
 
-def test_files_that_are_not_profiles_are_rejected(tmp_path, monkeypatch):
+def test_files_that_are_not_profiles_are_rejected(tmp_path, run):
     (tmp_path / "old.json").write_text('{"schema": 0}', encoding="utf-8")
     (tmp_path / "text.json").write_text("no json", encoding="utf-8")
     for name, line in (("old.json", "schema version 1"), ("text.json", "is not JSON"), ("none.json", "there is no")):
         with pytest.raises(UserError, match=line):
-            run(monkeypatch, "compare", tmp_path / name, tmp_path / name)
+            run("compare", tmp_path / name, tmp_path / name)
 
 
-def test_dynamics_draws_and_tabulates(profiles, tmp_path, monkeypatch):
+def test_dynamics_draws_and_tabulates(profiles, tmp_path, run):
     for name, profile in zip(("a", "b"), profiles, strict=True):
         (tmp_path / f"{name}.json").write_text(json.dumps(profile), encoding="utf-8")
     training = tmp_path / "probe.jsonl"
@@ -56,7 +49,7 @@ def test_dynamics_draws_and_tabulates(profiles, tmp_path, monkeypatch):
     training.write_text("\n".join(lines) + "\n", encoding="utf-8")
     out = tmp_path / "figures"
     arguments = [tmp_path / "a.json", f"other={tmp_path / 'b.json'}", "--training", training, "--out", out]
-    run(monkeypatch, "dynamics", *arguments)
+    run("dynamics", *arguments)
     assert {path.name for path in out.iterdir()} == {
         "dynamics.svg",
         "attribution.svg",
@@ -65,12 +58,12 @@ def test_dynamics_draws_and_tabulates(profiles, tmp_path, monkeypatch):
         "figure5.svg",
     }
     first = (out / "dynamics.svg").read_bytes()
-    run(monkeypatch, "dynamics", *arguments)
+    run("dynamics", *arguments)
     assert (out / "dynamics.svg").read_bytes() == first
-    run(monkeypatch, "dynamics", *arguments, "--paper-convention")
+    run("dynamics", *arguments, "--paper-convention")
     assert (out / "dynamics.svg").read_bytes() != first
     with pytest.raises(UserError, match="nothing to draw"):
-        run(monkeypatch, "dynamics", "--out", out)
+        run("dynamics", "--out", out)
 
 
 def test_the_predicted_ratio_is_that_of_the_norms(profiles):

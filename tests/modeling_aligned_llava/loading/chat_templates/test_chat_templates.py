@@ -46,25 +46,21 @@ PROMPT = {
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = tiny_tokenizer()
-    if tokenizer.bos_token is None:
-        tokenizer.add_special_tokens({"bos_token": "<s>"})
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
     return tokenizer
 
 
 @pytest.mark.parametrize("name", template_names())
-def test_a_conversation_renders_exactly(tokenizer, name):
+def test_a_conversation_renders_exactly_and_marks_the_answers_and_their_ends(tokenizer, name):
     template = chat_template(name)
     assert tokenizer.apply_chat_template(CONVERSATION, chat_template=template, tokenize=False) == RENDERED[name]
     prompt = tokenizer.apply_chat_template(
         CONVERSATION[:1], chat_template=template, tokenize=False, add_generation_prompt=True
     )
-    assert prompt.endswith(PROMPT[name]) and (RENDERED[name].startswith(prompt))
-
-
-@pytest.mark.parametrize("name", template_names())
-def test_the_answers_and_their_ends_are_learned(tokenizer, name):
+    assert prompt.endswith(PROMPT[name]) and RENDERED[name].startswith(prompt)
+    # the answers and their ends are learned
     encoded = tokenizer.apply_chat_template(
-        CONVERSATION, chat_template=chat_template(name), return_dict=True, return_assistant_tokens_mask=True
+        CONVERSATION, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
     )
     supervised = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
     assert tokenizer.decode(supervised) == SUPERVISED[name]

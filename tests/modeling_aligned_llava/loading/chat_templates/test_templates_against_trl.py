@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from modeling_aligned_llava.loading.chat_templates import chat_template
+from tests.real_tokenizers import spans
 
 
 TRL = Path(str(find_spec("trl").origin)).parent / "chat_templates"
@@ -93,14 +94,7 @@ def test_what_is_learned_is_what_trl_learns(family, chat):
         encoded = tokenizer.apply_chat_template(
             chat, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
         )
-        spans, last = [], 0
-        for token, mask in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True):
-            if mask and not last:
-                spans.append([])
-            if mask:
-                spans[-1].append(token)
-            last = mask
-        return [tokenizer.decode(span) for span in spans]
+        return [tokenizer.decode(span) for span in spans(encoded["input_ids"], encoded["assistant_masks"])]
 
     theirs = supervised(trl_template(f"{name}_training"))
     if name == "qwen2_5":

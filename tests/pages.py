@@ -1,0 +1,17 @@
+"""What the pages of the documentation show as code."""
+
+import re
+from pathlib import Path
+from textwrap import dedent
+
+
+def blocks(page: Path, language: str, indent: str = " *") -> list[str]:
+    """The fenced blocks of a page in a language, also those inside lists, without their indentation.
+
+    Args:
+        indent: a regular expression for the spaces before the fences; those of numbered steps are four.
+    """
+    found = re.findall(
+        rf"^({indent})```{language}\n(.*?)^\1```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return [dedent(block) for _, block in found]
