@@ -1,1 +1,1 @@
-"""Kills, full disks, damaged files, trouble with the Hub: `python -m tests.faults --all` runs every campaign."""
+"""Kills, full disks, damaged files, trouble with the Hub: one fault a file; `docs/faults.md` lists them."""
