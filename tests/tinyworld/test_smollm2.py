@@ -62,6 +62,7 @@ def test_the_folder_loads_like_any_other_and_says_where_it_came_from(decoder):
 
 
 @pytest.mark.slow
+@pytest.mark.campaign
 @pytest.mark.skipif(not (REPOSITORY / ".venv/installed").exists(), reason="run_all.sh would install .venv first")
 def test_twenty_steps_of_the_comparison(decoder, tmp_path):
     """`run_all.sh` on recipes cut to twenty small steps a stage, on the first rows of three benchmarks."""

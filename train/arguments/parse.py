@@ -16,7 +16,7 @@ from train.arguments.data import DataArguments
 from train.arguments.model import ModelArguments
 from train.arguments.monitoring import MonitoringArguments
 from train.arguments.optimization import OptimizationArguments
-from train.arguments.sft_settings import reject_ignored
+from train.arguments.sft_settings import REFUSED, reject_ignored
 from train.arguments.speed import SpeedArguments
 from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
 
@@ -71,6 +71,9 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
         description="Trains one stage of one method. Every setting below can be given in the YAML file or on the "
         "command line; the command line wins.",
     )
+    for action in parser._actions:
+        if action.dest in REFUSED:
+            action.help = argparse.SUPPRESS
     try:
         *groups, training = parser.parse_args_and_config(argv)
     except FileNotFoundError as error:

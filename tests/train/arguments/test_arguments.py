@@ -165,6 +165,7 @@ def test_help_shows_our_settings_in_groups(capsys):
     starts = [text.index(f"\n{group}:\n") for group in ("model", "data", "optimization", "monitoring", "speed")]
     assert starts == sorted(starts) and starts[-1] < text.index("--lr_scheduler_type")
     assert starts[3] < text.index("--eval_rows EVAL_ROWS") < starts[4]
+    assert "--learning_rates" in text and "--learning_rate " not in text and "--save_only_model" not in text
 
 
 def test_report_to_is_obeyed(stage_arguments, tmp_path):
