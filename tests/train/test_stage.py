@@ -9,11 +9,17 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.norm_alignment import target_gain
+from tests.one_line import one_line
 from tests.train.stage_results import assert_same_weights, lines, weights
 from train import sft
 from train.data.quarantine import read_entries
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
+
+
+def test_an_optimizer_whose_package_is_missing_is_one_line(stage_arguments, tmp_path):
+    with one_line("^optim: .*lomo"):
+        run_stage(stage_arguments(1, "norm", tmp_path, optim="lomo"))
 
 
 def test_final_folder_is_a_model_and_nothing_else(straight):

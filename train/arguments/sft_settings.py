@@ -37,6 +37,8 @@ REFUSED = {
     "assistant_only_loss": "drop it: answers and their end tokens are supervised",
     "label_smoothing_factor": "TRL's fused loss does not support it",
     "router_aux_loss_coef": "no mixture of experts has been trained here",
+    "use_liger_kernel": "TRL's own fused loss is used",
+    "liger_kernel_config": "TRL's own fused loss is used",
     "label_names": "drop it: the labels are known",
     "include_num_input_tokens_seen": "drop it, num_tokens in log.jsonl already counts them",
     # the model
@@ -79,7 +81,6 @@ ACTING = {
     *("bf16", "fp16", "tf32", "use_cpu", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
     *("activation_checkpointing", "activation_checkpointing_kwargs", "activation_offloading"),
     *("gradient_checkpointing", "gradient_checkpointing_kwargs", "torch_empty_cache_steps"),
-    *("use_liger_kernel", "liger_kernel_config"),
     *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_on_each_node"),
     *("log_level", "log_level_replica", "report_to", "run_name", "project", "debug", "skip_memory_metrics"),
     *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),

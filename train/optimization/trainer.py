@@ -155,7 +155,7 @@ class AlignedSFTTrainer(SFTTrainer):
         try:
             optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
         except (ImportError, ValueError) as error:  # its package is missing, or it wants arguments
-            raise UserError(f"optim: {self.args.optim}: {' '.join(str(error).split())}") from error
+            raise UserError(f"optim: {' '.join(str(error).split())}") from error
         self.optimizer = optimizer_class(groups, **kwargs)
         return self.optimizer
 
