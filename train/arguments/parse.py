@@ -60,7 +60,7 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     given = peek_settings(argv) or {}
     _reject_old_names(given)
     reject_ignored(given)
-    argv = _with_precision(argv)
+    argv = _with_precision(argv, given)
     if not torch.accelerator.is_available():
         argv = [*argv, "--use_cpu", "true"]  # without it, several processes would not form a group
     types: Any = [*(each.type for each in fields(RunArguments)), TrainingArguments]
@@ -121,9 +121,8 @@ def _reject_old_names(given: Iterable[str]) -> None:
             raise UserError(f"the setting {name.removeprefix('no_')} is now called {new}")
 
 
-def _with_precision(argv: list[str]) -> list[str]:
+def _with_precision(argv: list[str], settings: dict[str, Any]) -> list[str]:
     """The words with a choice in place of `bf16: auto`: what the folder was started with, else whether it is fast."""
-    settings = peek_settings(argv) or {}
     if settings.get("bf16") != AUTO:
         return argv
     started = StageFolder(output_dir(settings)).recorded_settings().get("bf16")
