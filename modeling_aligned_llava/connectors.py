@@ -50,7 +50,10 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
     connector = _connector(model)
     if getattr(model.config, NORM, None) is not None:
         raise UserError(f"align: this {model.config.model_type} model is aligned already; load it again")
-    settings: dict[str, Any] = {**method_fields(method), "text_norm": text_norm, **fields}
+    named = method_fields(method)
+    settings: dict[str, Any] = {**named, "text_norm": text_norm, **fields}
+    if any(settings[name] != value for name, value in named.items()):
+        settings["method"] = None  # the combination has no name
     config = _norm_config(settings)
     if config.needs_text_norm and text_norm is None:
         settings["text_norm"] = config.text_norm = _measured_text_norm(model)

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import AutoModelForImageTextToText, PreTrainedConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import patches
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from train.optimization.lora import add_adapters
 from train.optimization.parameter_groups import freeze, group_parameters
 
@@ -21,19 +23,21 @@ ADAM = 8  # bytes per trained parameter: two moments in float32
 
 
 def meta_model(
-    config: AlignedLlavaConfig,
+    config: PreTrainedConfig,
     rates: dict[str, float],
     frozen: list[str],
     bf16: bool,
     lora: dict[str, Any] | None = None,
-) -> AlignedLlavaForConditionalGeneration:
+) -> Any:
     """The model of `config` on the meta device, its parameters trained, frozen and stored as in training.
+
+    Of another family than ours, it lacks the few parameters of the norm.
 
     Raises:
         UserError: a parameter matches no rate, or several, or the settings of the adapters are wrong.
     """
     with torch.device("meta"):
-        model = AlignedLlavaForConditionalGeneration(config)
+        model = AutoModelForImageTextToText.from_config(config)
         if lora:
             add_adapters(model, lora, seed=0)
     freeze(model, group_parameters(model, rates, frozen), torch.bfloat16 if bf16 else torch.float32)
@@ -77,7 +81,7 @@ class Memory:
 
 
 def memory(
-    model: AlignedLlavaForConditionalGeneration,
+    model: Any,
     batch: Batch,
     *,
     engine: str = "one",
@@ -102,7 +106,7 @@ def memory(
         )
     if engine == "fsdp2":
         # two layers at a time as weights and one as float32 gradients; the head stays gathered
-        layer, head = _largest_layer(model), model.lm_head.weight.numel()
+        layer, head = _largest_layer(model), model.get_output_embeddings().weight.numel()
         width = 2 if bf16 else 4
         copies = layer * (2 * width + 4) + head * (width + 4)
     else:
@@ -122,7 +126,7 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def default_engine(model: AlignedLlavaForConditionalGeneration, processes: int) -> str:
+def default_engine(model: nn.Module, processes: int) -> str:
     """How processes share a stage: `ddp` for a projector, `fsdp2` for a whole model."""
     return "one" if processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp"
 
@@ -162,31 +166,33 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
     return total
 
 
-def _largest_layer(model: AlignedLlavaForConditionalGeneration) -> int:
-    towers = (model.model.language_model.layers, model.model.vision_tower.encoder.layers)
-    return max(sum(p.numel() for p in layer.parameters()) for layers in towers for layer in layers)
+def _largest_layer(model: Any) -> int:
+    parts = model_parts(model)
+    lists = [each for part in (parts.layers, parts.vision) if part for each in part.modules()]
+    layers = [layer for each in lists if isinstance(each, nn.ModuleList) for layer in each]
+    return max(sum(p.numel() for p in layer.parameters()) for layer in layers)
 
 
-def _elements(model: AlignedLlavaForConditionalGeneration) -> tuple[int, int]:
+def _elements(text: Any, vision: Any) -> tuple[int, int]:
     """Elements per token that a layer of decoder and tower keeps.
 
     Inputs of norms and matrices, queries, keys, values, the gated product.
     """
-    text, vision = model.config.text_config, model.config.vision_config
     head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     decoder = 7 * text.hidden_size + head * (2 * text.num_attention_heads + 2 * text.num_key_value_heads)
-    return decoder + 4 * text.intermediate_size, 9 * vision.hidden_size + 2 * vision.intermediate_size
+    tower = 9 * vision.hidden_size + 2 * vision.intermediate_size if hasattr(vision, "intermediate_size") else 0
+    return decoder + 4 * text.intermediate_size, tower
 
 
-def _activations(model: AlignedLlavaForConditionalGeneration, batch: Batch, bf16: bool, checkpointing: bool) -> float:
-    text, vision = model.config.text_config, model.config.vision_config
-    visual_tokens = patches(vision)
-    decoder, tower = _elements(model)
+def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: bool) -> float:
+    text, vision = model.config.get_text_config(), model.config.vision_config
+    decoder, tower = _elements(text, vision)
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
-    if count(model.model.vision_tower):
+    if isinstance(model, AlignedLlavaForConditionalGeneration) and count(model.model.vision_tower):
+        visual_tokens = patches(vision)
         kept = _kept(tower, vision.hidden_size, vision.num_hidden_layers, bf16, checkpointing)
         total += batch.images * visual_tokens * kept
-    head_weight = model.lm_head.weight
+    head_weight = model.get_output_embeddings().weight
     return total + (4 * head_weight.numel() if head_weight.requires_grad else 0)  # TRL's head sums in float32
 
 

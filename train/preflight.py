@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -25,10 +26,10 @@ from accelerate.utils import is_deepspeed_available
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
-from transformers import AutoConfig
+from torch import nn
+from transformers import AutoConfig, PreTrainedConfig
 from trl import SFTConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
@@ -37,11 +38,11 @@ from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.model import ModelArguments
 from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
-from train.data.prepared import prepared_root, usable_rows
+from train.data.prepared import embedded_in, prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.sources import parsed_rows, raw_table, read_sources
-from train.data.stage_tokenization import stage_tokenization
-from train.data.tokenization import Tokenization
+from train.data.stage_tokenization import stage_tokenization, trained_checkpoint
+from train.data.tokenization import RowEncoder, Tokenization
 from train.stage_folder import StageFolder, peek_settings
 
 
@@ -131,7 +132,7 @@ def _check_folder(run: RunArguments, training: SFTConfig, settings: dict) -> Non
             raise UserError("lora needs peft: install the extra `train`") from error
 
 
-def _check_data(found: Preflight, run: RunArguments, how: Tokenization) -> tuple[int, list[dict]]:
+def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[int, list[dict]]:
     """The number of all rows, and the usable rows of a sample."""
     total = 0
     good: list[dict] = []
@@ -140,7 +141,8 @@ def _check_data(found: Preflight, run: RunArguments, how: Tokenization) -> tuple
         raw = raw_table(source, str(prepared_root(run.data.data_cache)))
         total += round(len(raw) * source.weight)
         sample = raw.with_format("arrow")[: min(SAMPLE, len(raw))]
-        for row in usable_rows(source, how, parsed_rows(sample, 0), list(range(sample.num_rows))):
+        contents = partial(embedded_in, sample, 0)
+        for row in usable_rows(source, how, parsed_rows(sample, 0), list(range(sample.num_rows)), contents):
             if isinstance(row, Entry):
                 entries.append(row)
             else:
@@ -157,11 +159,11 @@ def _check_data(found: Preflight, run: RunArguments, how: Tokenization) -> tuple
         raise UserError(f"none of the first {seen} rows can be used: {entries[0].reason} ({entries[0].detail})")
     if total < run.optimization.global_batch_size:
         raise UserError(f"{total} rows are fewer than one global batch of {run.optimization.global_batch_size}")
-    end = how.tokenizer.eos_token_id
-    supervised = [token for token, mask in zip(good[0]["input_ids"], good[0]["assistant_masks"], strict=True) if mask]
-    if end not in supervised:
+    stored = {name: [good[0][name]] for name in how.columns}
+    _, answer = how.first_turn({name: values[0] for name, values in how.expanded(stored).items()})
+    if isinstance(how, Tokenization) and str(how.tokenizer.eos_token) not in answer:
         raise UserError(f"the template does not teach the end token {how.tokenizer.eos_token!r} after an answer")
-    found.row("template", f"an answer ends with {how.tokenizer.decode(supervised[-1:])!r}")
+    found.row("template", f"an answer ends with {answer[-12:]!r}")
     return total, good
 
 
@@ -203,7 +205,7 @@ def _check_cost(
     _check_disk(found, training, model)
 
 
-def _check_disk(found: Preflight, training: SFTConfig, model: AlignedLlavaForConditionalGeneration) -> None:
+def _check_disk(found: Preflight, training: SFTConfig, model: nn.Module) -> None:
     everything = sum(parameter.numel() for parameter in model.parameters())
     checkpoint = 4 * everything + 8 * count(model)
     kept = (training.save_total_limit or 1) + 1
@@ -250,10 +252,10 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
     found.row("measured", f"{seconds:.2f} s a step, {seconds * steps / 3600:.1f} hours for {steps:,} steps{memory}")
 
 
-def _model_config(run: RunArguments, backbones: ModelArguments) -> AlignedLlavaConfig:
+def _model_config(run: RunArguments, backbones: ModelArguments) -> PreTrainedConfig:
     """The configuration of the model: that of the checkpoint, or what assembly will make of the backbones."""
     if backbones.model_name_or_path is not None:
-        return AlignedLlavaConfig.from_pretrained(backbones.model_name_or_path)
+        return load_part(AutoConfig, trained_checkpoint(backbones.model_name_or_path))
     _, vision = tower_configs(str(backbones.vision_tower))
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
     measured = dict.fromkeys(("text_norm", "visual_norm", "stream_norm"), 1.0)

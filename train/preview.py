@@ -8,12 +8,12 @@ It accepts every setting of the stage and loads no model. Training reuses the ro
 import argparse
 import sys
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
-from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError, run_main
 from train.arguments.parse import parse_arguments
@@ -22,10 +22,11 @@ from train.data.prepared import TrainingData, open_training_data, read_column, r
 from train.data.row_images import open_row
 from train.data.sources import read_sources
 from train.data.stage_tokenization import stage_tokenization
-from train.data.tokenization import IGNORE_INDEX, Tokenization
+from train.data.tokenization import Kind, RowEncoder
 
 
 SUPERVISED = "bold green"
+_STYLES = {"supervised": SUPERVISED, "image": "cyan"}
 
 
 def run_preview(argv: list[str], console: Console) -> None:
@@ -46,12 +47,11 @@ def run_preview(argv: list[str], console: Console) -> None:
     shown = range(ours.first, min(ours.first + ours.rows, len(data.dataset)))
     for number in shown:
         _show_row(data, number, how, console)
-    console.print(_summary(data))
+    console.print(_summary(data, how))
 
 
-def _show_row(data: TrainingData, number: int, how: Tokenization, console: Console) -> None:
-    row = data.dataset[number]
-    supervised = sum(label != IGNORE_INDEX for label in row["labels"])
+def _show_row(data: TrainingData, number: int, how: RowEncoder, console: Console) -> None:
+    row, stored = data.dataset[number], data.dataset.with_format(None)
     console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
     for name in row["images"]:
         try:
@@ -60,41 +60,25 @@ def _show_row(data: TrainingData, number: int, how: Tokenization, console: Conso
         except UserError as error:
             seen = f"cannot be used, another row will replace it: {error}"
         console.print(Text(f"image {name}: {seen}", style="dim"))
+    (supervised,) = how.supervised(stored[number : number + 1])
     console.print(Text(f"{row['length']} tokens, {supervised} supervised", style="dim"))
-    console.print(render(row["input_ids"], row["labels"], how, marks=not console.is_terminal), soft_wrap=True)
+    console.print(render(how.pieces(row), marks=not console.is_terminal), soft_wrap=True)
 
 
-def render(ids: list[int], labels: list[int], how: Tokenization, marks: bool = False) -> Text:
-    """The tokens of a row as text; supervised tokens are coloured and, with `marks`, enclosed in [[ ]]."""
+def render(pieces: Iterable[tuple[Kind, str]], marks: bool) -> Text:
+    """A row as text; what is supervised is coloured and, with `marks`, enclosed in [[ ]]."""
     text = Text()
-    start = 0
-    for end in range(1, len(ids) + 1):
-        kind = _kind(ids, labels, start, how)
-        if end < len(ids) and _kind(ids, labels, end, how) == kind:
-            continue
-        if kind == "image":
-            text.append(f"<image x {end - start}>", style="cyan")
-        else:
-            words = _decode(how.tokenizer, ids[start:end])
-            supervised = kind == "supervised"
-            text.append(f"[[{words}]]" if supervised and marks else words, style=SUPERVISED if supervised else "")
-        start = end
+    for kind, piece in pieces:
+        enclosed = f"[[{piece}]]" if kind == "supervised" and marks else piece
+        text.append(enclosed, style=_STYLES.get(kind, ""))
     return text
 
 
-def _kind(ids: list[int], labels: list[int], at: int, how: Tokenization) -> str:
-    return "image" if ids[at] == how.image_token_id else "given" if labels[at] == IGNORE_INDEX else "supervised"
-
-
-def _decode(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
-    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-
-def _summary(data: TrainingData) -> Table:
+def _summary(data: TrainingData, how: RowEncoder) -> Table:
     lengths = row_lengths(data.dataset)
     supervised, images = [], []
-    for batch in data.dataset.with_format("numpy", columns=["assistant_masks", "images"]).iter(1000):
-        supervised += [int(mask.sum()) for mask in batch["assistant_masks"]]
+    for batch in data.dataset.with_format("numpy", columns=[*how.columns, "images"]).iter(1000):
+        supervised += how.supervised(batch)
         images += [len(names) for names in batch["images"]]
     reasons = {
         kind: Counter(entry.reason for entry in data.bad_rows if entry.filtered == (kind == "filtered"))

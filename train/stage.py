@@ -10,29 +10,26 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import AutoProcessor, PrinterCallback, ProcessorMixin, TrainerCallback
-from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from transformers import PreTrainedModel, PrinterCallback, ProcessorMixin, TrainerCallback
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
-from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import Stopped, UserError
-from modeling_aligned_llava.inspection.norm_parameters import norm_parameters
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
+from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.build_once import waiting_lock
-from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
+from train.data.family_rows import FamilyCollator, FamilyRows
 from train.data.feature_cache import FeatureCache
-from train.data.prepared import first_images, first_texts
-from train.data.sources import Source, read_sources
+from train.data.sources import read_sources
 from train.data.stage_rows import StageRows, open_rows
-from train.data.stage_tokenization import tokenization
-from train.data.streaming import first_streamed, streamed_texts
+from train.data.stage_tokenization import row_encoder
+from train.data.tokenization import RowEncoder
 from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
-from train.monitoring.probes import LayerProbe, SampleAnswers, first_rows
+from train.monitoring.probes import Collator, LayerProbe, SampleAnswers, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.layer_bypass import bypass_layers
@@ -41,6 +38,7 @@ from train.optimization.norm_storage import RoundedNorm
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json
+from train.starting_model import load_start, starting_folder, whole_models
 
 
 def run_stage(argv: list[str]) -> None:
@@ -76,24 +74,23 @@ def _only_run_in(folder: StageFolder, training: SFTConfig) -> Iterator[None]:
 
 def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, settings: dict[str, Any]) -> None:
     sources = read_sources(run.data.data_path, run.data.image_folder)
-    with training.main_process_first(local=False), _whole_models(training):  # transformers saves on the first only
-        source = _starting_checkpoint(run, folder, training.seed, sources)
-    model = load_strict(AlignedLlavaForConditionalGeneration, source, unused="", dtype=torch.float32)
-    processor = load_part(AutoProcessor, source)
+    with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
+        source = starting_folder(run, folder.path, training.seed, sources)
+    model, processor = load_start(run, training, source, sources)
+    encoder = row_encoder(run, training, model.config, processor)
     adapters = None
     if run.model.lora:
         assert isinstance(run.model.lora, dict)
         adapters = add_adapters(model, run.model.lora, training.seed)
     if run.model.attn_implementation is not None:
-        model.model.language_model.set_attn_implementation(run.model.attn_implementation)
+        model.get_decoder().set_attn_implementation(run.model.attn_implementation)
     if run.model.bypassed_layers:
         bypass_layers(model, run.model.bypassed_layers)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
-    template, image_tokens = str(processor.chat_template), model.config.image_seq_length
-    rows = open_rows(run, training, tokenization(run, training, processor.tokenizer, template, image_tokens), sources)
+    rows = open_rows(run, training, encoder, sources)
 
-    trainer = _build_trainer(run, training, model, processor, groups, rows)
+    trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
     _describe(trainer, run, groups)
     if trainer.is_world_process_zero():
         folder.record_settings(settings)
@@ -132,17 +129,6 @@ def _check_settings(folder: StageFolder, settings: dict) -> None:
         )
 
 
-@contextmanager
-def _whole_models(training: SFTConfig) -> Iterator[None]:
-    """Load models whole inside the block. Under ZeRO-3 transformers shards them, which takes all processes at once."""
-    unset_hf_deepspeed_config()
-    try:
-        yield
-    finally:
-        if training.deepspeed_plugin is not None:
-            training.deepspeed_plugin.set_deepspeed_weakref()
-
-
 def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
     """DeepSpeed keeps the optimizer as one file per process, and cannot redistribute it."""
     written = len(list(checkpoint.glob("global_step*/*zero_pp_rank_*_optim_states.pt")))
@@ -154,66 +140,39 @@ def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
         )
 
 
-def _starting_checkpoint(run: RunArguments, folder: StageFolder, seed: int, sources: list[Source]) -> Path:
-    """The checkpoint that the stage starts from: assembled from backbones, or stage 1 of the same method."""
-    if run.model.model_name_or_path is None:
-        assert run.model.vision_tower is not None and run.model.language_model is not None
-        streaming, cache = run.data.streaming, run.data.data_cache
-        return assemble(
-            run.model.vision_tower,
-            run.model.language_model,
-            folder.path / "assembled",
-            fields=run.model.config_fields,
-            seed=seed,
-            chat_template=run.model.chat_template,
-            images=first_streamed(sources) if streaming else first_images(sources, cache),
-            texts=streamed_texts(sources) if streaming else first_texts(sources, cache),
-            exist_ok=True,
-        )
-    source = Path(run.model.model_name_or_path)
-    if not (source / "config.json").is_file():
-        raise UserError(f"model_name_or_path: there is no checkpoint in {source}; run stage 1 first")
-    try:
-        config = AlignedLlavaConfig.from_pretrained(source)
-    except (OSError, ValueError) as error:
-        raise UserError(f"model_name_or_path: {' '.join(str(error).split())}") from error
-    wanted = run.model.config_fields
-    if None not in (config.method, wanted["method"]) and config.method != wanted["method"]:
-        raise UserError(f"{source} belongs to method {config.method}, not to {run.model.method}")
-    for name in wanted.keys() - {"method"}:
-        if getattr(config, name) != wanted[name]:
-            raise UserError(
-                f"{source} was made with {name} {getattr(config, name)}, not {wanted[name]}: "
-                "give both stages the same method and norm_fields"
-            )
-    return source
-
-
 def _build_trainer(
     run: RunArguments,
     training: SFTConfig,
-    model: AlignedLlavaForConditionalGeneration,
-    processor: ProcessorMixin,
+    model: PreTrainedModel,
+    processor: Any,
     groups: list[ParameterGroup],
     rows: StageRows,
+    encoder: RowEncoder,
 ) -> AlignedSFTTrainer:
     output = Path(str(training.output_dir))
-    collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.open_images)
-    cache = _feature_cache(run, training, model, processor)
+    cache = None
+    collator: Collator
+    in_training: Collator
+    if isinstance(encoder, FamilyRows):
+        collator = in_training = FamilyCollator(encoder, rows.open_images)
+    else:
+        plain = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.open_images)
+        cache = _feature_cache(run, training, model, processor)
+        collator, in_training = plain, replace(plain, packed=run.speed.packed_rows, feature_cache=cache)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
         train_dataset=rows.train,
         eval_dataset=rows.evaluation,
-        data_collator=replace(collator, packed=run.speed.packed_rows, feature_cache=cache),
+        data_collator=in_training,
         processing_class=processor,
-        callbacks=[*rows.callbacks, *_monitoring(run, output, collator, processor, rows)],
+        callbacks=[*rows.callbacks, *_monitoring(run, output, collator, encoder, rows)],
         parameter_groups=groups,
         curriculum=run.data.curriculum,
         clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
-        ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part),
+        ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
         finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps, groups),
     )
     trainer.remove_callback(PrinterCallback)
@@ -221,7 +180,7 @@ def _build_trainer(
 
 
 def _monitoring(
-    run: RunArguments, output: Path, collator: ImageTextCollator, processor: ProcessorMixin, rows: StageRows
+    run: RunArguments, output: Path, collator: Collator, encoder: RowEncoder, rows: StageRows
 ) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
@@ -235,12 +194,12 @@ def _monitoring(
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
     if rows.evaluation is not None and run.monitoring.sample_rows:
         answered = first_rows(rows.evaluation, run.monitoring.sample_rows)
-        callbacks.append(SampleAnswers(output / "samples.jsonl", collator, answered, processor.tokenizer))
+        callbacks.append(SampleAnswers(output / "samples.jsonl", collator, answered, encoder))
     return callbacks
 
 
 def _feature_cache(
-    run: RunArguments, training: SFTConfig, model: AlignedLlavaForConditionalGeneration, processor: ProcessorMixin
+    run: RunArguments, training: SFTConfig, model: Any, processor: ProcessorMixin
 ) -> FeatureCache | None:
     """The feature cache that the settings ask for, if any.
 
@@ -282,15 +241,17 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
     unfinished = folder.path / ".final"
     trainer.save_final_model(str(unfinished), _final_dtype(run))
     model = trainer.accelerator.unwrap_model(trainer.model)
-    with maybe_gather_lm_head_ctx(*model.model.multi_modal_projector.parameters()):  # TRL's, for ZeRO-3: any tensors
+    norm = alignment_norm(model)
+    with maybe_gather_lm_head_ctx(*(norm.parameters() if norm else ())):  # TRL's, for ZeRO-3: any tensors
         record = norm_parameters(model)  # on every process, because FSDP2 gathers too
     if not trainer.is_world_process_zero():
         return
     write_json(unfinished / "norm_parameters.json", record)
     config = json.loads((unfinished / "config.json").read_text(encoding="utf-8"))
     config.pop("use_cache", None)  # the trainer turns it off for training, not for users of the model
-    for part in (config, config["text_config"], config["vision_config"]):
-        part["dtype"] = run.model.save_dtype
+    for part in (config, config.get("text_config"), config.get("vision_config")):
+        if part is not None:
+            part["dtype"] = run.model.save_dtype
     write_json(unfinished / "config.json", config)
     for pickled in unfinished.glob("*.bin"):  # training_args.bin
         pickled.unlink()

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoProcessor, GenerationConfig, StoppingCr
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
+from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
@@ -30,8 +31,6 @@ LLAVA = ("llava", "aligned_llava")  # their vision layers after the one that the
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
-Size = tuple[int, int]  # width and height of an image
-
 
 @dataclass
 class Generator:
@@ -40,9 +39,10 @@ class Generator:
     model: Any
     processor: Any
     system_prompt: str | None = None
-    # What the processor writes for the images of a row, by their sizes.
-    _slots: dict[tuple[Size, ...], list[str]] = field(default_factory=dict, repr=False)
     _visual_tokens: dict[tuple[Size, ...], int] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._slots = ImageSlots(self.processor)
 
     @functools.cached_property
     def tree(self) -> PrefixTree | None:
@@ -91,7 +91,10 @@ class Generator:
         Raises:
             NoSharedPrefix: the processor does not say what it writes in place of an image.
         """
-        expanded = [self._expand(prompt, tuple(own)) for prompt, own in zip(prompts, sizes, strict=True)]
+        try:
+            expanded = [self._slots.fill(prompt, tuple(own)) for prompt, own in zip(prompts, sizes, strict=True)]
+        except UserError as error:
+            raise NoSharedPrefix(str(error)) from error
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])  # one template rendered all of them
         return self.processor.tokenizer(expanded, add_special_tokens=special)["input_ids"]
 
@@ -123,24 +126,6 @@ class Generator:
         """Give up the memory kept from batch to batch."""
         if self.tree is not None:
             self.tree.release()
-
-    def _expand(self, prompt: str, sizes: tuple[Size, ...]) -> str:
-        """A prompt with the visual tokens of its images."""
-        if not sizes:
-            return prompt
-        if sizes not in self._slots:
-            images = [Image.new("RGB", size) for size in sizes]
-            text = self.processor.image_token * len(sizes)
-            try:
-                written = self.processor(
-                    text=[text], images=[images], return_tensors="pt", return_text_replacement_offsets=True
-                )
-                slots = [slot["replacement"] for slot in written["text_replacement_offsets"][0]]
-            except (KeyError, TypeError) as error:
-                raise NoSharedPrefix(f"its processor does not tell the visual tokens of an image ({error})") from error
-            self._slots[sizes] = slots
-        before, *after = prompt.split(self.processor.image_token)
-        return before + "".join(slot + text for slot, text in zip(self._slots[sizes], after, strict=True))
 
     @torch.inference_mode()
     def answer(

@@ -8,11 +8,17 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
 
-from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
+
+
+def alignment_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
+    """Return the norm on the connector of a model of ours or of another family; None without one."""
+    return next((each for each in model.modules() if isinstance(each, GlobalWeightCompensatedLayerNorm)), None)
 
 
 @torch.no_grad()
@@ -52,14 +58,13 @@ def statistics(values: Tensor) -> dict[str, float]:
     }
 
 
-def norm_parameters(model: AlignedLlavaForConditionalGeneration) -> dict[str, Any]:
+def norm_parameters(model: PreTrainedModel) -> dict[str, Any]:
     """Return the content of a training run's `norm_parameters.json`; gain and bias are None where there is none."""
-    config, norm = model.config, model.model.multi_modal_projector.norm
+    norm, settings = alignment_norm(model), getattr(model.config, NORM, None)  # other families keep them in a dict
+    fields = settings if isinstance(settings, dict) else model.config.to_dict()
     gain, bias = (None, None) if norm is None else effective_parameters(norm)
     return {
-        "method": config.method,
-        "text_norm": config.text_norm,
-        "target_scale": config.target_scale,
+        **{name: fields.get(name) for name in ("method", "text_norm", "target_scale")},
         "gain": None if gain is None else _recorded(gain),
         "gain_collapsed": norm is not None and collapsed(effective_parameters(norm)[0], norm),
         "bias": None if bias is None else _recorded(bias),

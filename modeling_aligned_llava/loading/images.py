@@ -70,6 +70,22 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
         raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
 
 
+def read_size(source: str | Path | bytes, name: str) -> tuple[int, int]:
+    """Width and height of an image once it is turned upright, from the header of its file.
+
+    Raises:
+        UserError: it is not an image, or exceeds `MAX_PIXELS` or `MAX_RATIO`.
+    """
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as header:
+            check_size(header.size, name)
+            return upright_size(header)
+    except UserError:
+        raise
+    except Exception as error:  # decoders raise all kinds of errors on damaged files
+        raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
+
+
 @contextmanager
 def _strict_pillow() -> Iterator[None]:
     """Pillow refuses truncated files and wrong checksums: importing lmms-eval turns that off in the whole process."""

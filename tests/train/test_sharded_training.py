@@ -40,7 +40,7 @@ def started(engine, processes, arguments):
 
 def train(engine, processes, arguments):
     done = subprocess.run(**started(engine, processes, arguments), timeout=900, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.returncode == 0, done.stderr[-14000:]
     return done.stdout
 
 

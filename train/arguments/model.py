@@ -50,8 +50,8 @@ class ModelArguments:
     model_name_or_path: str | None = field(
         default=None,
         metadata={
-            "help": "Path of the stage-1 checkpoint that stage 2 starts from. It must have been trained with the same "
-            "method."
+            "help": "Checkpoint to start from, a folder or Hub id: that of stage 1 with the same method, or any "
+            "vision-language model of another family, which then gets the method's norm."
         },
     )
     attn_implementation: str | None = field(
@@ -72,8 +72,8 @@ class ModelArguments:
     lora: dict | str | None = field(
         default=None,
         metadata={
-            "help": "Settings of the LoRA adapters to train in stage 2, passed to peft's `LoraConfig`. On the command "
-            "line, a JSON object. If None, no adapters are added."
+            "help": "Settings of the LoRA adapters, passed to peft's `LoraConfig`; without `target_modules`, they go "
+            "into all linear layers of the decoder. On the command line, a JSON object. If None, there are none."
         },
     )
 
@@ -87,4 +87,6 @@ class ModelArguments:
         self.lora = json_object(self.lora, "lora")
         from_backbones = self.vision_tower is not None and self.language_model is not None
         if from_backbones == (self.model_name_or_path is not None):
-            raise UserError("give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2)")
+            raise UserError(
+                "give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2, fine-tuning)"
+            )

@@ -24,12 +24,14 @@ class OptimizationArguments:
     # without None the parser would take it for a plain dict, which cannot be given on the command line
     learning_rates: dict | str | None = field(
         metadata={
-            "help": "Learning rate of each parameter group, as `{regex over parameter names: learning rate}`. On the "
-            "command line, a JSON object. Each trained parameter must match exactly one regex."
+            "help": "Learning rate of each parameter group, as `{pattern: learning rate}`. A pattern is a regex over "
+            "parameter names, or one of norm, projector, vision, language, lora. On the command line, a JSON object. "
+            "Each trained parameter must match exactly one pattern."
         }
     )
     frozen: list[str] = field(
-        default_factory=list, metadata={"help": "Regexes over the names of the parameters that are not trained."}
+        default_factory=list,
+        metadata={"help": "Patterns, as in `learning_rates`, of the parameters that are not trained."},
     )
     clip_by_part: bool = field(
         default=False,

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,21 +23,21 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
-from modeling_aligned_llava.loading.images import open_image
+from modeling_aligned_llava.loading.images import open_image, read_size
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
 from train.data.quarantine import Entry
 from train.data.sources import Source, parsed_rows, raw_table
-from train.data.tokenization import Tokenization, expand
+from train.data.tokenization import RowEncoder
 from train.data.worker_processes import workers_end_with_us
 
+
+BAD_IMAGE = "the image cannot be used"
+Contents = Callable[[int, str], bytes]  # row number, name of an embedded image -> its file
 
 _BATCH = 500
 _ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another process
 _PREPARED = Features(
     {
-        "input_ids": List(Value("int32")),
-        "assistant_masks": List(Value("int8")),
-        "length": Value("int32"),
         "images": List(Value("string")),
         "row": Value("int32"),
         "fault": Value("string"),  # an `Entry` as JSON; null if the row is usable
@@ -66,13 +66,13 @@ class TrainingData:
 
 
 def open_training_data(
-    sources: list[Source], tokenization: Tokenization, cache: str | Path | None = None, seed: int = 0
+    sources: list[Source], encoder: RowEncoder, cache: str | Path | None = None, seed: int = 0
 ) -> TrainingData:
     """Open, check, tokenize and filter the rows of every source, or take them from the cache.
 
     Args:
         sources: the mixture.
-        tokenization: how rows become tokens.
+        encoder: how rows are stored.
         cache: folder for prepared rows; by default in the cache of `datasets`.
         seed: chooses the rows of a source whose weight is not an integer.
 
@@ -85,7 +85,7 @@ def open_training_data(
     parts, raws, bad_rows, opened = [], [], [], 0
     for number, source in enumerate(sources):
         raw = raw_table(source, str(root))
-        rows = _prepared(source, raw, tokenization, root)
+        rows = _prepared(source, raw, encoder, root)
         bad_rows += _bad_rows(rows)
         opened += len(raw)
         raws.append(raw)
@@ -93,10 +93,7 @@ def open_training_data(
         rows = rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16))  # type: ignore[call-arg]
         parts.append(rows.select(_weighted(usable, source.weight, seed + number)))
     dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    to_training = partial(
-        _expanded, image_token_id=tokenization.image_token_id, image_tokens=tokenization.image_tokens
-    )
-    return TrainingData(dataset.with_transform(to_training), sources, raws, bad_rows, opened)
+    return TrainingData(dataset.with_transform(encoder.expanded), sources, raws, bad_rows, opened)
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
@@ -119,12 +116,24 @@ def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entr
             number += 1
 
 
-def usable_rows(source: Source, how: Tokenization, raw: list[Any], numbers: list[int]) -> list[dict[str, Any] | Entry]:
-    """Each raw row as `{"id", "row", "images"}` with its tokens, or as what is wrong with it."""
+def usable_rows(
+    source: Source, how: RowEncoder, raw: list[Any], numbers: list[int], contents: Contents
+) -> list[dict[str, Any] | Entry]:
+    """Each raw row as `{"id", "row", "images"}` with what the encoder stores, or as what is wrong with it."""
     rows = [check_row(source, number, row) for number, row in zip(numbers, raw, strict=True)]
+    if how.reads_sizes:
+        rows = [row if isinstance(row, Entry) else _with_sizes(source, row, contents) for row in rows]
     good = [row for row in rows if isinstance(row, dict)]
     tokens = iter(how(good) if good else [])
     return [row if isinstance(row, Entry) else _with_tokens(source, row, next(tokens)) for row in rows]
+
+
+def _with_sizes(source: Source, row: dict[str, Any], contents: Contents) -> dict[str, Any] | Entry:
+    try:
+        files = [contents(row["row"], name) if isinstance(name, EmbeddedImage) else name for name in row["images"]]
+        return {**row, "sizes": [read_size(file, name) for file, name in zip(files, row["images"], strict=True)]}
+    except UserError as error:
+        return bad_entry(source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
 
 
 def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
@@ -171,9 +180,23 @@ def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str
 
 def embedded_bytes(data: Dataset, name: str) -> bytes:
     """The image file that an `EmbeddedImage` names."""
-    row, number = map(int, name.removeprefix(EmbeddedImage.PREFIX).split(":"))
-    cell = data[row]["image" if "image" in data.column_names else "images"]
+    row, _ = _place(name)
+    return _bytes_of(data[row]["image" if "image" in data.column_names else "images"], name)
+
+
+def embedded_in(batch: pa.Table, first: int, row: int, name: str) -> bytes:
+    """The same for rows from number `first` on."""
+    return _bytes_of(batch["image" if "image" in batch.column_names else "images"][row - first].as_py(), name)
+
+
+def _bytes_of(cell: Any, name: str) -> bytes:
+    _, number = _place(name)
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
+
+
+def _place(name: str) -> tuple[int, int]:
+    row, number = name.removeprefix(EmbeddedImage.PREFIX).split(":")
+    return int(row), int(number)
 
 
 def prepared_root(cache: str | Path | None) -> Path:
@@ -187,7 +210,7 @@ def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entr
     return Entry(source.path, row, name, fault.reason, detail, filtered=fault.filtered)
 
 
-def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Dataset:
+def _prepared(source: Source, raw: Dataset, how: RowEncoder, root: Path) -> Dataset:
     """For each raw row, its tokens or what is wrong with it. One process prepares them while others wait.
 
     Raises:
@@ -204,7 +227,7 @@ def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Da
             batch_size=_BATCH,
             with_indices=True,
             remove_columns=raw.column_names,
-            features=_PREPARED,
+            features=Features({**how.columns, **_PREPARED}),
             num_proc=processes if processes > 1 else None,
             cache_file_name=str(file),
             new_fingerprint=file.stem,
@@ -220,26 +243,23 @@ def _prepared(source: Source, raw: Dataset, how: Tokenization, root: Path) -> Da
     return rows.with_format(None)
 
 
-def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: Tokenization) -> pa.Table:
-    rows = usable_rows(source, how, parsed_rows(batch, numbers[0]), numbers)
+def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: RowEncoder) -> pa.Table:
+    rows = usable_rows(source, how, parsed_rows(batch, numbers[0]), numbers, partial(embedded_in, batch, numbers[0]))
     cells = [{"fault": row.line()} if isinstance(row, Entry) else row for row in rows]
-    return pa.Table.from_pylist(cells, schema=_PREPARED.arrow_schema)
+    return pa.Table.from_pylist(cells, schema=Features({**how.columns, **_PREPARED}).arrow_schema)
 
 
 def _bad_rows(rows: Dataset) -> list[Entry]:
     return [Entry(**json.loads(line)) for line in rows.data["fault"].drop_null().to_pylist()]
 
 
-def _fingerprint(source: Source, raw: Dataset, how: Tokenization) -> str:
+def _fingerprint(source: Source, raw: Dataset, how: RowEncoder) -> str:
     """Identify everything that the prepared rows depend on, including this code."""
     digest = hashlib.sha256()
-    for name in ("prepared", "sources", "conversations", "tokenization"):
+    for name in ("prepared", "sources", "conversations", "tokenization", "family_rows"):
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
-    digest.update(how.tokenizer.backend_tokenizer.to_str().encode())  # type: ignore[attr-defined]
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
-    special = sorted(how.tokenizer.special_tokens_map.items())
-    settings = (raw._fingerprint, folder, how.template, special, how.image_token_id, how.image_tokens, how.max_length)
-    digest.update(repr(settings).encode())
+    digest.update(repr((raw._fingerprint, folder, *how.settings())).encode())
     return digest.hexdigest()[:32]
 
 
@@ -249,14 +269,3 @@ def _weighted(usable: np.ndarray, weight: float, seed: int) -> np.ndarray:
     order = np.random.default_rng(seed).permutation(len(usable))
     some = np.sort(order[: round(fraction * len(usable))])
     return np.concatenate([*[usable] * int(whole), usable[some]])
-
-
-def _expanded(batch: dict[str, list[Any]], image_token_id: int, image_tokens: int) -> dict[str, list[Any]]:
-    """The stored columns as the trainer reads them."""
-    if "assistant_masks" not in batch:
-        return batch  # only some columns are requested
-    masks = batch.pop("assistant_masks")
-    pairs = [
-        expand(ids, mask, image_token_id, image_tokens) for ids, mask in zip(batch["input_ids"], masks, strict=True)
-    ]
-    return {**batch, "input_ids": [ids for ids, _ in pairs], "labels": [labels for _, labels in pairs]}

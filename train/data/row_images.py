@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image
 from train.data.conversations import EmbeddedImage
-from train.data.prepared import TrainingData, embedded_bytes
+from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes
 from train.data.quarantine import Entry, Quarantine
 
 
@@ -53,8 +53,7 @@ class RowImages:
             try:
                 return row, self.open(row)
             except UserError as error:
-                reason, detail = "the image cannot be used", str(error)
-                self.quarantine.add(self._entry(row, reason, detail, used=False))
+                self.quarantine.add(self._entry(row, BAD_IMAGE, str(error), used=False))
             row = self.data.dataset[self._replacement(original, attempt)]
         raise UserError(
             f"{self._file(original)}, row {original['row']}: its image and those of {_ATTEMPTS} replacements fail"

@@ -15,7 +15,7 @@ from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages, SetEpoch
 from train.data.sources import Source
 from train.data.streaming import images_of_stream, open_stream
-from train.data.tokenization import Tokenization
+from train.data.tokenization import RowEncoder
 from train.stage_folder import say
 
 
@@ -36,7 +36,7 @@ class StageRows:
     callbacks: list[TrainerCallback] = field(default_factory=list)
 
 
-def open_rows(run: RunArguments, training: SFTConfig, tokenization: Tokenization, sources: list[Source]) -> StageRows:
+def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]) -> StageRows:
     """Open the rows of `sources` and write those that cannot be used to `quarantine.jsonl`.
 
     Raises:
@@ -47,8 +47,8 @@ def open_rows(run: RunArguments, training: SFTConfig, tokenization: Tokenization
         quarantine = Quarantine(path, None, run.data.bad_rows_limit)
         if training.process_index == 0:
             quarantine.begin([])
-        return StageRows(open_stream(sources, tokenization, quarantine, training.seed), images_of_stream)
-    data = open_training_data(sources, tokenization, run.data.data_cache, training.seed)
+        return StageRows(open_stream(sources, encoder, quarantine, training.seed), images_of_stream)
+    data = open_training_data(sources, encoder, run.data.data_cache, training.seed)
     quarantine = Quarantine(path, data.opened, run.data.bad_rows_limit)
     if training.process_index == 0:
         quarantine.begin(data.bad_rows)

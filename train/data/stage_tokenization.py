@@ -1,25 +1,26 @@
 """The tokenization of a stage without its model: from the checkpoint or, before stage 1, from the two backbones."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
 from trl import SFTConfig
 
+from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.chat_templates import chat_template
-from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.arguments.model import ModelArguments
 from train.arguments.parse import RunArguments
-from train.data.tokenization import Tokenization
+from train.data.family_rows import FamilyRows
+from train.data.tokenization import RowEncoder, Tokenization
 
 
-def stage_tokenization(
-    run: RunArguments, training: SFTConfig, backbones: ModelArguments | None = None
-) -> Tokenization:
+def stage_tokenization(run: RunArguments, training: SFTConfig, backbones: ModelArguments | None = None) -> RowEncoder:
     """The tokenization of a stage.
 
     Args:
@@ -32,19 +33,56 @@ def stage_tokenization(
     model = run.model
     assembled = Path(str(training.output_dir)) / "assembled"
     checkpoint = model.model_name_or_path or (assembled if assembled.exists() else None)
-    if checkpoint is not None and not (Path(checkpoint) / "config.json").is_file():
-        if backbones is None:
-            raise UserError(f"model_name_or_path: there is no checkpoint in {checkpoint}; run stage 1 first")
-        model, checkpoint = backbones, None
     if checkpoint is not None:
-        processor = load_part(AutoProcessor, checkpoint)
-        image_tokens = load_part(AutoConfig, checkpoint).image_seq_length
-        return tokenization(run, training, processor.tokenizer, str(processor.chat_template), image_tokens)
+        try:
+            folder = trained_checkpoint(str(checkpoint))
+        except UserError:
+            if backbones is None:
+                raise
+            model = backbones
+        else:
+            return row_encoder(run, training, load_part(AutoConfig, folder), load_part(AutoProcessor, folder))
     assert model.language_model is not None and model.vision_tower is not None
     tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
     template = choose_template(tokenizer, model.chat_template, model.language_model)
     add_special_tokens(tokenizer)
     return tokenization(run, training, tokenizer, template, patches(tower_configs(model.vision_tower)[1]))
+
+
+def trained_checkpoint(name: str) -> Path:
+    """The folder of `model_name_or_path`, downloaded if it is a Hub id.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        check_source(name, "model_name_or_path")
+    except UserError as error:
+        raise UserError(f"model_name_or_path: there is no checkpoint in {name}; run stage 1 first") from error
+    folder = Path(local_folder(name))
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
+    return folder
+
+
+def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: Any) -> RowEncoder:
+    """How rows are stored for a checkpoint with this config and processor: tokens for a model of ours, else text.
+
+    Raises:
+        UserError: a setting is for models of ours only.
+    """
+    if config.model_type == AlignedLlavaConfig.model_type:
+        template = str(processor.chat_template)
+        return tokenization(run, training, processor.tokenizer, template, config.image_seq_length)
+    ours_only = {
+        "packed_rows": run.speed.packed_rows,
+        "feature_cache": run.speed.feature_cache,
+        "bypassed_layers": run.model.bypassed_layers,
+        "prompt_format: plain": run.data.prompt_format == "plain",
+    }
+    for name in (name for name, given in ours_only.items() if given):
+        raise UserError(f"{name} is for models assembled here, not for {config.model_type}")
+    return FamilyRows(processor, config, training.max_length)
 
 
 def tokenization(

@@ -16,10 +16,10 @@ from PIL.Image import Image
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import decode_image, open_image
 from train.data.conversations import BadRow, EmbeddedImage, text_of
-from train.data.prepared import bad_entry, check_row, usable_rows
+from train.data.prepared import BAD_IMAGE, bad_entry, check_row, usable_rows
 from train.data.quarantine import Entry, Quarantine
 from train.data.sources import Source, table
-from train.data.tokenization import Tokenization, expand
+from train.data.tokenization import RowEncoder
 
 
 BUFFER = 1000  # size of the shuffle buffer in rows
@@ -28,10 +28,8 @@ _ROW = "row number"
 _ENOUGH = 1000  # rows to read before the share of damaged rows is meaningful
 
 
-def open_stream(
-    sources: list[Source], tokenization: Tokenization, quarantine: Quarantine, seed: int
-) -> IterableDataset:
-    """An endless stream of rows (`input_ids`, `labels`, `length`, `images` as bytes), mixed according to the weights.
+def open_stream(sources: list[Source], encoder: RowEncoder, quarantine: Quarantine, seed: int) -> IterableDataset:
+    """An endless stream of rows as the collator reads them, `images` as bytes, mixed according to the weights.
 
     Raises:
         UserError: a source is JSON, which is not streamed, or cannot be read; while reading, the share of damaged
@@ -40,7 +38,7 @@ def open_stream(
     streams = []
     for number, source in enumerate(sources):
         raw = _numbered(_raw_stream(source)).shuffle(seed=seed + number, buffer_size=BUFFER)
-        prepare = _Prepare(source, tokenization, quarantine)
+        prepare = _Prepare(source, encoder, quarantine)
         streams.append(raw.map(prepare, batched=True, batch_size=_BATCH, remove_columns=raw.column_names))
     if len(streams) == 1:
         return streams[0].repeat(None)
@@ -94,8 +92,8 @@ def _numbered(stream: IterableDataset) -> IterableDataset:
 class _Prepare:
     """Turn a batch of raw rows into its usable rows."""
 
-    def __init__(self, source: Source, tokenization: Tokenization, quarantine: Quarantine):
-        self.source, self.tokenization = source, tokenization
+    def __init__(self, source: Source, encoder: RowEncoder, quarantine: Quarantine):
+        self.source, self.encoder = source, encoder
         self.quarantine = quarantine
         self.seen = self.left_out = self.damaged = 0
 
@@ -103,16 +101,19 @@ class _Prepare:
         numbers = batch.pop(_ROW)
         raw = [dict(zip(batch, cells, strict=True)) for cells in zip(*batch.values(), strict=True)]
         named = [_named(row) for row in raw]
-        columns: dict[str, list[Any]] = {"input_ids": [], "labels": [], "length": [], "images": []}
-        for row, cells in zip(usable_rows(self.source, self.tokenization, named, numbers), raw, strict=True):
+        contents = [_contents(row) for row in raw]
+        by_number = dict(zip(numbers, contents, strict=True))
+        rows = usable_rows(self.source, self.encoder, named, numbers, lambda row, name: by_number[row][name])
+        columns: dict[str, list[Any]] = {name: [] for name in (*self.encoder.columns, "images")}
+        for row, cells in zip(rows, contents, strict=True):
             self.seen += 1
-            opened = row if isinstance(row, Entry) else self._opened(row, _contents(cells))
+            opened = row if isinstance(row, Entry) else self._opened(row, cells)
             if isinstance(opened, Entry):
                 self._leave_out(opened)
                 continue
-            for name, value in opened.items():
-                columns[name].append(value)
-        return columns
+            for name, values in columns.items():
+                values.append(opened[name])
+        return self.encoder.expanded(columns)
 
     def _opened(self, row: dict[str, Any], contents: dict[str, bytes]) -> dict[str, Any] | Entry:
         images = [contents[name] if name in contents else Path(name).read_bytes() for name in row["images"]]
@@ -120,10 +121,8 @@ class _Prepare:
             for content in images:
                 self._check_image(content, row)
         except UserError as error:
-            return bad_entry(self.source, row["row"], row["id"], BadRow("the image cannot be used", str(error)))
-        how = self.tokenization
-        ids, labels = expand(row["input_ids"], row["assistant_masks"], how.image_token_id, how.image_tokens)
-        return {"input_ids": ids, "labels": labels, "length": row["length"], "images": images}
+            return bad_entry(self.source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
+        return {**row, "images": images}
 
     def _check_image(self, content: bytes, row: dict[str, Any]) -> None:
         _, change = decode_image(content, f"{self.source.path}, row {row['row']}: image")

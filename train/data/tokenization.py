@@ -1,27 +1,63 @@
 """Tokenize messages and mark the supervised tokens, once before training; the collator only pads.
 
-The template's {% generation %} markers mark the supervised tokens; `<image>` becomes one id per visual token.
+The template's {% generation %} markers mark the supervised tokens; `<image>` becomes one id per visual token. Other
+families than ours: `train.data.family_rows`.
 """
 
 import re
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import groupby
+from typing import Any, ClassVar, Literal, Protocol, cast
 
+from datasets import Features, List, Value
 from transformers import BatchEncoding, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
-from train.data.conversations import BadRow
+from train.data.conversations import BadRow, text_of
 
 
 IGNORE_INDEX = -100
 _TEMPLATE = threading.Lock()  # the compiled template is shared, and keeps the markers of the row it is rendering
 
 
+Kind = Literal["given", "image", "supervised"]
+
+
+class RowEncoder(Protocol):
+    """How a row of messages and images is stored, and what the collator then reads."""
+
+    columns: ClassVar[Features]  # of a stored row, besides its images
+    reads_sizes: ClassVar[bool]  # the sizes of the images decide what is stored
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """That of the model."""
+
+    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
+        """For each row `{"messages", "images"}`, with `sizes` if it reads them, what is stored, or what is wrong."""
+
+    def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Columns of stored rows as the collator reads them."""
+
+    def settings(self) -> tuple[Any, ...]:
+        """Everything that the stored rows depend on besides the code."""
+
+    def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """A row that ends before its first answer, and that answer."""
+
+    def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
+        """The text of a row in order, and of which kind each piece is."""
+
+    def supervised(self, batch: dict[str, Any]) -> list[int]:
+        """The number of supervised tokens of stored rows."""
+
+
 @dataclass(frozen=True)
 class Tokenization:
-    """How rows become tokens.
+    """How rows become tokens for a model of ours, whose images all have the same number of tokens.
 
     Args:
         tokenizer: a fast tokenizer that has `<image>` as one token.
@@ -36,6 +72,11 @@ class Tokenization:
     image_token_id: int
     image_tokens: int
     max_length: int | None
+
+    columns: ClassVar[Features] = Features(
+        {"input_ids": List(Value("int32")), "assistant_masks": List(Value("int8")), "length": Value("int32")}
+    )
+    reads_sizes: ClassVar[bool] = False
 
     def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
         """For each row `{"messages", "images"}`: `input_ids` (one id per image), `assistant_masks` and `length`.
@@ -55,7 +96,7 @@ class Tokenization:
                     return_assistant_tokens_mask=True,
                 ),
             )
-        control = self._control_tokens()
+        control = control_tokens(self.tokenizer, IMAGE_TOKEN)
         return [
             self._checked(row, ids, mask, control)
             for row, ids, mask in zip(rows, encoded["input_ids"], encoded["assistant_masks"], strict=True)
@@ -70,18 +111,63 @@ class Tokenization:
             raise UserError(
                 f"the chat template writes {ids.count(self.image_token_id)} images for a row of {len(row['images'])}"
             )
-        for message in row["messages"]:
-            for part in message["content"]:
-                if found := control.search(part.get("text", "")):
-                    return BadRow("the text holds a control token", found.group())
+        if found := control.search(text_of(row["messages"])):
+            return BadRow("the text holds a control token", found.group())
         length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
         if self.max_length is not None and length > self.max_length:
-            return BadRow(f"longer than max_length {self.max_length}", f"{length} tokens", filtered=True)
+            return too_long(length, self.max_length)
         return {"input_ids": ids, "assistant_masks": mask, "length": length}
 
-    def _control_tokens(self) -> re.Pattern:
-        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        return re.compile("|".join(re.escape(token) for token in special if token != IMAGE_TOKEN) or "(?!)")
+    def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """`assistant_masks` becomes `labels`, and the id of each image one per visual token."""
+        if "assistant_masks" not in batch:
+            return batch  # only some columns are requested
+        masks = batch.pop("assistant_masks")
+        pairs = [
+            expand(ids, mask, self.image_token_id, self.image_tokens)
+            for ids, mask in zip(batch["input_ids"], masks, strict=True)
+        ]
+        return {**batch, "input_ids": [ids for ids, _ in pairs], "labels": [labels for _, labels in pairs]}
+
+    def settings(self) -> tuple[Any, ...]:
+        """Everything that the stored rows depend on besides the code."""
+        backend = self.tokenizer.backend_tokenizer.to_str()  # type: ignore[attr-defined]
+        special = sorted(self.tokenizer.special_tokens_map.items())
+        return backend, self.template, special, self.image_token_id, self.image_tokens, self.max_length
+
+    def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """A row up to its first supervised token, and the text of the supervised tokens that follow."""
+        labels = [*row["labels"], IGNORE_INDEX]
+        start = next(i for i, label in enumerate(labels) if label != IGNORE_INDEX)
+        end = labels.index(IGNORE_INDEX, start)
+        prompt = {**row, "input_ids": row["input_ids"][:start], "labels": row["labels"][:start]}
+        return prompt, str(self.tokenizer.decode(row["input_ids"][start:end]))
+
+    def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
+        """The text of a row in order, and of which kind each piece is."""
+        for kind, tokens in groupby(zip(row["input_ids"], row["labels"], strict=True), key=self._kind):
+            ids = [token for token, _ in tokens]
+            image = kind == "image"
+            text = f"<image x {len(ids)}>" if image else self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            yield kind, str(text)
+
+    def _kind(self, token: tuple[int, int]) -> Kind:
+        return "image" if token[0] == self.image_token_id else "given" if token[1] == IGNORE_INDEX else "supervised"
+
+    def supervised(self, batch: dict[str, Any]) -> list[int]:
+        """The number of supervised tokens of stored rows."""
+        return [int(sum(mask)) for mask in batch["assistant_masks"]]
+
+
+def control_tokens(tokenizer: PreTrainedTokenizerBase, *allowed: str) -> re.Pattern:
+    """What the text of a row must not hold: it would open a turn or an image."""
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return re.compile("|".join(re.escape(token) for token in special if token not in allowed) or "(?!)")
+
+
+def too_long(length: int, limit: int) -> BadRow:
+    """A sound row of more tokens than `max_length`."""
+    return BadRow(f"longer than max_length {limit}", f"{length} tokens", filtered=True)
 
 
 def expand(

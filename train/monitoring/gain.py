@@ -3,7 +3,7 @@
 from transformers import TrainerCallback
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava.inspection.norm_parameters import collapsed, effective_parameters
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, collapsed, effective_parameters
 from train.stage_folder import say
 
 
@@ -13,7 +13,7 @@ class GainWatch(TrainerCallback):
     warned = False
 
     def on_log(self, args, state, control, model=None, **kwargs):
-        norm = model.base_model.multi_modal_projector.norm
+        norm = alignment_norm(model)
         if norm is None or norm.weight is None or self.warned:
             return
         with maybe_gather_lm_head_ctx(norm.weight):  # TRL's, for ZeRO-3; FSDP2 gathers too, on every process

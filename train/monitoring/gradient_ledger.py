@@ -13,15 +13,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers import TrainerState, TrainingArguments
 
+from modeling_aligned_llava.inspection.parameter_parts import Parts
 from train.monitoring.log import JsonLinesFile
-
-
-_PARTS = {"vision_tower": "vision", "projector.norm": "norm", "projector": "projector"}  # everything else: language
-
-
-def part_of(name: str) -> str:
-    """The part of the model that a parameter belongs to: norm, projector, vision or language."""
-    return next((part for text, part in _PARTS.items() if text in name), "language")
 
 
 class GradientLedger(JsonLinesFile):
@@ -34,13 +27,15 @@ class GradientLedger(JsonLinesFile):
     Args:
         path: the file.
         clip_by_part: the trainer clips each part on its own; otherwise all have the same factor.
+        parts: tells the part of a parameter.
     """
 
     line: dict[str, Any] | None = None
 
-    def __init__(self, path: Path, clip_by_part: bool = False):
+    def __init__(self, path: Path, clip_by_part: bool = False, parts: Parts | None = None):
         super().__init__(path)
         self.clip_by_part = clip_by_part
+        self.parts = parts or Parts()
 
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
         if not args.max_grad_norm:  # where gradients are clipped, the trainer calls `measure` before that
@@ -54,7 +49,9 @@ class GradientLedger(JsonLinesFile):
             return
         self.names = {id(p): name for name, p in model.named_parameters()}
         squares = _by_part(
-            (part_of(name), p.grad) for name, p in model.named_parameters() if p.requires_grad and p.grad is not None
+            (self.parts(name), p.grad)
+            for name, p in model.named_parameters()
+            if p.requires_grad and p.grad is not None
         )
         if not squares:  # the step is skipped
             return
@@ -82,13 +79,13 @@ class GradientLedger(JsonLinesFile):
         if self.line is None:
             return
         steps = _by_part(
-            (part_of(self.names[id(p)]), step)
+            (self.parts(self.names[id(p)]), step)
             for group in optimizer.param_groups
             for p in group["params"]
             if (step := _adam_step(optimizer.state.get(p, {}), group)) is not None
         )
         weights = _by_part(
-            (part_of(self.names[id(p)]), p) for group in optimizer.param_groups for p in group["params"]
+            (self.parts(self.names[id(p)]), p) for group in optimizer.param_groups for p in group["params"]
         )
         for part, record in self.line["parts"].items():
             known = part in steps and weights[part] > 0

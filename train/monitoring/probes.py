@@ -1,5 +1,6 @@
 """Measurements of the model during training: norm and cosine by layer (paper Fig. 5), and answers to held-out rows."""
 
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,13 @@ from typing import Any
 import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
-from train.data.collator import ImageTextCollator
-from train.data.tokenization import IGNORE_INDEX
+from train.data.tokenization import RowEncoder
 from train.monitoring.log import JsonLinesFile
 
 
+Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
 MAX_NEW_TOKENS = 64
 
 
@@ -35,7 +35,7 @@ class LayerProbe(JsonLinesFile):
     Every process runs the same rows, as sharded models require.
     """
 
-    def __init__(self, path: Path, collator: ImageTextCollator, rows: list[dict[str, Any]]):
+    def __init__(self, path: Path, collator: Collator, rows: list[dict[str, Any]]):
         super().__init__(path)
         self.collator = collator
         self.rows = rows
@@ -68,14 +68,14 @@ class SampleAnswers(JsonLinesFile):
     def __init__(
         self,
         path: Path,
-        collator: ImageTextCollator,
+        collator: Collator,
         rows: list[dict[str, Any]],
-        tokenizer: PreTrainedTokenizerBase,
+        encoder: RowEncoder,
     ):
         super().__init__(path)
         self.collator = collator
-        self.tokenizer = tokenizer
-        self.prompts = [_first_turn(row) for row in rows]
+        self.tokenizer = encoder.tokenizer
+        self.prompts = [encoder.first_turn(row) for row in rows]
 
     def on_evaluate(self, args, state, control, model=None, **kwargs):
         training = model.training
@@ -85,15 +85,7 @@ class SampleAnswers(JsonLinesFile):
             batch.pop("labels")
             with torch.no_grad():
                 ids: Tensor = model.generate(**batch, max_new_tokens=MAX_NEW_TOKENS, do_sample=False, use_cache=True)
-            answer = self.tokenizer.decode(ids[0, len(prompt["input_ids"]) :], skip_special_tokens=True)
+            answer = self.tokenizer.decode(ids[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
             record = {"step": state.global_step, "row": number, "answer": answer}
-            self.append(state, {**record, "reference": self.tokenizer.decode(reference)})
+            self.append(state, {**record, "reference": reference})
         model.train(training)
-
-
-def _first_turn(row: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-    """The row up to its first supervised token, and the supervised tokens that follow."""
-    start = next(i for i, label in enumerate(row["labels"]) if label != IGNORE_INDEX)
-    end = next((i for i in range(start, len(row["labels"])) if row["labels"][i] == IGNORE_INDEX), len(row["labels"]))
-    prompt = {**row, "input_ids": row["input_ids"][:start], "labels": row["labels"][:start]}
-    return prompt, row["input_ids"][start:end]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from train.monitoring.gradient_ledger import part_of
+from modeling_aligned_llava.inspection.parameter_parts import Parts
 
 
-def clip_by_part(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale the gradient of each part (norm, projector, vision, language) down to the L2 norm `max_norm`, in place.
+def clip_by_part(model: nn.Module, max_norm: float, part_of: Parts) -> Tensor:
+    """Scale the gradient of each part (norm, projector, vision, ...) down to the L2 norm `max_norm`, in place.
 
     Gradients that FSDP2 has sharded are clipped by the norm over all shards.
 

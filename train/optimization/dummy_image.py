@@ -1,33 +1,56 @@
-"""A dummy image for micro-batches without one, as in LLaVA: its features are multiplied by zero.
+"""A blank image for micro-batches without one, as in LLaVA: its features are multiplied by zero.
 
 Otherwise tower and projector would run on some processes only, and sharded weights would wait forever for the others.
 """
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
-import torch
+from PIL import Image
+from torch import Tensor, nn
+from transformers import PreTrainedModel, ProcessorMixin
 
-from modeling_aligned_llava import AlignedLlavaModel
+
+_SIZE = (64, 64)
+
+
+def blank_image(model: PreTrainedModel, processor: ProcessorMixin) -> dict[str, Tensor]:
+    """What `get_image_features` of a model reads for one blank image."""
+    made: Any = processor(
+        text=[processor.image_token],  # type: ignore[attr-defined]
+        images=[[Image.new("RGB", _SIZE)]],  # type: ignore[list-item]
+        return_tensors="pt",
+    )
+    read: Any = model.base_model.get_image_features
+    known = inspect.signature(read).parameters
+    return {name: value for name, value in made.items() if name in known and isinstance(value, Tensor)}
 
 
 @contextmanager
-def dummy_image(model: AlignedLlavaModel) -> Iterator[None]:
-    """Let the next forward pass of `model`, given `input_ids` alone, run its tower and projector on a black image.
+def dummy_image(model: nn.Module, image: dict[str, Tensor]) -> Iterator[None]:
+    """Let the next forward pass of `model` also run its tower and projector on a blank image.
 
     Loss and gradients are those without it, except that the gradients of tower and projector are zeros.
+
+    Args:
+        model: without its head.
+        image: from `blank_image`.
     """
-    config = model.config.vision_config
-    shape = (1, config.num_channels, config.image_size, config.image_size)
 
-    def add(module: AlignedLlavaModel, args: tuple, inputs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        embeddings = module.get_input_embeddings()(inputs.pop("input_ids"))  # [rows, length, D]
-        pixels = torch.zeros(shape, dtype=embeddings.dtype, device=embeddings.device)
-        features = module.get_image_features(pixels).pooler_output[0]  # [tokens, D]
-        return args, {**inputs, "inputs_embeds": embeddings + 0 * features.sum()}
+    def add(embedding: nn.Module, args: tuple, embedded: Tensor) -> Tensor:
+        # after the text is embedded, as with an image: sharded weights are gathered in the order of use
+        inputs = {
+            name: value.to(embedded.device, embedded.dtype if value.is_floating_point() else None)
+            for name, value in image.items()
+        }
+        found = cast(Any, model).get_image_features(**inputs)
+        parts = [found.pooler_output, *(found.get("deepstack_features") or ())]
+        flat = [each for part in parts for each in (part if isinstance(part, tuple | list) else [part])]
+        return embedded + sum(0 * each.sum() for each in flat)
 
-    hook = model.register_forward_pre_hook(add, with_kwargs=True)
+    hook = cast(Any, model).get_input_embeddings().register_forward_hook(add)
     try:
         yield
     finally:

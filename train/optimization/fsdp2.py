@@ -3,20 +3,21 @@
 accelerate launch --config_file configuration/accelerate/fsdp2.yaml -m train.sft ...
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from transformers import PreTrainedModel
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 
 
 if TYPE_CHECKING:
     from accelerate import FullyShardedDataParallelPlugin
 
 
-def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: AlignedLlavaForConditionalGeneration) -> None:
+def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: PreTrainedModel) -> None:
     """Complete accelerate's plugin for this model and shard the units that accelerate would not make.
 
     * accelerate's bfloat16 policy also reduces gradients in bfloat16 and rounds the loss to it. Here only weights and
@@ -30,14 +31,17 @@ def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: AlignedLlavaFo
     """
     if plugin.fsdp_version != 2:
         raise UserError("FSDP1 is not supported: set fsdp_version: 2, as in configuration/accelerate/fsdp2.yaml")
+    present = {type(module).__name__ for module in model.modules()}  # transformers also names layers of unused towers
+    model._no_split_modules = sorted(present & {*(model._no_split_modules or ())})  # type: ignore[assignment]
     half = None if plugin.mixed_precision_policy is None else plugin.mixed_precision_policy.param_dtype
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     plugin.mixed_precision_policy = policy
-    norm = model.model.multi_modal_projector.norm
+    norm = alignment_norm(model)
     if norm is not None:
         fully_shard(norm, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
-    if model.lm_head.weight is not model.get_input_embeddings().weight:  # tied, they are one unit of accelerate's
-        tail = [_final_norm(model.model.language_model), model.lm_head]
+    head: Any = model.get_output_embeddings()
+    if head.weight is not model.get_input_embeddings().weight:  # tied, they are one unit of accelerate's
+        tail = [_final_norm(model.get_decoder()), head]
         fully_shard(tail, mp_policy=policy, offload_policy=plugin.cpu_offload, reshard_after_forward=False)
 
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 
 
-def bypass_layers(model: AlignedLlavaForConditionalGeneration, layers: Sequence[int]) -> None:
+def bypass_layers(model: PreTrainedModel, layers: Sequence[int]) -> None:
     """Let visual tokens skip the decoder layers with these indices in every forward pass of `model` from now on.
 
     Raises:
         UserError: there is no such layer.
     """
-    decoder = model.get_decoder().layers
+    decoder: Any = model.get_decoder().layers
     for index in layers:
         if not 0 <= index < len(decoder):
             raise UserError(f"bypassed_layers: there is no layer {index}; this decoder has 0 to {len(decoder) - 1}")

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
 if TYPE_CHECKING:
     from peft import LoraModel
 
 
-def add_adapters(model: AlignedLlavaForConditionalGeneration, settings: dict[str, Any], seed: int) -> "LoraModel":
+def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) -> "LoraModel":
     """Add adapters to the linear layers that `target_modules` names.
 
     Args:
         model: in float32; changed in place.
-        settings: arguments of peft's `LoraConfig`.
+        settings: arguments of peft's `LoraConfig`; without `target_modules`, all linear layers of the decoder.
         seed: for the random half of the adapters.
 
     Returns:
@@ -39,10 +40,17 @@ def add_adapters(model: AlignedLlavaForConditionalGeneration, settings: dict[str
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
-            adapters = LoraModel(model, LoraConfig(**settings), "default")
+            adapters = LoraModel(
+                model, LoraConfig(**{"target_modules": _decoder_layers(model), **settings}), "default"
+            )
     except (TypeError, ValueError) as error:
         raise UserError(f"lora: {' '.join(str(error).split())}") from error
     return adapters
+
+
+def _decoder_layers(model: PreTrainedModel) -> list[str]:
+    path = model_parts(model).names["layers"]
+    return [f"{path}.{name}" for name, each in model.get_submodule(path).named_modules() if type(each) is nn.Linear]
 
 
 def merge_adapters(adapters: "LoraModel", dtype: torch.dtype) -> None:

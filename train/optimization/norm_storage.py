@@ -7,6 +7,8 @@ of whether a gain that does not move (paper Table 5, default initialisation) is 
 import torch
 from transformers import TrainerCallback
 
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
+
 
 class RoundedNorm(TrainerCallback):
     """Rounds gain and bias of the norm to bfloat16 at the start and after every step."""
@@ -19,6 +21,6 @@ class RoundedNorm(TrainerCallback):
 
     @torch.no_grad()
     def _round(self, model) -> None:
-        norm = model.base_model.multi_modal_projector.norm
+        norm = alignment_norm(model)
         for parameter in [] if norm is None else norm.parameters():
             parameter.copy_(parameter.bfloat16())

@@ -1,6 +1,7 @@
-"""The learning rate of each parameter: `{regex: learning rate}` and a list of regexes of frozen parameters.
+"""The learning rate of each parameter: `{regex or part: learning rate}` and a list of frozen ones.
 
-Every parameter is either frozen or matches exactly one rate, so that none is missed and none is trained twice.
+A part is one of `PARTS`, such as `projector`, whatever the family calls it. Every parameter is either frozen or
+matches exactly one rate, so that none is missed and none is trained twice.
 """
 
 import re
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.parameter_parts import PARTS, Parts
 
 
 @dataclass
@@ -27,15 +29,21 @@ class ParameterGroup:
 
 
 def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str]) -> list[ParameterGroup]:
-    """Group the parameters of `model` by the first frozen regex, or the only rate, that matches their name.
+    """Group the parameters of `model` by the first frozen regex or part, or the only rate, that matches them.
 
     Raises:
         UserError: a parameter that is not frozen matches no rate, or several.
     """
+    parts = Parts.of(model) if {*rates, *frozen} & {*PARTS} else None
     groups = [ParameterGroup(pattern, None, [], 0) for pattern in frozen]
     groups += [ParameterGroup(pattern, rate, [], 0) for pattern, rate in rates.items()]
     for name, parameter in model.named_parameters():
-        matching = [group for group in groups if re.search(group.pattern, name)]
+        part = parts and parts(name)
+        matching = [
+            group
+            for group in groups
+            if (group.pattern == part if part and group.pattern in PARTS else re.search(group.pattern, name))
+        ]
         if not any(group.learning_rate is None for group in matching) and len(matching) != 1:
             found = " and ".join(group.pattern for group in matching) or "none"
             raise UserError(f"parameter {name} must match one of learning_rates or frozen; it matches {found}")
@@ -54,8 +62,3 @@ def freeze(model: nn.Module, groups: list[ParameterGroup], dtype: torch.dtype = 
         parameter.requires_grad_(name in trained)
         if name not in trained and parameter.dim() > 1:
             parameter.data = parameter.data.to(dtype)
-
-
-def in_norm(name: str) -> bool:
-    """Whether a parameter belongs to the norm, which is float32 whatever the precision of the rest."""
-    return "multi_modal_projector.norm." in name

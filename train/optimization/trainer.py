@@ -1,32 +1,47 @@
 """TRL's SFTTrainer with a learning rate per parameter group and checkpoints that are known to be complete."""
 
 import shutil
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, ProcessorMixin
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import SFTTrainer
 
-from modeling_aligned_llava import AlignedLlavaModel
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
-from train.data.sampler import STEPS_PER_MEGABATCH, LengthGroupedSampler
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import clip_by_part
-from train.optimization.dummy_image import dummy_image
+from train.optimization.dummy_image import blank_image, dummy_image
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
-from train.optimization.parameter_groups import ParameterGroup, in_norm
+from train.optimization.parameter_groups import ParameterGroup
+from train.optimization.sampler import STEPS_PER_MEGABATCH, LengthGroupedSampler
 from train.optimization.saved_state import reading_state
 from train.stage_folder import checkpoint_marker, write_json
+
+
+@contextmanager
+def _names_in_memory(model: Any) -> Iterator[None]:
+    """Save tensors under the names of their modules, by which alone the trainer reads a checkpoint back.
+
+    transformers saves some families under the names of their first release.
+    """
+    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+    try:
+        yield
+    finally:
+        del model.save_pretrained
 
 
 class AlignedSFTTrainer(SFTTrainer):
@@ -34,7 +49,7 @@ class AlignedSFTTrainer(SFTTrainer):
 
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
-        curriculum: steps keep the order of the rows (`train.data.sampler`).
+        curriculum: steps keep the order of the rows (`train.optimization.sampler`).
         clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
         labelled_logits_only: compute logits only at labelled positions, on a CPU too.
         feature_cache: the one of the collator, where the vision tower is frozen.
@@ -65,6 +80,9 @@ class AlignedSFTTrainer(SFTTrainer):
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
         super().__init__(*args, **kwargs)
+        model = cast(PreTrainedModel, self.model)
+        self.parts = Parts.of(model)
+        self.blank = blank_image(model, cast(ProcessorMixin, self.processing_class))
         if self.is_fsdp_enabled:
             set_up_fsdp2(self.accelerator.state.fsdp_plugin, cast(Any, self.model))
         self.ledger = None if self.is_deepspeed_enabled else ledger
@@ -96,7 +114,7 @@ class AlignedSFTTrainer(SFTTrainer):
         decoder = cast(PreTrainedModel, self.accelerator.unwrap_model(model)).base_model
         with ExitStack() as stack:
             if "pixel_values" not in inputs and "mm_encoder_outputs" not in inputs:
-                stack.enter_context(dummy_image(cast(AlignedLlavaModel, decoder)))
+                stack.enter_context(dummy_image(decoder, self.blank))
             if not return_outputs and self.labelled_logits_only and inputs["labels"].device.type == "cpu":
                 labels = stack.enter_context(labelled_positions_only(decoder, inputs["labels"]))
                 inputs = {**inputs, "shift_labels": labels}
@@ -165,7 +183,7 @@ class AlignedSFTTrainer(SFTTrainer):
         if not self.clip_by_part:
             return super()._clip_grad_norm(model)
         self.accelerator.unscale_gradients()
-        return clip_by_part(model, self.args.max_grad_norm)
+        return clip_by_part(model, self.args.max_grad_norm, self.parts)
 
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         strategy = self.args.train_sampling_strategy
@@ -235,16 +253,21 @@ class AlignedSFTTrainer(SFTTrainer):
             self.save_model(folder)
 
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
+        model, dtype = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model)), self.final_dtype
         if self.args.should_save:
-            model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
-            dtype = self.final_dtype
             tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
             state_dict = {
                 name: tensor if dtype is None else tensor.to(torch.float32 if in_norm(name) else dtype)
                 for name, tensor in (state_dict or model.state_dict()).items()
                 if name not in tied
             }
-        super()._save(output_dir, state_dict)
+        with _names_in_memory(model) if dtype is None else nullcontext():
+            super()._save(output_dir, state_dict)
+
+    def _issue_warnings_after_load(self, load_result):
+        model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
+        if missing := sorted({*load_result.missing_keys} - {*model.all_tied_weights_keys}):
+            raise UserError(f"the checkpoint to resume from lacks {missing[0]} and {len(missing) - 1} more tensors")
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no card: TRL's would show a text-generation snippet."""

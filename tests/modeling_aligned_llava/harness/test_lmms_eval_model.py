@@ -14,6 +14,7 @@ from modeling_aligned_llava import align
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava, Question, manifest
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
+from modeling_aligned_llava.inference.image_slots import ImageSlots
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree
 from tests.benchmark_stand_in import mixed_rows, write_llava
@@ -286,7 +287,7 @@ def test_a_processor_that_tells_no_visual_tokens_gets_batches_that_fit(tmp_path,
         return answer(self, prompts, images, limit, stops)
 
     monkeypatch.setattr(processor, "__call__", silent)
-    monkeypatch.setattr(told._generator, "_slots", {})
+    monkeypatch.setattr(told._generator, "_slots", ImageSlots(told._generator.processor))
     monkeypatch.setattr(Generator, "answer", watched)
     silenced = adapter(tmp_path / "tiny", batch_size=16, shared_prefix=False)
     assert silenced._generator is told._generator

@@ -8,8 +8,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from modeling_aligned_llava.inspection import parameter_parts as parts
 from tests.train.stage_results import lines
-from train.monitoring.gradient_ledger import GradientLedger, part_of
+from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import clip_by_part
 
 
@@ -59,7 +60,7 @@ def check(gradients):
 def test_each_part_is_clipped_by_its_own_norm():
     model = Parts()
     model(1.0).backward()
-    total = clip_by_part(model, LIMIT)
+    total = clip_by_part(model, LIMIT, parts.Parts())
     assert total.item() == pytest.approx((5**2 + 13**2 + 0.5**2 + 2**2) ** 0.5, rel=1e-12)
     check({name: p.grad for name, p in model.named_parameters()})
 
@@ -70,7 +71,7 @@ def process(rank, root):
     plain, sharded = Parts(), fully_shard(Parts(), mesh=mesh)
     for model, run in ((plain, DistributedDataParallel(plain)), (sharded, sharded)):
         run(2.0 * rank).backward()  # the mean over the ranks is `GRADIENTS`
-        total = clip_by_part(model, LIMIT)
+        total = clip_by_part(model, LIMIT, parts.Parts())
         assert total.item() == pytest.approx((5**2 + 13**2 + 0.5**2 + 2**2) ** 0.5, rel=1e-12)
         grads = {name: p.grad for name, p in model.named_parameters()}
         check({name: g.full_tensor() if model is sharded else g for name, g in grads.items()})
@@ -89,7 +90,7 @@ def test_a_stage_clips_as_its_ledger_says(train_stage, tmp_path, monkeypatch, by
     def first_moments(self, args, state, control, optimizer=None, **kwargs):
         written(self, args, state, control, optimizer, **kwargs)
         for p in (p for group in optimizer.param_groups for p in group["params"] if p in optimizer.state):
-            squares = moments.setdefault(part_of(self.names[id(p)]), [])
+            squares = moments.setdefault(parts.Parts()(self.names[id(p)]), [])
             squares.append(optimizer.state[p]["exp_avg"].double().square().sum().item())
 
     monkeypatch.setattr(GradientLedger, "on_optimizer_step", first_moments)

@@ -1,9 +1,10 @@
 """A micro-batch without an image: the loss and gradients of plain text, zeros for tower and projector."""
 
 import torch
+from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
-from train.optimization.dummy_image import dummy_image
+from train.optimization.dummy_image import blank_image, dummy_image
 
 
 def test_only_the_zeros_are_new(tiny_checkpoint):
@@ -14,7 +15,8 @@ def test_only_the_zeros_are_new(tiny_checkpoint):
     plain.backward()
     expected = {name: p.grad for name, p in model.named_parameters()}
     model.zero_grad()
-    with dummy_image(model.model):
+    image = blank_image(model, AutoProcessor.from_pretrained(tiny_checkpoint("norm-gwc")))
+    with dummy_image(model.model, image):
         loss = model(**batch).loss
     loss.backward()
     assert torch.equal(loss, plain)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from modeling_aligned_llava.errors import UserError
-from train.data.sampler import LengthGroupedSampler
+from train.optimization.sampler import LengthGroupedSampler
 
 
 def test_steps_hold_rows_of_similar_length_in_random_order():

@@ -1,0 +1,210 @@
+"""`train.sft` on models of other families: the loss of a plain forward pass, saving, loading, resuming, adapters."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from modeling_aligned_llava import align, load_aligned
+from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import FAMILIES
+from tests import REPOSITORY
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
+from tests.train.test_sharded_training import assert_close_weights, train
+from train.stage import run_stage
+
+
+RECIPES = REPOSITORY / "configuration/train/finetune"
+RATES = '{"language": 1e-3, "projector": 1e-3, "norm": 1e-3}'
+ROWS = [
+    ("<image>\nwhat is it?", "a cat", [(40, 30)]),
+    ("<image>\nwhere?", "on the mat", [(30, 60)]),
+    ("<image>one more", "dog", [(28, 28)]),
+    ("no image", "right", []),
+    ("<image> and <image>: same?", "yes", [(28, 28), (50, 20)]),
+]
+
+
+@pytest.fixture(scope="session")
+def family(tmp_path_factory):
+    """`family(name)` -> the folder of a tiny random checkpoint."""
+    root = tmp_path_factory.mktemp("families")
+    return lambda name: root / name if (root / name).exists() else write_checkpoint(name, root / name)
+
+
+@pytest.fixture(scope="session")
+def rows_file(tmp_path_factory):
+    """`rows_file(rows)` -> a JSON file of these rows, with images beside it."""
+    root = tmp_path_factory.mktemp("rows")
+
+    def write(rows):
+        written = []
+        for number, (question, answer, sizes) in enumerate(rows):
+            names = [f"{number}-{i}.png" for i in range(len(sizes))]
+            for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
+                Image.new("RGB", size, (40 * number, 90 * i, 200)).save(root / name)
+            turns = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
+            written.append({"id": str(number), "image": names, "conversations": turns})
+        file = root / f"{len(rows)}.json"
+        file.write_text(json.dumps(written))
+        return file
+
+    return write
+
+
+def rows_of(name):
+    """Those that the family takes."""
+    return ROWS[:3] if name == "paligemma" else ROWS
+
+
+def command(model, rows, out, method="norm", recipe="full", **settings):
+    given = {
+        "config": RECIPES / f"{recipe}.yaml",
+        "model_name_or_path": model,
+        "method": method,
+        "data_path": rows,
+        "image_folder": rows.parent,
+        "data_cache": rows.parent / "cache",
+        "output_dir": out,
+        "max_steps": 1,
+        "global_batch_size": len(json.loads(rows.read_text())),
+        "per_device_train_batch_size": len(json.loads(rows.read_text())),
+        "logging_steps": 1,
+        "save_steps": 1,
+        "dataloader_num_workers": 0,
+        "bf16": "false",
+        **settings,
+    }
+    return [text for name, value in given.items() for text in (f"--{name}", str(value))]
+
+
+def by_hand(model, processor, question, answer, images):
+    """Summed loss and number of supervised tokens of one row, by the processor and the model alone."""
+    if processor.chat_template is None:
+        text = question.replace("<image>", processor.image_token).replace("\n", "")
+        batch = processor(text=[text], images=[images], suffix=[answer], return_tensors="pt")
+    else:
+        content = [{"type": "image"}] * len(images)
+        content += [{"type": "text", "text": question.rpartition("<image>")[2].strip()}]
+        if len(images) == 2:
+            content.insert(1, {"type": "text", "text": " and "})
+        chat = [{"role": "user", "content": content}]
+        text = processor.apply_chat_template(chat, add_generation_prompt=True) + f"{answer}<|im_end|>\n"
+        starts = processor.tokenizer.bos_token and text.startswith(processor.tokenizer.bos_token)
+        shown = [images] if images else None
+        batch = processor(text=[text], images=shown, return_tensors="pt", add_special_tokens=not starts)
+        batch["labels"] = torch.full_like(batch["input_ids"], -100)
+        end = len(answer) + 2  # a token for each character, the end token, and the line break after it
+        batch["labels"][0, -end:-1] = batch["input_ids"][0, -end:-1]
+    count = int((batch["labels"][:, 1:] != -100).sum())
+    return model(**batch).loss.item() * count, count
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_loss_is_that_of_a_plain_forward_pass_and_the_result_loads_both_ways(name, family, rows_file, tmp_path):
+    rows, folder, out = rows_file(rows_of(name)), family(name), tmp_path / "out"
+    run_stage(command(folder, rows, out, learning_rates=RATES, warmup_steps=0))
+    model, processor = align(load_vision_language(folder), "norm"), AutoProcessor.from_pretrained(folder)
+    sums = []
+    for number, (question, answer, sizes) in enumerate(rows_of(name)):
+        images = [Image.open(rows.parent / f"{number}-{i}.png") for i in range(len(sizes))]
+        with torch.no_grad():
+            sums.append(by_hand(model.train(), processor, question, answer, images))
+    (logged,) = [line for line in lines(out, "log.jsonl") if "loss" in line]
+    assert logged["loss"] == pytest.approx(sum(loss for loss, _ in sums) / sum(count for _, count in sums), abs=1e-5)
+
+    ours = load_aligned(out).eval()
+    theirs = AutoModelForImageTextToText.from_pretrained(out, trust_remote_code=True).eval()
+    text = f"{processor.image_token}a"
+    batch = processor(text=[text], images=[[Image.new("RGB", (28, 28), (9, 99, 200))]], return_tensors="pt")
+    batch.pop("labels", None)
+    with torch.no_grad():
+        logits = [each(**batch).logits for each in (ours, theirs, model.eval())]
+    assert torch.equal(logits[0], logits[1]) and not torch.equal(logits[0], logits[2])
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "smolvlm"])
+def test_killed_and_resumed_equals_straight(name, family, rows_file, tmp_path):
+    settings = {"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 1, "learning_rates": RATES}
+    model, rows = family(name), rows_file(ROWS)
+    arguments = [command(model, rows, tmp_path / each, **settings) for each in ("straight", "killed")]
+    run_stage(arguments[0])
+    with interrupted_after(2):
+        run_stage(arguments[1])
+    run_stage(arguments[1])
+    assert_same_weights(tmp_path / "straight", tmp_path / "killed")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "llava_onevision"])
+def test_two_processes_follow_one(name, engine, family, rows_file, tmp_path):
+    """With one row per micro-batch, processes often differ in whether they have an image."""
+    settings = {"max_steps": 3, "global_batch_size": 4, "per_device_train_batch_size": 1, "learning_rates": RATES}
+    settings |= {"dataloader_drop_last": "true"}
+    model, rows = family(name), rows_file(ROWS)
+    run_stage(command(model, rows, tmp_path / "one", **settings))
+    train(engine, 2, command(model, rows, tmp_path / "two", **settings))
+    one, two = ([line for line in lines(tmp_path / each) if "loss" in line] for each in ("one", "two"))
+    for key in ("loss", "grad_norm"):
+        assert [line[key] for line in two] == pytest.approx([line[key] for line in one], rel=2e-4)
+    assert_close_weights(weights(tmp_path / "one"), weights(tmp_path / "two"))
+
+
+def test_adapters_are_merged_and_parts_named_once_train_any_family(family, rows_file, tmp_path):
+    folder = family("smolvlm")
+    out = tmp_path / "out"
+    run_stage(command(folder, rows_file(ROWS), out, "norm-stream", "lora", max_steps=2))
+    before, after = weights(folder), weights(out)
+    changed = {name for name in after if name not in before or not torch.equal(after[name], before[name])}
+    assert all("connector" in name or "text_model.layers" in name or "lm_head" in name for name in changed)
+    assert any("alignment_norm" in name for name in changed) and any("q_proj" in name for name in changed)
+    parts = lines(out, "gradients.jsonl")[-1]["parts"]
+    assert set(parts) == {"norm", "projector", "lora"}
+    assert load_aligned(out).config.alignment_norm["stream_norm"] > 0
+
+
+def test_baseline_takes_the_same_path_and_a_second_round_keeps_the_method(family, rows_file, tmp_path):
+    rows = rows_file(ROWS)
+    run_stage(command(family("internvl"), rows, tmp_path / "first", "baseline"))
+    assert not any("alignment_norm" in name for name in weights(tmp_path / "first"))
+    run_stage(command(tmp_path / "first", rows, tmp_path / "second", "baseline"))
+    with pytest.raises(UserError, match="belongs to method baseline, not to norm"):
+        run_stage(command(tmp_path / "first", rows, tmp_path / "third", "norm"))
+
+
+def test_targets_are_measured_on_the_training_data(family, rows_file, tmp_path):
+    out = tmp_path / "out"
+    run_stage(command(family("llava"), rows_file(ROWS), out, "norm-geomean"))
+    assert json.loads((out / "config.json").read_text())["alignment_norm"]["visual_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("llava", {"packed_rows": "true"}, "packed_rows is for models assembled here"),
+        ("llava", {"feature_cache": "x"}, "feature_cache is for models assembled here"),
+        ("llava", {"method": "projector-rescaled"}, "align adds a norm"),
+        ("aya_vision", {}, "aya_vision is none of the families it knows"),
+    ],
+)
+def test_what_a_family_does_not_allow_is_one_line(name, settings, message, family, rows_file, tmp_path):
+    with pytest.raises(UserError, match=message):
+        run_stage(command(family(name), rows_file(ROWS), tmp_path / "out", **settings))
+
+
+def test_without_an_image_token_or_a_vision_tower_there_is_one_line(family, rows_file, tiny_backbones, tmp_path):
+    rows = rows_file(ROWS)
+    with pytest.raises(UserError, match=r"text-only|cannot load"):
+        run_stage(command(tiny_backbones.qwen2, rows, tmp_path / "out"))
+    nameless = shutil.copytree(family("llava"), tmp_path / "nameless")
+    (nameless / "processor_config.json").unlink()  # a tokenizer alone
+    for file in nameless.glob("*.py"):
+        file.unlink()
+    with pytest.raises(UserError, match=r"processor|names no image token"):
+        run_stage(command(nameless, rows, tmp_path / "out"))

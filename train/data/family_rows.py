@@ -1,0 +1,246 @@
+"""Rows for a model of another family than ours: its chat template writes the text, its processor the visual tokens.
+
+Supervised are the answers and their end tokens: what the template marks with {% generation %} or, without marks, what
+it adds when the conversation is rendered turn by turn. The text is stored; the collator calls the processor.
+"""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any, ClassVar
+
+from datasets import Features, List, Value
+from PIL import Image
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
+from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens
+from train.data.collator import OpenImages, Rows
+from train.data.conversations import BadRow, text_of
+from train.data.tokenization import IGNORE_INDEX, Kind, control_tokens, too_long
+
+
+Span = tuple[int, int]  # characters of a text
+
+
+@dataclass(frozen=True)
+class FamilyRows:
+    """How rows become the text that a family's processor reads.
+
+    Args:
+        processor: of the model.
+        config: of the model.
+        max_length: rows with more tokens are filtered out, never truncated; None keeps all.
+
+    Raises:
+        UserError: the processor has no chat template, and takes no answer as a suffix either.
+    """
+
+    processor: Any
+    config: Any
+    max_length: int | None
+
+    columns: ClassVar[Features] = Features(
+        {"text": Value("string"), "answers": List(List(Value("int32"))), "length": Value("int32")}
+    )
+    reads_sizes: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self._template is None and not self.takes_suffix:
+            raise UserError(f"{self.config.model_type}: its processor has no chat template")
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """That of the processor."""
+        return self.processor.tokenizer
+
+    @property
+    def takes_suffix(self) -> bool:
+        """Whether the answer is an argument of its own, in place of a template (PaliGemma)."""
+        return self._template is None and "suffix" in inspect.signature(self.processor.__call__).parameters
+
+    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
+        """For each row `{"messages", "images", "sizes"}`: its `text`, the characters of its `answers`, its `length`.
+
+        Raises:
+            UserError: the template drops images or rewrites earlier turns, so that answers cannot be found.
+        """
+        found: list[dict[str, Any] | BadRow] = []
+        for row in rows:
+            try:
+                found.append(self._row(row["messages"], [tuple(size) for size in row["sizes"]]))
+            except BadRow as fault:
+                found.append(fault)
+        return found
+
+    def _row(self, messages: list[dict[str, Any]], sizes: list[Size]) -> dict[str, Any]:
+        if control := self._control.search(text_of(messages)):
+            raise BadRow("the text holds a control token", control.group())
+        text, answers = self._prompt_and_suffix(messages) if self.takes_suffix else self._rendered(messages)
+        if text.count(self.processor.image_token) != len(sizes):
+            slots = text.count(self.processor.image_token)
+            raise UserError(f"the chat template writes {slots} images for a row of {len(sizes)}")
+        try:
+            length = self._length(text, answers, sizes)
+        except UserError:
+            raise
+        except Exception as error:  # each processor raises its own
+            raise BadRow("the model's processor refuses it", " ".join(str(error).split())) from error
+        if self.max_length is not None and length > self.max_length:
+            raise too_long(length, self.max_length)
+        return {"text": text, "answers": answers, "length": length}
+
+    def _length(self, text: str, answers: list[Span], sizes: list[Size]) -> int:
+        """The number of tokens with the visual ones of images of these sizes."""
+        if self.takes_suffix:
+            blank = [Image.new("RGB", size) for size in sizes]
+            return self.tensors([text], [answers], [blank])["input_ids"].shape[1]
+        written = self._slots.fill(text, tuple(sizes))
+        return len(self.tokenizer(written, add_special_tokens=self._adds_special_tokens(written))["input_ids"])
+
+    @cached_property
+    def _slots(self) -> ImageSlots:
+        return ImageSlots(self.processor)
+
+    @cached_property
+    def _control(self) -> re.Pattern:
+        reserved = [re.escape(token) for token in image_tokens(self.processor, self.config)]
+        return re.compile("|".join([control_tokens(self.tokenizer).pattern, *reserved]))
+
+    @property
+    def _template(self) -> str | None:
+        template = self.processor.chat_template
+        return template.get("default") if isinstance(template, dict) else template
+
+    def _adds_special_tokens(self, text: str) -> bool:
+        return lacks_special_tokens(self.tokenizer, text)
+
+    def _prompt_and_suffix(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
+        if len(messages) != 2:
+            raise BadRow("the model has no chat template: it takes one question and one answer", filtered=True)
+        asked, answer = messages
+        parts = [self.processor.image_token if p["type"] == "image" else p["text"] for p in asked["content"]]
+        text, suffix = "".join(parts), text_of([answer])
+        return text + suffix, [(len(text), len(text) + len(suffix))]
+
+    def _rendered(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
+        """The conversation as text, and the answers in it with their end tokens."""
+        if re.search(r"{%-?\s*generation\s*-?%}", str(self._template)):
+            text, spans = self._render(messages, return_assistant_tokens_mask=True)
+            return text, [(start, end) for start, end in spans]
+        text, _ = self._render(messages)
+        answers: list[Span] = []
+        for turn, message in enumerate(messages):
+            if message["role"] != "assistant":
+                continue
+            asked, _ = self._render(messages[:turn], add_generation_prompt=True)
+            answered, _ = self._render(messages[: turn + 1])
+            if not (text.startswith(answered) and answered.startswith(asked)):
+                raise UserError(
+                    "the chat template changes what it wrote for earlier turns, so the answers cannot be found in it: "
+                    "save the processor with one that marks them with {% generation %}"
+                )
+            answers.append((len(asked), len(answered.rstrip())))
+        start, end = answers[-1]
+        if not control_tokens(self.tokenizer).search(text[start:]):  # nothing would teach the model to end
+            text = text[:end] + str(self.tokenizer.eos_token)
+            answers[-1] = start, len(text)
+        return text, answers
+
+    def _render(self, messages: list[dict[str, Any]], **options: Any) -> tuple[str, list[Span]]:
+        render: Any = render_jinja_template
+        special = self.tokenizer.special_tokens_map
+        (text,), spans = render([messages], chat_template=self._template, **options, **special)
+        return text, spans[0] if spans else []
+
+    def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        """Rows are stored as the collator reads them."""
+        return batch
+
+    def settings(self) -> tuple[Any, ...]:
+        """Everything that the stored rows depend on besides the code."""
+        backend = self.tokenizer.backend_tokenizer.to_str()  # type: ignore[attr-defined]
+        processor = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
+        return backend, processor, self._template, self.max_length
+
+    def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
+        """A row that ends before its first answer, and that answer."""
+        start, end = row["answers"][0]
+        return {**row, "text": row["text"][:start], "answers": []}, row["text"][start:end]
+
+    def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
+        """The text of a row in order, with one token for each image, and of which kind each piece is."""
+        at = 0
+        for start, end in row["answers"]:
+            yield "given", row["text"][at:start]
+            yield "supervised", row["text"][start:end]
+            at = end
+        yield "given", row["text"][at:]
+
+    def supervised(self, batch: dict[str, Any]) -> list[int]:
+        """The number of supervised tokens of stored rows."""
+        pairs = zip(batch["text"], batch["answers"], strict=True)
+        answers = [[text[start:end] for start, end in spans] for text, spans in pairs]
+        return [sum(map(len, self.tokenizer(own, add_special_tokens=False)["input_ids"])) for own in answers]
+
+    def tensors(self, texts: list[str], answers: list[list[Span]], images: list[list[Any]]) -> dict[str, Any]:
+        """What the model reads for these rows, padded on the right, with `labels` [rows, tokens]."""
+        options: dict[str, Any] = {"text": texts, "images": images if any(images) else None}
+        if self.takes_suffix:
+            if any(answers):
+                options["suffix"] = [text[start:] for text, ((start, _),) in zip(texts, answers, strict=True)]
+                options["text"] = [text[:start] for text, ((start, _),) in zip(texts, answers, strict=True)]
+            return self._processed(**options)
+        special = self._adds_special_tokens(texts[0])
+        batch = self._processed(**options, add_special_tokens=special, return_offsets_mapping=True)
+        places = batch.pop("offset_mapping")
+        labels = batch["input_ids"].new_full(batch["input_ids"].shape, IGNORE_INDEX)
+        for i, spans in enumerate(answers):
+            sizes = tuple(image.size for image in images[i])
+            for start, end in self._moved(spans, texts[i], sizes):
+                answer = (places[i, :, 0] < end) & (places[i, :, 1] > start)
+                labels[i, answer] = batch["input_ids"][i, answer]
+        return {**batch, "labels": labels}
+
+    def _moved(self, spans: list[Span], text: str, sizes: tuple[Size, ...]) -> Iterator[Span]:
+        """Where characters of the template's text are once the processor has written the visual tokens."""
+        token = self.processor.image_token
+        gains = [len(slot) - len(token) for slot in (self._slots.written(sizes) if sizes else ())]
+        for start, end in spans:
+            gained = sum(gains[: text.count(token, 0, start)])  # no answer holds an image
+            yield start + gained, end + gained
+
+    def _processed(self, **options: Any) -> dict[str, Any]:
+        return dict(self.processor(padding=True, padding_side="right", return_tensors="pt", **options))
+
+
+@dataclass(frozen=True)
+class FamilyCollator:
+    """Rows -> what the model reads, with `labels`; padding is on the right.
+
+    Args:
+        encoder: that of the rows.
+        open_images: a `RowImages`; it may replace rows.
+    """
+
+    encoder: FamilyRows
+    open_images: OpenImages
+
+    def __call__(self, rows: Rows) -> dict[str, Any]:
+        """Collate rows of the training data."""
+        rows, images = self.open_images(rows)
+        remaining = iter(images)
+        own = [list(islice(remaining, len(row["images"]))) for row in rows]
+        batch = self.encoder.tensors([row["text"] for row in rows], [row["answers"] for row in rows], own)
+        for row, length in zip(rows, batch["attention_mask"].sum(1).tolist(), strict=True):
+            if row["answers"] and length != row["length"]:  # the labels would be at the wrong places
+                raise UserError(
+                    f"the model's processor wrote {length} tokens for a row that it announced {row['length']} for"
+                )
+        return batch

@@ -1,0 +1,129 @@
+"""What a stage starts from: backbones to assemble, the stage-1 checkpoint of the same method, or any other family."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from transformers import AutoConfig, AutoProcessor, PreTrainedModel
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from trl import SFTConfig
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.aligned_family import NORM
+from modeling_aligned_llava.assembly.from_backbones import assemble
+from modeling_aligned_llava.connectors import align, load_vision_language
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.prompt import names_image_token
+from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
+from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
+from modeling_aligned_llava.loading.images import open_image
+from train.arguments.parse import RunArguments
+from train.data.prepared import first_images, first_texts
+from train.data.sources import Source
+from train.data.stage_tokenization import trained_checkpoint
+from train.data.streaming import first_streamed, streamed_texts
+
+
+OURS = AlignedLlavaConfig.model_type
+
+
+def starting_folder(run: RunArguments, output: Path, seed: int, sources: list[Source]) -> Path:
+    """The folder of the checkpoint that the stage starts from, assembled or downloaded if need be.
+
+    Raises:
+        UserError: there is none, or it belongs to another method.
+    """
+    if run.model.model_name_or_path is None:
+        assert run.model.vision_tower is not None and run.model.language_model is not None
+        return assemble(
+            run.model.vision_tower,
+            run.model.language_model,
+            output / "assembled",
+            fields=run.model.config_fields,
+            seed=seed,
+            chat_template=run.model.chat_template,
+            images=_images(run, sources),
+            texts=_texts(run, sources),
+            exist_ok=True,
+        )
+    source = trained_checkpoint(run.model.model_name_or_path)
+    config = load_part(AutoConfig, source, "model_name_or_path")
+    made_with = config.to_dict() if config.model_type == OURS else getattr(config, NORM, None)
+    if made_with is not None:
+        _check_method(run, source, made_with)
+    return source
+
+
+def _check_method(run: RunArguments, source: Path, made_with: dict[str, Any]) -> None:
+    wanted = run.model.config_fields
+    if None not in (made_with.get("method"), wanted["method"]) and made_with["method"] != wanted["method"]:
+        raise UserError(f"{source} belongs to method {made_with['method']}, not to {run.model.method}")
+    for name in wanted.keys() - {"method"}:
+        found = made_with.get(name, getattr(AlignedLlavaConfig, name))
+        if found != wanted[name]:
+            raise UserError(
+                f"{source} was made with {name} {found}, not {wanted[name]}: "
+                "give both stages the same method and norm_fields"
+            )
+
+
+@contextmanager
+def whole_models(training: SFTConfig) -> Iterator[None]:
+    """Load models whole inside the block. Under ZeRO-3 transformers shards them, which takes all processes at once."""
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if training.deepspeed_plugin is not None:
+            training.deepspeed_plugin.set_deepspeed_weakref()
+
+
+def load_start(
+    run: RunArguments, training: SFTConfig, folder: Path, sources: list[Source]
+) -> tuple[PreTrainedModel, Any]:
+    """The model in float32 with the norm of the method, and its processor.
+
+    Raises:
+        UserError: it cannot be loaded, its family cannot be served, or the method needs images or texts and there is
+            none.
+    """
+    processor = load_part(AutoProcessor, folder)
+    if load_part(AutoConfig, folder).model_type == OURS:
+        return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32), processor
+    with whole_models(training):  # to be measured
+        model = load_vision_language(folder, dtype=torch.float32)
+    if not names_image_token(processor):
+        raise UserError(f"{folder}: {model.config.model_type} cannot be trained: its processor names no image token")
+    if processor.tokenizer.pad_token_id is None:
+        processor.tokenizer.pad_token = processor.tokenizer.eos_token
+    if getattr(model.config, NORM, None) is None:
+        fields = {name: value for name, value in run.model.config_fields.items() if name != "method"}
+        align(model, run.model.method, **fields, **_measured(run, model, processor, sources))
+    return model.train(), processor
+
+
+def _measured(run: RunArguments, model: PreTrainedModel, processor: Any, sources: list[Source]) -> dict[str, float]:
+    """The norms that the method's target depends on, besides that of text embeddings."""
+    needed = AlignedLlavaConfig(**run.model.config_fields)
+    found = {}
+    if needed.needs_visual_norm:
+        found["visual_norm"] = mean_connector_norm(model, processor, _opened(_images(run, sources)))
+    if needed.needs_stream_norm:
+        found["stream_norm"] = mean_stream_norm(model, processor.tokenizer, _texts(run, sources), needed.stream_layer)
+    return found
+
+
+def _opened(files: Iterable[str | bytes]) -> Iterable[Image.Image]:
+    return (open_image(file) for file in files)
+
+
+def _images(run: RunArguments, sources: list[Source]) -> Iterable[str | bytes]:
+    return first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache)
+
+
+def _texts(run: RunArguments, sources: list[Source]) -> Iterable[str]:
+    return streamed_texts(sources) if run.data.streaming else first_texts(sources, run.data.data_cache)
