@@ -6,22 +6,25 @@ Build the data, train, evaluate each checkpoint as soon as it is trained, write 
 import argparse
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from eval.engine.pool import open_pool
+from eval.report.answer import answer, write_answer
+from eval.report.finished_run import FinishedRun
 from eval.report.page.report import write_report
 from eval.report.tables.all_tables import write_tables
 from eval.run.recipes import read_recipe
 from eval.run_options import parse
 from eval.scoring.scores import EvaluatedModel
 from eval.suite import plan as suite
+from eval.suite.finetune import held_out_losses, models_to_finetune, preflight, profile_of_start
 from eval.suite.options import SEED, Options
 from eval.suite.run import train_and_evaluate
-from eval.suite.training import STAGES, Training, checkpoint_name
+from eval.suite.training import STAGES, START, Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.build_once import waiting_lock
@@ -68,6 +71,17 @@ def models_to_train(args: argparse.Namespace) -> tuple[suite.Models, list[Traini
     return models, trainings
 
 
+def give_answer(
+    args: argparse.Namespace, models: suite.Models, run: FinishedRun | None, say: Callable[[str], None]
+) -> None:
+    """Print the answer of a fine-tuning run and keep it for the report."""
+    methods = [args.baseline, *(method for method in args.methods if method != args.baseline)]
+    profile = profile_of_start(args, models[START][1])
+    lines = answer(args.finetune, profile, held_out_losses(models), run, methods)
+    write_answer(args.run, lines)
+    say("the answer\n" + "\n".join(lines))
+
+
 def main() -> None:
     args = parse()
     console = Console()
@@ -94,6 +108,15 @@ def compare(args: argparse.Namespace, console: Console) -> None:
         models = suite.read_models(args.models, None, None)
         jobs = suite.plan(options, models)
         say("3 benchmarks")
+    elif args.finetune:
+        models, trainings = models_to_finetune(args)
+        if args.preflight:
+            sys.exit(0 if preflight(args) else 1)
+        say(f"2 profile of {args.finetune}")
+        profile_of_start(args, models[START][1])
+        options = Options.of(args, data=args.data or run)
+        jobs = suite.plan(options, models, untrained=[training.name for training in trainings]) if args.data else []
+        say(f"3 training{' and benchmarks' * bool(args.data)}: {', '.join(models)}")
     else:
         made = read_recipe(args.backbone, "world")
         make_world(args.backbone, run / "data", logs, say)
@@ -113,7 +136,10 @@ def compare(args: argparse.Namespace, console: Console) -> None:
         names = dict.fromkeys(training.name for training in trainings)
         if untrained := [name for name in names if not is_trained(models[name][1])]:
             raise UserError(f"no tables without {', '.join(untrained)}; the same command continues")
-        jobs = suite.plan(options, models)
+        jobs = suite.plan(options, models) if jobs else []
+    if args.finetune and not jobs:
+        give_answer(args, models, None, say)
+        sys.exit(0 if ok else 1)
     write_json(options.folder / "run.json", suite.describe_run(options, models, jobs))
     suite.write_scores(options, models, jobs, baseline)
     if options.limit is not None:
@@ -121,6 +147,8 @@ def compare(args: argparse.Namespace, console: Console) -> None:
         sys.exit(0 if ok else 1)
     say("4 tables")
     write_tables(run)
+    if args.finetune:
+        give_answer(args, models, FinishedRun.read(run), say)
     say("5 report")
     write_report(run)
     sys.exit(0 if ok else 1)

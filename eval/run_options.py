@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NoReturn
 
-from eval.suite.options import SEED, add_options
+from eval.suite.options import SEED, add_options, count
 
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -56,7 +56,23 @@ network.""",
     training.add_argument(
         "--seeds", nargs="+", type=int, metavar="N", help="seeds to train each method with (default: 42)"
     )
-    training.add_argument("--training-data", type=Path, metavar="DIR", help="--data of train/run.sh")
+    training.add_argument(
+        "--training-data", metavar="DATA", help="a folder, --data of train/run.sh; with --finetune, its --data_path"
+    )
+    tuning = p.add_argument_group(
+        "your own model",
+        "Profile a vision-language model of any family, fine-tune it with each method on the same rows, and answer: "
+        "are its visual tokens inert, and does aligning their norm help? With --data ROOT, by benchmarks too.",
+    )
+    tuning.add_argument("--finetune", metavar="MODEL", help="folder or Hub id; needs --training-data FILE")
+    tuning.add_argument("--images", type=Path, metavar="DIR", help="folder of the images that the rows name")
+    tuning.add_argument(
+        "--recipe", type=Path, metavar="FILE", default=RECIPES / "finetune/lora.yaml", help="default: LoRA"
+    )
+    tuning.add_argument(
+        "--held-out", type=count, metavar="N", default=100, help="rows kept from training for the loss (default 100)"
+    )
+    tuning.add_argument("--preflight", action="store_true", help="only say what memory and time one training takes")
     existing = p.add_argument_group(
         "existing checkpoints",
         "Evaluate without training, on the real benchmarks: local copies of the datasets, one folder each "
@@ -72,8 +88,8 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The checked options, with their defaults; `run` is a folder. A mistake ends the program."""
     p = parser()
     args = p.parse_args(words)
-    wrong = _of_models(args) if args.models else _of_training(args)
-    args.run = args.run or ("custom" if args.models else args.backbone)
+    wrong = _of_models(args) if args.models else _of_finetuning(args) if args.finetune else _of_training(args)
+    args.run = args.run or ("custom" if args.models else "finetune" if args.finetune else args.backbone)
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", args.run):
         wrong = wrong or f"--run {args.run}: a name of letters, digits and . _ - for a folder under results/"
     if wrong is not None:
@@ -99,13 +115,31 @@ def _of_models(args: argparse.Namespace) -> str | None:
     return None
 
 
+def _of_finetuning(args: argparse.Namespace) -> str | None:
+    """What is wrong with the options of a fine-tuning run, which get their defaults."""
+    if args.backbone:
+        return "--finetune trains the model that it names; --backbone trains from backbones"
+    if args.training_data is None or args.images is None:
+        return "--finetune needs --training-data FILE and --images DIR"
+    if not args.images.is_dir():
+        return f"--images {args.images}: no such folder"
+    if not args.recipe.is_file():
+        return f"--recipe {args.recipe}: no such file"
+    if args.data and not args.data.is_dir():
+        return f"--data {args.data}: no such folder"
+    args.methods = args.methods or ["baseline", "norm", "norm-stream"]
+    args.seeds = args.seeds or [SEED]
+    args.baseline = args.baseline or args.methods[0]
+    return _of_methods(args)
+
+
 def _of_training(args: argparse.Namespace) -> str | None:
     """What is wrong with the options of a training run, which get their defaults."""
     args.backbone = args.backbone or "tinyworld"
     args.methods = args.methods or ["baseline", "norm", "norm-gwc"]
     args.seeds = args.seeds or [SEED]
     args.baseline = args.baseline or args.methods[0]
-    there = sorted(folder.name for folder in RECIPES.iterdir())
+    there = sorted(file.parent.name for file in RECIPES.glob("*/stage1.yaml"))
     if args.backbone not in there:
         return f"--backbone {args.backbone}: configuration/train has {' '.join(there)}"
     if (RECIPES / args.backbone / "world.yaml").is_file():
@@ -113,8 +147,12 @@ def _of_training(args: argparse.Namespace) -> str | None:
             return f"--data needs --models NAME=PATH or another --backbone; {args.backbone} makes its own data"
     elif args.data is None or not args.data.is_dir():
         return f"--backbone {args.backbone} needs --data ROOT, the folder of the benchmarks"
-    elif args.training_data and not args.training_data.is_dir():
+    elif args.training_data and not Path(args.training_data).is_dir():
         return f"--training-data {args.training_data}: no such folder"
+    return _of_methods(args)
+
+
+def _of_methods(args: argparse.Namespace) -> str | None:
     listed = (REPOSITORY / "configuration" / "methods.yaml").read_text(encoding="utf-8")
     known = re.findall(r"^([a-z][a-z0-9-]*):", listed, re.MULTILINE)  # there may be no yaml yet
     for method in args.methods:

@@ -11,7 +11,10 @@ from eval.suite.options import SEED
 
 
 PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
+START = "start"  # the model before it is fine-tuned
+FINETUNE = "finetuned"  # the only stage of a model that was trained before
 STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
+STAGES[FINETUNE] = (0.0, 1.0)
 
 
 def checkpoint_name(method: str, seed: int) -> str:

@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
+from eval.report.answer import read_answer
 from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
@@ -42,6 +43,8 @@ def summary(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]
             "with published ones."
         )
     parts = [(INERT, verdicts), ("", first)] if (verdicts := _verdicts(measured)) else [("", first)]
+    if answered := read_answer(run.folder):
+        parts.insert(0, ("The answer", answered))
     for line in run.lines:
         baseline = run.baselines.get(line.backbone)
         differences = _differences(baseline, line.cells)

@@ -1,0 +1,157 @@
+"""The answer of a fine-tuning run: are the model's visual tokens inert, and does aligning their norm help?
+
+A difference is shown if its 95 % interval lies on one side of zero; otherwise the answer says "not shown".
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student
+
+from eval.data.benchmarks import BENCHMARKS, TITLES
+from eval.report.finished_run import FinishedRun
+from eval.suite.training import START
+from modeling_aligned_llava.diagnostics.measure.verdict import verdict
+from modeling_aligned_llava.loading.files import write_text
+
+
+ANSWER = "answer.md"
+INERT = {"yes": "yes", "no": "no", "in part": "in some layers"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method minus the baseline: positive is better, `interval` is None with one seed and losses alone."""
+
+    method: str
+    value: float
+    interval: tuple[float, float] | None
+    unit: str
+    where: str = ""
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 if the interval lies on one side of zero, else 0."""
+        low, high = self.interval or (0.0, 0.0)
+        return 1 if low > 0 else -1 if high < 0 else 0
+
+    def __str__(self) -> str:
+        said = {1: "better", -1: "worse", 0: "not shown"}[self.sign]
+        seeds = (
+            "one seed, no interval" if self.interval is None else f"[{self.interval[0]:+.2g}, {self.interval[1]:+.2g}]"
+        )
+        return f"{self.method}: {said}, {self.value:+.2g} {seeds} {self.unit}{self.where}."
+
+
+def answer(
+    name: str,
+    profile: dict[str, Any],
+    losses: dict[str, dict[int, float]],
+    run: FinishedRun | None,
+    methods: list[str],
+) -> list[str]:
+    """At most eight lines.
+
+    Args:
+        name: of the model.
+        profile: of the model as it is.
+        losses: method -> seed -> held-out loss.
+        run: the benchmarks' scores; None: there are none.
+        methods: those trained, the baseline first.
+    """
+    baseline, others = methods[0], methods[1:]
+    found = [_by_score(run, method) if run else None for method in others]
+    differences = [each or _by_loss(losses, baseline, method) for each, method in zip(found, others, strict=True)]
+    known = [each for each in differences if each is not None]
+    seeds = sorted(losses.get(baseline, {}))
+    on = "benchmarks" if run else "held-out loss"
+    lines = [_inert(name, profile)]
+    lines.append(
+        f"Does the norm help? Against {baseline}, trained on the same rows, by {on}, {_counted(len(seeds), 'seed')}:"
+    )
+    lines += [f"  {each}" for each in known[:3]]
+    if run is not None and (tuned := _tuning(run, baseline)):
+        lines.append(tuned)
+    lines.append(f"Recommendation: {_recommendation(known, baseline)}")
+    lines.append(f"Not covered: {_not_covered(run is not None)}")
+    return lines
+
+
+def write_answer(folder: Path, lines: list[str]) -> None:
+    """Write the answer into the run's folder, where the report finds it."""
+    write_text(folder / ANSWER, "\n".join(lines) + "\n")
+
+
+def read_answer(folder: Path) -> list[str]:
+    """The lines of a run's answer; none if it was not a fine-tuning run."""
+    path = folder / ANSWER
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+
+
+def _inert(name: str, profile: dict[str, Any]) -> str:
+    said = verdict(profile)
+    if said is None:
+        return f"Are the visual tokens of {name} inert? Unknown: they could not be told from text."
+    summary = said["summary"].partition(": ")[2]
+    return f"Are the visual tokens of {name} inert? {INERT[said['inert']].capitalize()}: {summary}."
+
+
+def _by_score(run: FinishedRun, method: str) -> Difference | None:
+    """The mean over the nine benchmarks, or the mean over those that were run."""
+    line = next((line for line in run.lines if line.method == method), None)
+    if line is None:
+        return None
+    columns = [line.cells[b.key] for b in BENCHMARKS if b.key in line.cells and line.cells[b.key]["delta"] is not None]
+    average = line.cells.get("avg")
+    if average is None or average["delta"] is None or average["delta_ci95"] is None:
+        if len(columns) != 1:
+            return None
+        average = columns[0]
+    marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if _is_shown(cell)]
+    where = f"; shown in {', '.join(marked)}" if marked else "; in no single benchmark"
+    return Difference(method, average["delta"], tuple(average["delta_ci95"]), "points", where)
+
+
+def _is_shown(cell: Any) -> bool:
+    return cell["p_holm"] is not None and cell["p_holm"] < 0.05
+
+
+def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:
+    """Paired by seed: how much lower the loss is, with a t interval over seeds."""
+    seeds = sorted(losses.get(method, {}).keys() & losses.get(baseline, {}).keys())
+    if not seeds:
+        return None
+    gains = np.array([losses[baseline][seed] - losses[method][seed] for seed in seeds])
+    if len(gains) == 1:
+        return Difference(method, float(gains[0]), None, "nats")
+    half = student.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains))
+    return Difference(method, float(gains.mean()), (float(gains.mean() - half), float(gains.mean() + half)), "nats")
+
+
+def _tuning(run: FinishedRun, baseline: str) -> str | None:
+    """What fine-tuning did without any norm."""
+    means = {line.method: line.cells["avg"]["score"] for line in run.lines if "avg" in line.cells}
+    if means.get(START) is None or means.get(baseline) is None:
+        return None
+    return f"Fine-tuning itself: {START} {means[START]:.1f}, {baseline} {means[baseline]:.1f} in the mean."
+
+
+def _recommendation(found: list[Difference], baseline: str) -> str:
+    better = max((each for each in found if each.sign > 0), key=lambda each: each.value, default=None)
+    if better is not None:
+        return f"train this model with {better.method}."
+    if found and all(each.sign < 0 for each in found):
+        return f"leave the norm out: {baseline} is better."
+    return f"none for the norm: no gain over {baseline} is shown. More seeds or questions narrow the intervals."
+
+
+def _not_covered(scored: bool) -> str:
+    other = "" if scored else "benchmarks (give --data), "
+    return f"{other}other data, longer training, and other learning rates: all methods had those of the recipe."
+
+
+def _counted(number: int, word: str) -> str:
+    return f"{number} {word}{'s' * (number != 1)}"
