@@ -17,7 +17,7 @@ from rich.progress import track
 from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.hooks.distributed import gather, process_group
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
@@ -79,11 +79,12 @@ def profile_loaded(
         with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
             for image in track(mine, description="images", disable=rank > 0):
                 try:
-                    inputs = inputs_of(processor, image, model.device)
+                    inputs = inputs_of(processor, image, model.device, model.dtype)
                 except UserError as error:
                     unreadable.append({"id": image.id, "reason": str(error)})
                     continue
-                model(**inputs, use_cache=False)
+                with told(f"{name} fails on {image.id}"):
+                    model(**inputs, use_cache=False)
                 done.append(image.id)
                 if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
                     write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
