@@ -121,8 +121,10 @@ def summarise(
     stages = {name: summary for name, summary in stages.items() if summary}
     _stage_intervals(measurement, stages)
     scale = measurement.text_scale()  # both sides of every ratio are taken where layer 0 reads them
-    embedding = {**embedding, "text embeddings": embedding["text embeddings"] * scale}
+    embedding = {**embedding, "text embeddings": embedding["text embeddings"] * (scale or 1.0)}
     norms = {**stages, **{name: embedding_statistics(values) for name, values in embedding.items()}}
+    if scale is None:  # positions are added, or a norm applied: only tokens that occur have a norm there
+        norms["text embeddings"] = norms["text tokens at layer 0"]
     visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
     layers = _layers(measurement)
     result = {
