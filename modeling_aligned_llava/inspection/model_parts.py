@@ -67,6 +67,7 @@ REFUSED: dict[str, str] = {
     "aligned_llava": "it has the norm inside; choose the method at assembly or in from_pretrained",
     "mllama": _CROSS_ATTENTION,
     "idefics": _CROSS_ATTENTION,
+    "blip": _CROSS_ATTENTION,
     "molmo2": "its visual features are added to text embeddings: the connector's norm does not set that of the sum",
     "chameleon": _IMAGE_VOCABULARY,
     "emu3": _IMAGE_VOCABULARY,
@@ -77,7 +78,7 @@ REFUSED: dict[str, str] = {
 _OTHER_CONNECTORS = (
     *("mm_projector", "modality_projection", "embed_vision", "vte", "mlp1", "aligner", "mlp_AR", "vision_projection"),
     *("vision_projector", "multimodal_projector", "image_projection", "vision_adapter", "visual_projection"),
-    "language_projection",
+    *("language_projection", "image_to_text_projection", "layerwise_projectors", "resampler_model", "projector"),
 )
 _IMAGE_TOKENS = (
     *("image_token_id", "image_token_index", "image_patch_id", "media_placeholder_token_id"),
@@ -97,6 +98,11 @@ class ModelParts:
     connector: nn.Module
     image_token_id: int | None
     names: dict[str, str]
+
+    @property
+    def connectors(self) -> list[nn.Module]:
+        """The connector; several where each feeds a decoder layer of its own (Granite 4)."""
+        return list(self.connector) if isinstance(self.connector, nn.ModuleList) else [self.connector]
 
 
 def model_parts(model: Any, connector: str | None = None) -> ModelParts:
@@ -124,6 +130,8 @@ def model_parts(model: Any, connector: str | None = None) -> ModelParts:
         raise UserError(f"{kind} has no list of decoder layers")
     in_layers = {id(each) for each in layers.modules()}
     found = _connector(model, modules, in_layers, connector)
+    if found is None and (reason := REFUSED.get(model.config.model_type)):
+        raise UserError(f"{kind} cannot be measured: {reason}")
     if found is None and vision is None:
         raise UserError(f"{kind} is a text-only model: it has no vision encoder, so there are no visual tokens")
     if found is None:
@@ -141,9 +149,9 @@ def image_token_id(config: Any) -> int | None:
 
 
 def _vision_encoder(model: Any, modules: dict[str, nn.Module], embedding: nn.Module) -> nn.Module | None:
-    """The image encoder. `get_encoder` returns the model itself where there is none."""
+    """The image encoder. `get_encoder` returns the model itself, or None, where there is none."""
     found = model.get_encoder(modality="image")
-    if any(each is embedding for each in found.modules()):
+    if found is None or any(each is embedding for each in found.modules()):
         paths = (path for name in _VISION_ENCODERS for path in modules if path.rpartition(".")[2] == name)
         return modules[first] if (first := next(paths, None)) else None
     return found

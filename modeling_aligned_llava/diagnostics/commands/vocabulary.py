@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     check_vocabulary(parts, arguments.model)
     special = special_ids(processor)
     with readable_images(arguments) as sample:
-        inputs = (inputs_of(processor, image, model.device) for image in track(sample))
+        inputs = (inputs_of(processor, image, model.device, model.dtype) for image in track(sample))
         found = vocabulary(model, parts, inputs, special)
         show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")
         if arguments.out is not None:

@@ -13,6 +13,7 @@ from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
 CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
+PLACES, AT_PLACE = "image_embeds_position_mask", -1  # Kosmos-2 marks visual tokens in a mask and has no id for them
 OnDecoderInput = Callable[[Tensor, Masks], Tensor | None]
 
 
@@ -23,13 +24,15 @@ def watch_decoder_input(
     """Call `on_input(states [rows, tokens, D], masks)` in every pass; states that it returns replace the input.
 
     Raises:
-        UserError: in a pass whose images do not enter as tokens.
+        UserError: in a pass whose images do not enter as tokens, or whose tokens are several states at once.
     """
     given: dict[str, Any] = {}
     connector_rows: list[Tensor] = []
 
     def before_model(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        given["input_ids"] = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        ids, places = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get(PLACES)
+        given["input_ids"] = ids if places is None else ids.masked_fill(places == 1, AT_PLACE)
+        given["image_token_id"] = parts.image_token_id if places is None else AT_PLACE
         given["attention_mask"] = kwargs.get("attention_mask")
         connector_rows.clear()
 
@@ -42,12 +45,14 @@ def watch_decoder_input(
         if any(kwargs.get(name) is not None for name in CROSS_ATTENTION):
             raise UserError("images enter this model by cross-attention: there are no visual tokens among the text")
         states = args[0] if args else kwargs["hidden_states"]
+        if states.dim() > 3:
+            raise UserError("this decoder's layers read several streams at once: a token has no one norm in them")
         masks = find_tokens(
             in_rows(states),
             given["input_ids"],
             given["attention_mask"],
             connector_rows,
-            parts.image_token_id,
+            given["image_token_id"],
             special_ids,
         )
         connector_rows.clear()
@@ -59,7 +64,7 @@ def watch_decoder_input(
 
     handles = [
         model.register_forward_pre_hook(before_model, with_kwargs=True),
-        parts.connector.register_forward_hook(after_connector),
+        *(each.register_forward_hook(after_connector) for each in parts.connectors),
         parts.layers[0].register_forward_pre_hook(before_first_layer, with_kwargs=True),
     ]
     try:

@@ -1,7 +1,10 @@
 """Loads any vision-language model with its processor, and prepares the inputs of one question about one image."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
@@ -87,12 +90,33 @@ def special_ids(processor: Any) -> frozenset[int]:
     return frozenset(tokenizer_of(processor).all_special_ids)
 
 
-def inputs_of(processor: Any, image: ImageQuestion, device: Any) -> dict[str, Any]:
-    """The model's inputs for one image and its question.
+def inputs_of(processor: Any, image: ImageQuestion, device: Any, dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """The model's inputs for one image and its question, pixels in `dtype`: Llama 4's processor gives bfloat16.
 
     Raises:
-        UserError: the image cannot be read.
+        UserError: the image cannot be read, or the processor cannot prepare it.
     """
-    text = user_turn(processor, image.question, images=1)
-    special = lacks_special_tokens(tokenizer_of(processor), text)
-    return processor(text=[text], images=[image.open()], return_tensors="pt", add_special_tokens=special).to(device)
+    picture = image.open()
+    with told(f"{type(processor).__name__} cannot prepare an image"):
+        text = user_turn(processor, image.question, images=1)
+        special = lacks_special_tokens(tokenizer_of(processor), text)
+        inputs = processor(text=[text], images=[picture], return_tensors="pt", add_special_tokens=special).to(device)
+    return {
+        name: value.to(dtype=dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+        for name, value in inputs.items()
+    }
+
+
+@contextmanager
+def told(what: str) -> Iterator[None]:
+    """Make any error of a model's or a processor's own code one line.
+
+    Raises:
+        UserError: there was one.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # a processor that does not fit its model raises anything
+        raise UserError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}") from error

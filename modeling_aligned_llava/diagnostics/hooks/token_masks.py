@@ -6,6 +6,7 @@ trained newline tokens, which take image positions but come from no image.
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from modeling_aligned_llava.errors import UserError
 
@@ -14,6 +15,7 @@ Masks = dict[
     str, Tensor
 ]  # "visual", "newline", "text", "special": [rows, tokens], disjoint; padding is in none of them
 
+SAME_DIRECTION = 0.9999  # cosine: rounding to bfloat16 leaves more
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -35,6 +37,15 @@ def visual_by_value(states: Tensor, connector_rows: list[Tensor]) -> Tensor:
     rows = [each[each.any(-1)] for each in rows if each.shape[-1] == states.shape[-1]]
     known = torch.cat([row_hashes(each) for each in rows]) if rows else torch.zeros(0, dtype=torch.int64)
     return torch.isin(row_hashes(states), known.to(states.device))
+
+
+def visual_by_direction(states: Tensor, connector_rows: list[Tensor]) -> Tensor:
+    """[rows, tokens]: where layer 0's input is a multiple of a row of the connector's output, as Granite's is."""
+    rows = [each.reshape(-1, each.shape[-1]) for each in connector_rows if each.shape[-1] == states.shape[-1]]
+    if not rows:
+        return torch.zeros(states.shape[:2], dtype=torch.bool, device=states.device)
+    known = normalize(torch.cat(rows).to(states.device).float(), dim=-1)
+    return ((normalize(states.float(), dim=-1) @ known.T) > SAME_DIRECTION).any(-1)
 
 
 def find_tokens(
@@ -64,10 +75,12 @@ def find_tokens(
     if attention_mask is not None and attention_mask.shape == real.shape:
         real = attention_mask.bool().to(real.device)
     newline = torch.zeros_like(by_value)
+    if not (by_value & by_id if by_id.any() else by_value).any():
+        by_value = visual_by_direction(states, connector_rows)
     if not by_id.any():
         visual = by_value
     elif not (by_id & by_value).any():
-        visual = by_id  # features were rescaled, resampled or added to after the connector
+        visual = by_id  # features were resampled or added to after the connector
     else:
         newline = _repeated(states, by_id & ~by_value)
         visual = by_id & ~newline

@@ -196,7 +196,7 @@ def attention_by_image(
     parts = model_parts(model, connector)
     with reader.reading(model, parts, special_ids(processor)):
         for image in track(sample, description=description):
-            inputs = inputs_of(processor, image, model.device)
+            inputs = inputs_of(processor, image, model.device, model.dtype)
             reader.begin(inputs, image.boxes, image.open().size if image.boxes else (1, 1))
             model(**inputs, use_cache=False)
             yield image, reader

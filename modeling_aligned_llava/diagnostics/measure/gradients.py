@@ -90,7 +90,7 @@ def gradients(
     model.requires_grad_(True)
     values: dict[str, dict[str, list[float]]] = {variant: defaultdict(list) for variant in VARIANTS}
     for image in track(sample, description="gradients"):
-        inputs = inputs_of(processor, image, model.device)
+        inputs = inputs_of(processor, image, model.device, model.dtype)
         for variant in VARIANTS:
             for name, value in gradients_of(model, parts, variant, inputs, text_norm, special).items():
                 values[variant][name].append(value)

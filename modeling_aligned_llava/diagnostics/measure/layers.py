@@ -39,7 +39,7 @@ class Measurement:
         images: of each image, sums and counts [K, L + 1] by modality.
         stage_images: of each image, sum and count of the norms by stage.
         coherence: of each image, the mean cosine [L] between the rotations of visual and text tokens.
-        text_scales: of each pass, text at layer 0 over the output of the embedding module, if that is one factor.
+        text_scales: of each pass, text at layer 0 over the output of the embedding module; None: no one factor.
     """
 
     def __init__(self, layers: int):
@@ -50,11 +50,15 @@ class Measurement:
         self.images: list[dict[str, tuple[Tensor, Tensor]]] = []
         self.stage_images: list[dict[str, tuple[float, int]]] = []
         self.coherence: list[Tensor] = []
-        self.text_scales: list[float] = []
+        self.text_scales: list[float | None] = []
 
-    def text_scale(self) -> float:
-        """What the model multiplies text embeddings by on their way to layer 0 (Granite's `embedding_multiplier`)."""
-        return median(self.text_scales) if self.text_scales else 1.0
+    def text_scale(self) -> float | None:
+        """What the model multiplies text embeddings by on their way to layer 0 (Granite's `embedding_multiplier`).
+
+        None: something else happens to them there, such as the positions that OPT adds.
+        """
+        known = [scale for scale in self.text_scales if scale is not None]
+        return median(known) if known else None if self.text_scales else 1.0
 
     def merge(self, other: "Measurement") -> None:
         """Add the measurement of another process or batch."""
@@ -96,10 +100,11 @@ def measuring(
         model.register_forward_pre_hook(one_pass.begin),
         model.register_forward_hook(one_pass.end),
         parts.embedding.register_forward_hook(one_pass.after_embedding),
-        parts.connector.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True),
-        parts.connector.register_forward_hook(one_pass.after_connector),
         parts.decoder.register_forward_hook(one_pass.after_decoder),
     ]
+    for each in parts.connectors:
+        handles.append(each.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True))
+        handles.append(each.register_forward_hook(one_pass.after_connector))
     if parts.vision is not None:
         handles.append(parts.vision.register_forward_hook(one_pass.after_vision))
     try:
@@ -124,11 +129,11 @@ class _Pass:
         self.sinks: list[Tensor] = []  # each [rows, tokens]
         self.coherence: list[Tensor] = []  # each [rows]
         self.previous: Tensor | None = None
-        self.embedded: Tensor | None = None
+        self.embedded: list[Tensor] = []  # each [rows, tokens, D]
         self.measurement.stage_images.append({})
 
     def after_embedding(self, _: Any, args: tuple, output: Tensor) -> None:
-        self.embedded = in_rows(output.detach())
+        self.embedded.append(in_rows(output.detach()))
 
     def after_vision(self, _: Any, args: tuple, output: Any) -> None:
         states = states_of(output)
@@ -149,10 +154,17 @@ class _Pass:
         self.masks = masks
         self.first = states.detach().double()
         self.measurement.add_norms("visual tokens at layer 0", states[masks["visual"]])
-        if self.embedded is not None and self.embedded.shape == states.shape:
-            text = masks["text"].to(states.device)
-            scale = common_factor(self.embedded[text], states[text])
-            self.measurement.text_scales += [] if scale is None else [scale]
+        embedded = self._embedded_text(states, masks)
+        if embedded is not None and len(embedded):
+            self.measurement.text_scales.append(common_factor(embedded, states[masks["text"]]))
+
+    def _embedded_text(self, states: Tensor, masks: Masks) -> Tensor | None:
+        """What the embedding module made of the text, [text tokens, D]; None if its calls cannot be told apart."""
+        if self.embedded and self.embedded[-1].shape[:2] == states.shape[:2]:
+            return self.embedded[-1][masks["text"]]
+        others = ~(masks["visual"] | masks["newline"])  # a model that expands its input embeds these alone
+        rows = torch.cat([each.flatten(0, 1) for each in self.embedded] or [states[others][:0]])
+        return rows[masks["text"][others]] if len(rows) == int(others.sum()) else None
 
     def after_layer(self, index: int, before: Tensor, after: Tensor) -> None:
         before, after = in_rows(before.detach()).double(), in_rows(after.detach()).double()

@@ -17,7 +17,7 @@ from rich.progress import track
 from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.hooks.distributed import gather, process_group
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
@@ -79,11 +79,12 @@ def profile_loaded(
         with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
             for image in track(mine, description="images", disable=rank > 0):
                 try:
-                    inputs = inputs_of(processor, image, model.device)
+                    inputs = inputs_of(processor, image, model.device, model.dtype)
                 except UserError as error:
                     unreadable.append({"id": image.id, "reason": str(error)})
                     continue
-                model(**inputs, use_cache=False)
+                with told(f"{name} fails on {image.id}"):
+                    model(**inputs, use_cache=False)
                 done.append(image.id)
                 if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
                     write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
@@ -120,8 +121,10 @@ def summarise(
     stages = {name: summary for name, summary in stages.items() if summary}
     _stage_intervals(measurement, stages)
     scale = measurement.text_scale()  # both sides of every ratio are taken where layer 0 reads them
-    embedding = {**embedding, "text embeddings": embedding["text embeddings"] * scale}
+    embedding = {**embedding, "text embeddings": embedding["text embeddings"] * (scale or 1.0)}
     norms = {**stages, **{name: embedding_statistics(values) for name, values in embedding.items()}}
+    if scale is None:  # positions are added, or a norm applied: only tokens that occur have a norm there
+        norms["text embeddings"] = norms["text tokens at layer 0"]
     visual, text = norms["visual tokens at layer 0"], norms["text embeddings"]
     layers = _layers(measurement)
     result = {

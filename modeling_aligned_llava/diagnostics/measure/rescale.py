@@ -88,7 +88,7 @@ def rescale(
     tokenizer = tokenizer_of(processor)
     values: dict[float, dict[str, list[float]]] = {factor: defaultdict(list) for factor in factors}
     for image in track(sample, description="rescale"):
-        inputs = inputs_of(processor, image, model.device)
+        inputs = inputs_of(processor, image, model.device, model.dtype)
         untouched = Rescaled(model, parts, 1.0, special)(inputs)["logits"]
         for factor in factors:
             found = Rescaled(model, parts, factor, special)(inputs)
