@@ -13,6 +13,7 @@ from eval.suite.options import SEED, add_options, count
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RECIPES = REPOSITORY / "configuration" / "train"
+RECIPE = "configuration/train/finetune/lora.yaml"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -66,11 +67,9 @@ network.""",
     )
     tuning.add_argument("--finetune", metavar="MODEL", help="folder or Hub id; needs --training-data FILE")
     tuning.add_argument("--images", type=Path, metavar="DIR", help="folder of the images that the rows name")
+    tuning.add_argument("--recipe", type=Path, metavar="FILE", help=f"how it is trained (default: {RECIPE})")
     tuning.add_argument(
-        "--recipe", type=Path, metavar="FILE", default=RECIPES / "finetune/lora.yaml", help="default: LoRA"
-    )
-    tuning.add_argument(
-        "--held-out", type=count, metavar="N", default=100, help="rows kept from training for the loss (default 100)"
+        "--held-out", type=count, metavar="N", help="rows kept from training to compare the loss on (default 100)"
     )
     tuning.add_argument("--preflight", action="store_true", help="only say what memory and time one training takes")
     existing = p.add_argument_group(
@@ -88,6 +87,14 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The checked options, with their defaults; `run` is a folder. A mistake ends the program."""
     p = parser()
     args = p.parse_args(words)
+    own = {
+        "--images": args.images,
+        "--recipe": args.recipe,
+        "--held-out": args.held_out,
+        "--preflight": args.preflight,
+    }
+    for option in (option for option, given in own.items() if given and not args.finetune):
+        p.error(f"{option} needs --finetune MODEL")
     wrong = _of_models(args) if args.models else _of_finetuning(args) if args.finetune else _of_training(args)
     args.run = args.run or ("custom" if args.models else "finetune" if args.finetune else args.backbone)
     if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", args.run):
@@ -102,7 +109,7 @@ def _of_models(args: argparse.Namespace) -> str | None:
     """What is wrong with the options of an evaluation of existing checkpoints."""
     if args.data is None:
         return "--models needs --data ROOT, the folder of the datasets"
-    if args.methods or args.seeds or args.backbone or args.training_data:
+    if args.methods or args.seeds or args.backbone or args.training_data or args.finetune:
         return "--models evaluates existing checkpoints; --methods, --seeds, --backbone and --training-data train"
     if not args.data.is_dir():
         return f"--data {args.data}: no such folder"
@@ -121,6 +128,7 @@ def _of_finetuning(args: argparse.Namespace) -> str | None:
         return "--finetune trains the model that it names; --backbone trains from backbones"
     if args.training_data is None or args.images is None:
         return "--finetune needs --training-data FILE and --images DIR"
+    args.recipe, args.held_out = args.recipe or REPOSITORY / RECIPE, args.held_out or 100
     if not args.images.is_dir():
         return f"--images {args.images}: no such folder"
     if not args.recipe.is_file():

@@ -40,10 +40,8 @@ class Difference:
 
     def __str__(self) -> str:
         said = {1: "better", -1: "worse", 0: "not shown"}[self.sign]
-        seeds = (
-            "one seed, no interval" if self.interval is None else f"[{self.interval[0]:+.2g}, {self.interval[1]:+.2g}]"
-        )
-        return f"{self.method}: {said}, {self.value:+.2g} {seeds} {self.unit}{self.where}."
+        bounds = "(one seed, no interval)" if self.interval is None else "[{:+.2g}, {:+.2g}]".format(*self.interval)
+        return f"{self.method}: {said}, {self.value:+.2g} {bounds} {self.unit}{self.where}."
 
 
 def answer(
@@ -63,20 +61,18 @@ def answer(
         methods: those trained, the baseline first.
     """
     baseline, others = methods[0], methods[1:]
-    found = [_by_score(run, method) if run else None for method in others]
-    differences = [each or _by_loss(losses, baseline, method) for each, method in zip(found, others, strict=True)]
-    known = [each for each in differences if each is not None]
-    seeds = sorted(losses.get(baseline, {}))
-    on = "benchmarks" if run else "held-out loss"
+    scored = {method: found for method in others if run and (found := _by_score(run, method))}
+    by_loss = {method: found for method in others if (found := _by_loss(losses, baseline, method))}
+    by_score = len(scored) == len(others)
+    differences = list((scored if by_score else by_loss).values())
+    seeds, by = _counted(len(losses.get(baseline, {})), "seed"), "benchmarks" if by_score else "held-out loss"
     lines = [_inert(name, profile)]
-    lines.append(
-        f"Does the norm help? Against {baseline}, trained on the same rows, by {on}, {_counted(len(seeds), 'seed')}:"
-    )
-    lines += [f"  {each}" for each in known[:3]]
+    lines.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}:")
+    lines += [f"  {each}" for each in differences[:3]] or ["  Not shown: nothing was measured."]
     if run is not None and (tuned := _tuning(run, baseline)):
         lines.append(tuned)
-    lines.append(f"Recommendation: {_recommendation(known, baseline)}")
-    lines.append(f"Not covered: {_not_covered(run is not None)}")
+    lines.append(f"Recommendation: {_recommendation(differences, baseline)}")
+    lines.append(f"Not covered: {_not_covered(by_score)}")
     return lines
 
 

@@ -95,6 +95,9 @@ def test_vision_check_needs_an_evaluated_run(tmp_path, refusal):
     assert "--method baseline" in refusal(vision_check.main, "--run", tmp_path)
 
 
+FINETUNE = ["--finetune", "mine", "--training-data", "rows.json"]
+
+
 def run_all(*options):
     command = ["bash", str(REPOSITORY / "eval/run_all.sh"), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=20)  # noqa: S603
@@ -119,6 +122,12 @@ def run_all(*options):
             ["--models", "a=/nowhere", "--data", "/", "--backbone", "tinyworld"],
             "--methods, --seeds, --backbone and --training-data train",
         ),
+        (["--preflight"], "--preflight needs --finetune MODEL"),
+        (["--finetune", "mine"], "--finetune needs --training-data FILE and --images DIR"),
+        ([*FINETUNE, "--images", "/nowhere"], "--images /nowhere: no such folder"),
+        ([*FINETUNE, "--images", "/", "--recipe", "/nowhere"], "--recipe /nowhere: no such file"),
+        ([*FINETUNE, "--images", "/", "--methods", "nrom"], "unknown method nrom"),
+        ([*FINETUNE, "--backbone", "tinyworld"], "--backbone trains from backbones"),
         (["--limit", "0"], "argument --limit: 0 is not a number from 1"),
         (["--no-shared-prefix", "yes"], "unrecognized arguments: yes"),
     ],
