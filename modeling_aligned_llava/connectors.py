@@ -128,14 +128,22 @@ def _saved_class(folder: Path, config: Any) -> Any:
 def _connector(model: PreTrainedModel) -> nn.Module:
     if not isinstance(model, PreTrainedModel):
         raise UserError(f"align takes a transformers model, not a {type(model).__name__}; align before wrapping it")
-    model_type = model.config.model_type
+    check_family(model.config.model_type)
+    return model.base_model.get_submodule(FAMILIES[model.config.model_type].connector)
+
+
+def check_family(model_type: str) -> None:
+    """Check that `align` serves a family.
+
+    Raises:
+        UserError: it does not; the message says why.
+    """
     if model_type in REFUSED:
         raise UserError(f"align: {model_type} cannot be served: {REFUSED[model_type]}")
     if model_type in CAUSAL - VISION_LANGUAGE:
         raise UserError(f"align: {model_type} is a text-only model: it has no visual tokens")
     if model_type not in FAMILIES:
         raise UserError(f"align: {model_type} is none of the families it knows: {', '.join(FAMILIES)}")
-    return model.base_model.get_submodule(FAMILIES[model_type].connector)
 
 
 def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:

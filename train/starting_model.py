@@ -14,7 +14,7 @@ from trl import SFTConfig
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.connectors import align, load_vision_language
+from modeling_aligned_llava.connectors import align, check_family, load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
@@ -91,8 +91,11 @@ def load_start(
         UserError: it cannot be loaded, its family cannot be served, or the method needs images or texts and there is
             none.
     """
+    model_type = load_part(AutoConfig, folder).model_type
+    if model_type != OURS:
+        check_family(model_type)
     processor = load_part(AutoProcessor, folder)
-    if load_part(AutoConfig, folder).model_type == OURS:
+    if model_type == OURS:
         return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32), processor
     with whole_models(training):  # to be measured
         model = load_vision_language(folder, dtype=torch.float32)

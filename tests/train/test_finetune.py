@@ -200,7 +200,7 @@ def test_what_a_family_does_not_allow_is_one_line(name, settings, message, famil
 
 def test_without_an_image_token_or_a_vision_tower_there_is_one_line(family, rows_file, tiny_backbones, tmp_path):
     rows = rows_file(ROWS)
-    with pytest.raises(UserError, match=r"text-only|cannot load"):
+    with pytest.raises(UserError, match="qwen2 is a text-only model"):
         run_stage(command(tiny_backbones.qwen2, rows, tmp_path / "out"))
     nameless = shutil.copytree(family("llava"), tmp_path / "nameless")
     (nameless / "processor_config.json").unlink()  # a tokenizer alone
