@@ -18,6 +18,7 @@ from .aligned_family import CONNECTOR, NORM, aligned_class, attach_norm
 from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
+from .loading.adapters import adapter_settings, merge_from
 from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
 from .norm_alignment import mean_embedding_norm
@@ -73,6 +74,7 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
 def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any) -> PreTrainedModel:
     """Load a model that was aligned and saved with `save_pretrained`, bit for bit, without running code of the folder.
 
+    LoRA adapters that were kept apart (`merge_adapters: false`) are merged into the model that they were trained on.
     Transformers loads the same folder with `AutoModelForImageTextToText` and `trust_remote_code=True`.
 
     Args:
@@ -91,9 +93,21 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         if settings is None:
             raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
         settings.setdefault(CONNECTOR, FAMILIES[config.model_type].connector)  # folders of before November 2026
+        if (adapters := adapter_settings(folder)) is not None:
+            return merge_from(folder, adapters, _started_from(adapters.base_model_name_or_path, settings, **kwargs))
         return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
+
+
+def _started_from(source: str, settings: dict[str, Any], **kwargs: Any) -> PreTrainedModel:
+    """The model that adapters were trained on, with the norm that `settings` describe if it has none yet."""
+    model = load_vision_language(source, **kwargs)
+    if getattr(model.config, NORM, None) is None:
+        setattr(model.config, NORM, settings)
+        if attach_norm(model) is not None:
+            model.__class__ = aligned_class(cast(Any, type(model)))
+    return model
 
 
 def _downloaded(repository: str, revision: str | None) -> Path:

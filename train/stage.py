@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
@@ -33,12 +33,16 @@ from train.monitoring.probes import Collator, LayerProbe, SampleAnswers, first_r
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.layer_bypass import bypass_layers
-from train.optimization.lora import add_adapters, merge_adapters
+from train.optimization.lora import add_adapters, merge_adapters, write_adapters
 from train.optimization.norm_storage import RoundedNorm
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json
 from train.starting_model import load_start, starting_folder, whole_models
+
+
+if TYPE_CHECKING:
+    from peft import LoraModel
 
 
 def run_stage(argv: list[str]) -> None:
@@ -115,9 +119,10 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         if trainer.is_world_process_zero():
             raise Stopped(stop.number, f"the same command continues from {folder.last_checkpoint()}")
         return
-    if adapters is not None:
+    if adapters is not None and run.model.merge_adapters:
         merge_adapters(adapters, _final_dtype(run))
-    _save_final(trainer, folder, run)
+        adapters = None
+    _save_final(trainer, folder, run, adapters)
     _say(trainer, f"{folder.path}: done")
 
 
@@ -236,9 +241,15 @@ def _final_dtype(run: RunArguments) -> torch.dtype:
     return torch.bfloat16 if run.model.save_dtype == "bfloat16" else torch.float32
 
 
-def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments) -> None:
-    """Move the final model into the stage's folder; the marker comes last, so an interrupted save is repeated."""
+def _save_final(
+    trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, adapters: "LoraModel | None"
+) -> None:
+    """Move the final model, or what was trained of it, into the stage's folder.
+
+    The marker comes last, so an interrupted save is repeated.
+    """
     unfinished = folder.path / ".final"
+    trainer.only_trained = adapters is not None
     trainer.save_final_model(str(unfinished), _final_dtype(run))
     model = trainer.accelerator.unwrap_model(trainer.model)
     norm = alignment_norm(model)
@@ -253,6 +264,8 @@ def _save_final(trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArgumen
         if part is not None:
             part["dtype"] = run.model.save_dtype
     write_json(unfinished / "config.json", config)
+    if adapters is not None:
+        write_adapters(unfinished, adapters, str(run.model.model_name_or_path))
     for pickled in unfinished.glob("*.bin"):  # training_args.bin
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):

@@ -5,7 +5,9 @@ import shutil
 
 import pytest
 import torch
+from peft import PeftModel
 from PIL import Image
+from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava import align, load_aligned
@@ -167,6 +169,24 @@ def test_adapters_are_merged_and_parts_named_once_train_any_family(family, rows_
     parts = lines(out, "gradients.jsonl")[-1]["parts"]
     assert set(parts) == {"norm", "projector", "lora"}
     assert load_aligned(out).config.alignment_norm["stream_norm"] > 0
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3"])
+def test_adapters_kept_apart_are_those_that_are_merged(name, family, rows_file, tmp_path):
+    rates = {"learning_rates": '{"lora": 1e-2, "projector": 1e-3, "norm": 1e-3}', "warmup_steps": 0, "max_steps": 2}
+    for merged in ("true", "false"):
+        out = tmp_path / merged
+        run_stage(command(family(name), rows_file(ROWS), out, "norm", "lora", merge_adapters=merged, **rates))
+    kept = load_file(tmp_path / "false/adapter_model.safetensors")
+    assert not (tmp_path / "false/model.safetensors").exists()
+    one, other = (dict(load_aligned(tmp_path / merged).named_parameters()) for merged in ("true", "false"))
+    assert one.keys() == other.keys() and any("lora" in key for key in kept)
+    for key, tensor in one.items():
+        torch.testing.assert_close(other[key], tensor, atol=1e-5, rtol=0, msg=key)
+    aligned = align(load_vision_language(family(name)), "norm")
+    theirs = PeftModel.from_pretrained(aligned, str(tmp_path / "false")).merge_and_unload()
+    for key, tensor in theirs.named_parameters():
+        torch.testing.assert_close(tensor, other[key], atol=1e-5, rtol=0, msg=key)
 
 
 def test_baseline_takes_the_same_path_and_a_second_round_keeps_the_method(family, rows_file, tmp_path):

@@ -77,6 +77,15 @@ class ModelArguments:
         },
     )
 
+    merge_adapters: bool = field(
+        default=True,
+        metadata={
+            "help": "Whether the final model has its LoRA adapters merged. If not, the folder holds what was trained, "
+            "in peft's format, and `load_aligned` reads it with the model that training started from. Not for models "
+            "assembled here."
+        },
+    )
+
     config_fields: dict[str, Any] = field(init=False)  # those of the method, with `norm_fields`
 
     def __post_init__(self) -> None:
@@ -85,6 +94,8 @@ class ModelArguments:
         if self.save_dtype not in (None, "bfloat16", "float32"):
             raise UserError(f"save_dtype must be bfloat16 or float32, not {self.save_dtype!r}")
         self.lora = json_object(self.lora, "lora")
+        if not (self.lora or self.merge_adapters):
+            raise UserError("merge_adapters: false needs lora")
         from_backbones = self.vision_tower is not None and self.language_model is not None
         if from_backbones == (self.model_name_or_path is not None):
             raise UserError(

@@ -72,6 +72,8 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
         UserError: a setting is for models of ours only.
     """
     if config.model_type == AlignedLlavaConfig.model_type:
+        if not run.model.merge_adapters:
+            raise UserError("merge_adapters: false is for models of other families")
         template = str(processor.chat_template)
         return tokenization(run, training, processor.tokenizer, template, config.image_seq_length)
     ours_only = {

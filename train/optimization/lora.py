@@ -4,15 +4,19 @@ The adapters are injected into the model in place, so that parameter names, chec
 them.
 """
 
+from copy import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.loading.adapters import ADAPTERS, PEFT
 
 
 if TYPE_CHECKING:
@@ -73,6 +77,23 @@ def merge_adapters(adapters: "LoraModel", dtype: torch.dtype) -> None:
                 merged = distribute_tensor(getattr(base, name).detach(), shard.device_mesh, shard.placements)
                 setattr(base, name, nn.Parameter(merged, requires_grad=False))
     adapters.unload()
+
+
+def write_adapters(folder: Path, adapters: "LoraModel", source: str) -> None:
+    """Turn a folder that holds the trained tensors into one of peft's, which `load_aligned` reads.
+
+    Args:
+        adapters: from `add_adapters`, not merged.
+        source: folder or Hub id of the model that they belong to.
+    """
+    tensors = load_file(folder / "model.safetensors")
+    named = {f"{PEFT}{name.replace('.default.', '.')}": tensor for name, tensor in tensors.items()}
+    save_file(named, folder / ADAPTERS, metadata={"format": "pt"})
+    (folder / "model.safetensors").unlink()
+    config: Any = copy(adapters.peft_config["default"])
+    config.base_model_name_or_path = str(Path(source).resolve()) if Path(source).is_dir() else source
+    config.modules_to_save = [model_parts(adapters.model).names["connector"]]
+    config.save_pretrained(str(folder))
 
 
 def _gather(layer: nn.Module) -> None:

@@ -76,6 +76,7 @@ class AlignedSFTTrainer(SFTTrainer):
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
         self.final_dtype: torch.dtype | None = None
+        self.only_trained = False  # the final model is saved without what was frozen
         self.finite_steps = finite_steps
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
@@ -255,13 +256,14 @@ class AlignedSFTTrainer(SFTTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         model, dtype = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model)), self.final_dtype
         if self.args.should_save:
+            trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
             tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
             state_dict = {
                 name: tensor if dtype is None else tensor.to(torch.float32 if in_norm(name) else dtype)
                 for name, tensor in (state_dict or model.state_dict()).items()
-                if name not in tied
+                if name not in tied and (name in trained or not self.only_trained)
             }
-        with _names_in_memory(model) if dtype is None else nullcontext():
+        with _names_in_memory(model) if dtype is None or self.only_trained else nullcontext():
             super()._save(output_dir, state_dict)
 
     def _issue_warnings_after_load(self, load_result):
