@@ -31,12 +31,13 @@ from benchmarks.machine import copy_terabytes, matmul_tflops, sheet_here
 from benchmarks.record import environment, write
 from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
 from train.data.collator import ImageTextCollator
+from train.data.family_rows import FamilyCollator, FamilyRows
 from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
 from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
 from train.data.sources import raw_table, read_sources
-from train.data.tokenization import IGNORE_INDEX, Tokenization
+from train.data.tokenization import IGNORE_INDEX, RowEncoder, Tokenization
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -52,6 +53,7 @@ FLAGS: dict[str, dict[str, Any]] = {
     "with packed_rows, flex_attention": {"packed": True, "attention": "flex_attention"},
     "with torch_compile": {"compile": True},
     "with bf16": {"bf16": True},
+    "through the family's processor": {"processor": True},
     "with feature_cache, filling": {"cache": True},
     "with feature_cache, filled": {"cache": True},
 }
@@ -117,14 +119,16 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
     start = time.perf_counter()
     if ours:
         assert isinstance(processor.chat_template, str)
-        tokenization = Tokenization(
+        encoder: RowEncoder = Tokenization(
             processor.tokenizer,
             template=processor.chat_template,
             image_token_id=model.config.image_token_id,
             image_tokens=model.config.image_seq_length,
             max_length=None,
         )
-        data = open_training_data(sources, tokenization, folder / "prepared")
+        if flags.get("processor"):
+            encoder = FamilyRows(processor, model.config, None)
+        data = open_training_data(sources, encoder, folder / "prepared")
         row_images = RowImages(data, Quarantine(folder / "quarantine.jsonl", data.opened, 0.0), seed=0)
         prepared = time.perf_counter() - start
         cache = None
@@ -134,7 +138,11 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
             images = processor.image_processor
             cache = FeatureCache(folder / "cache", 5e10, 1, tower, layer, images, str(arguments.bf16))
         pad = processor.tokenizer.pad_token_id
-        collator = ImageTextCollator(processor.image_processor, pad, row_images, flags.get("packed", False), cache)
+        collator: Any = ImageTextCollator(
+            processor.image_processor, pad, row_images, flags.get("packed", False), cache
+        )
+        if isinstance(encoder, FamilyRows):
+            collator = FamilyCollator(encoder, row_images)
         trainer: SFTTrainer = AlignedSFTTrainer(
             train_dataset=data.dataset,
             data_collator=collator,
