@@ -17,7 +17,7 @@ from tests.pages import blocks
 
 
 README = REPOSITORY / "README.md"
-GUIDES = ("connectors", "training_data", "evaluation", "diagnostics", "loading")
+GUIDES = ("index", "your_model", "train", "evaluation", "diagnostics", "loading")
 TESTS = "make test"  # what runs this file; running it here would never end
 NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
 SHORT = {"train/run.sh": " -- --max_steps 10", "-m train.sft": " --max_steps 10", "study": " --limit 10"}
