@@ -1,6 +1,6 @@
 """The named methods of the study: `configuration/methods.yaml`, method name -> fields of `AlignedLlavaConfig`.
 
-A norm variant is one entry of that file. The equations of the methods: docs/methods.md.
+A norm variant is one entry of that file. The equations of the methods: docs/reference.md.
 """
 
 from collections.abc import Mapping

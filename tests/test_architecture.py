@@ -1,4 +1,4 @@
-"""The structure that docs/architecture.md draws: who may import whom, no circles, folders of a readable size."""
+"""The structure that docs/contributing.md draws: who may import whom, no circles, folders of a readable size."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "benchmarks": {PLUGIN, "tinyworld", "train", "eval"},
 }
 MOST_ENTRIES = 16
-PAGE = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+PAGE = (REPOSITORY / "docs/contributing.md").read_text(encoding="utf-8")
 
 
 def tracked(folder: str) -> list[Path]:

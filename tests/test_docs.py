@@ -43,7 +43,7 @@ def test_the_site_builds_strictly_and_is_self_contained(tmp_path):
     ended = subprocess.run([str(word) for word in command], cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
     assert ended.returncode == 0, ended.stderr[-3000:]
     pages = {page.relative_to(tmp_path / "site").as_posix(): page for page in tmp_path.glob("site/**/*.html")}
-    assert {"index.html", "faq/index.html", "api/plugin/index.html"} <= set(pages)
+    assert {"index.html", "train/index.html", "api/plugin/index.html"} <= set(pages)
     for name, page in pages.items():
         text = page.read_text(encoding="utf-8")
         assert SOURCES.findall(text) + SHEETS.findall(text) == [], name
@@ -54,6 +54,13 @@ def test_the_site_builds_strictly_and_is_self_contained(tmp_path):
     assert (tmp_path / "site/repository/configuration/methods.yaml.txt").read_text(encoding="utf-8") == (
         REPOSITORY / "configuration/methods.yaml"
     ).read_text(encoding="utf-8")
+
+
+def test_pages_that_code_and_recipes_name_are_there():
+    command = ["git", "grep", "-hoE", r"docs/[a-z_]+\.md", "--", ":!CHANGELOG.md"]
+    named = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()  # noqa: S603
+    assert len(named) > 20
+    assert [page for page in set(named) if not (REPOSITORY / page).is_file()] == []
 
 
 def test_every_page_has_its_place_in_the_navigation():

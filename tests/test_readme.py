@@ -1,4 +1,4 @@
-"""Every command of the README is executed, in order, as a newcomer would type it.
+"""Every command of the README is executed, in order, as a newcomer would type it, then those of guides on tinyworld.
 
 Training commands take ten steps here, and the study ten images; `bash eval/run_all.sh`, the first, runs in full.
 HF_HUB_OFFLINE is set: no command may connect to anything but this machine, nor to the Hub, which is at a port of it.
@@ -17,6 +17,7 @@ from tests.pages import blocks
 
 
 README = REPOSITORY / "README.md"
+GUIDES = ("index", "your_model", "train", "evaluation", "diagnostics", "loading")
 TESTS = "make test"  # what runs this file; running it here would never end
 NOT_HERE = "path/to"  # a placeholder: such a block is parsed, not run
 SHORT = {"train/run.sh": " -- --max_steps 10", "-m train.sft": " --max_steps 10", "study": " --limit 10"}
@@ -37,7 +38,13 @@ def offline(tmp_path):
     assert sockets.attempts(tmp_path) == []
 
 
-@pytest.mark.parametrize("block", blocks(README, "bash"), ids=lambda block: block.splitlines()[0][:50])
+def commands() -> list[str]:
+    """Those of the README, then those of the guides on what its first command has made."""
+    guides = (block for name in GUIDES for block in blocks(REPOSITORY / f"docs/{name}.md", "bash", indent=""))
+    return [*blocks(README, "bash"), *(block for block in guides if "tinyworld" in block or SERVES in block)]
+
+
+@pytest.mark.parametrize("block", commands(), ids=lambda block: block.splitlines()[0][:50])
 def test_command(block, offline):
     assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0  # noqa: S607
     if NOT_HERE in block or block.strip() == TESTS:

@@ -89,7 +89,7 @@ def memory(
     bf16: bool = True,
     checkpointing: bool = False,
 ) -> Memory:
-    """Memory per device under `engine`, one of `ENGINES` (docs/distributed.md, "Precision")."""
+    """Memory per device under `engine`, one of `ENGINES` (docs/train.md, "Precision")."""
     trained = count(model)
     frozen = sum(p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad)
     activations = _activations(model, batch, bf16, checkpointing)

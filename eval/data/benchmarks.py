@@ -1,6 +1,6 @@
 """The benchmarks: the nine columns of the paper's Table 4, and extra ones. One entry holds all that the code knows.
 
-How to add one: docs/adding_a_benchmark.md.
+How to add one: docs/contributing.md.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Initialise the norm of a new checkpoint (Eq. 11), or the factor of the projector that is rescaled instead.
 
 Some targets need N, the mean token norm of the initial projector, measured here on training images, or the norm of
-text inside the decoder, measured on training text (docs/methods.md).
+text inside the decoder, measured on training text (docs/reference.md).
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The norm of text inside the decoder: that of the hidden states that enter one of its layers.
 
-The first layers of a Pre-Norm decoder lift text from the norm of its embeddings to many times that (docs/methods.md).
-Text means content, as in the diagnostics: special tokens and sinks do not count.
+The first layers of a Pre-Norm decoder lift text from the norm of its embeddings to many times that
+(docs/reference.md). Text means content, as in the diagnostics: special tokens and sinks do not count.
 """
 
 from collections.abc import Iterable

@@ -1,1 +1,1 @@
-"""The controlled study: grids of method, seed and settings, run, recorded and analysed (docs/study.md)."""
+"""The controlled study: grids of method, seed and settings, run, recorded and analysed (docs/contributing.md)."""

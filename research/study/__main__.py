@@ -1,7 +1,8 @@
 """Run and analyse studies: `python -m research.study configuration/study/e_targets.yaml`.
 
-Each is a grid of method, seed and settings (docs/study.md). Records, tables and figures are written under --folder, in
-a folder named after the file; --analyse makes tables and figures again from the records. Run again, it continues.
+Each is a grid of method, seed and settings (docs/contributing.md). Records, tables and figures are written under
+--folder, in a folder named after the file; --analyse makes tables and figures again from the records. Run again, it
+continues.
 """
 
 import argparse

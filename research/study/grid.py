@@ -1,4 +1,4 @@
-"""The cells of a study, from its YAML file: method x seed x settings (docs/study.md).
+"""The cells of a study, from its YAML file: method x seed x settings (docs/contributing.md).
 
 An *arm* is a method with settings; a *cell* is an arm with a seed: one training run, and its evaluation.
 """

@@ -1,4 +1,4 @@
-"""The steps of docs/adding_a_benchmark.md, followed on a copy of the repository."""
+"""The steps of docs/contributing.md for a benchmark, followed on a copy of the repository."""
 
 import json
 import os
@@ -17,8 +17,11 @@ from tests.benchmark_stand_in import TEXT, write_dataset
 from tests.pages import blocks
 
 
-PAGE = REPOSITORY / "docs/adding_a_benchmark.md"
 CHOICES = ["a red box", "a green box", "a sphere", "nothing at all"]
+
+
+def steps(language):
+    return blocks(REPOSITORY / "docs/contributing.md", language, section="A benchmark")
 
 
 def arc(n):
@@ -36,7 +39,7 @@ def arc(n):
 
 
 def test_the_entry_of_the_page_has_the_fields_of_a_benchmark():
-    (entry,) = blocks(PAGE, "python")
+    (entry,) = steps("python")
     added = eval(entry, vars(benchmarks))  # noqa: S307
     assert added.correct([{"acc_norm": 1.0}]) == 1.0 and added.key not in benchmarks.BY_KEY
 
@@ -47,12 +50,12 @@ def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_m
     for folder in ("eval", "modeling_aligned_llava", "configuration", "tests", "tinyworld", "train"):
         shutil.copytree(REPOSITORY / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
     registry = copy / "eval/data/benchmarks.py"
-    (entry,) = blocks(PAGE, "python")
+    (entry,) = steps("python")
     head, tail = registry.read_text(encoding="utf-8").split("EXTRA_BENCHMARKS = (\n")
     registry.write_text(f"{head}EXTRA_BENCHMARKS = (\n{indent(entry.rstrip(), '    ')},\n{tail}", encoding="utf-8")
     write_dataset(data / "allenai/ai2_arc", {"ARC-Easy": {"train": arc(2), "validation": arc(2), "test": arc(6)}})
 
-    _fetch, commands = blocks(PAGE, "bash")
+    _fetch, commands = steps("bash")
     for placeholder, value in (
         ("python", sys.executable),
         ("path/to/benchmarks", data),

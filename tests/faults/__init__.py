@@ -1,1 +1,1 @@
-"""Kills, full disks, damaged files, trouble with the Hub: one fault a file; `docs/faults.md` lists them."""
+"""Kills, full disks, damaged files, trouble with the Hub: one fault a file."""

@@ -1,4 +1,4 @@
-"""The steps of docs/adding_a_{norm_variant,backbone,model_family}.md, followed in a copy with nothing else changed."""
+"""The steps of docs/contributing.md for a norm variant, a backbone and a family, in a copy of the code."""
 
 import json
 import os
@@ -24,9 +24,9 @@ from tests.one_line import one_line
 from tests.pages import blocks
 
 
-def steps(page: str, language: str) -> list[str]:
-    """The indented code blocks of a page, which belong to its numbered steps."""
-    return blocks(REPOSITORY / "docs" / page, language, indent=" {4}")
+def steps(section: str, language: str) -> list[str]:
+    """The indented code blocks of a section, which belong to its numbered steps."""
+    return blocks(REPOSITORY / "docs/contributing.md", language, indent=" {4}", section=section)
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def run(command: str, root: Path) -> None:
 
 @pytest.mark.slow
 def test_a_norm_variant_is_one_entry(copy):
-    (entry,) = steps("adding_a_norm_variant.md", "yaml")
+    (entry,) = steps("A norm variant", "yaml")
     with (copy / "configuration/methods.yaml").open("a", encoding="utf-8") as file:
         file.write(f"\n{entry}")
-    (train_ten_steps,) = steps("adding_a_norm_variant.md", "bash")
+    (train_ten_steps,) = steps("A norm variant", "bash")
     run(train_ten_steps, copy)
     folder = copy / "results/norm-double"
     config = json.loads((folder / "config.json").read_text())
@@ -101,7 +101,7 @@ def test_a_wrong_entry_is_one_line(monkeypatch, entry, message):
 
 @pytest.mark.slow
 def test_a_backbone_is_a_folder_of_recipes_and_perhaps_a_template(copy):
-    copy_recipe, copy_template, try_it = steps("adding_a_backbone.md", "bash")
+    copy_recipe, copy_template, try_it = steps("A backbone", "bash")
     run(copy_recipe, copy)
     run(copy_template, copy)
     recipes = {
@@ -132,8 +132,8 @@ def test_a_model_family_is_one_entry(monkeypatch, capsys):
     monkeypatch.delitem(FAMILIES, "qwen2_5_vl")
     with pytest.raises(UserError, match="qwen2_5_vl is none of the families it knows"):
         align(model)
-    list_modules, align_it = steps("adding_a_model_family.md", "python")
-    (entry,) = steps("adding_a_model_family.md", "text")
+    list_modules, align_it = steps("A model family", "python")
+    (entry,) = steps("A model family", "text")
     exec(list_modules, {"model": model})  # noqa: S102
     added = eval(f"{{{entry}}}", {"Family": Family})  # noqa: S307
     ((model_type, family),) = added.items()

@@ -1,4 +1,4 @@
-"""The recipes have the values of the paper (docs/paper_index.md) and give the source of each."""
+"""The recipes have the values of the paper (docs/reference.md) and give the source of each."""
 
 import re
 

@@ -134,7 +134,7 @@ def _with_precision(argv: list[str], settings: dict[str, Any]) -> list[str]:
 def bfloat16_is_fast() -> bool:
     """Whether training is faster in bfloat16 than in float32: on a GPU, a CPU with AMX, and an AMD with AVX512-BF16.
 
-    An Intel with AVX512-BF16 alone was slower in bfloat16 (`docs/training_speed.md`).
+    An Intel with AVX512-BF16 alone was slower in bfloat16.
     """
     if torch.accelerator.is_available():
         return True

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 @dataclass
 class SpeedArguments:
-    """Settings that save time or memory and leave loss and gradients unchanged (docs/training_speed.md)."""
+    """Settings that save time or memory and leave loss and gradients unchanged (docs/train.md)."""
 
     _argument_group_name: ClassVar[str] = "speed"
 

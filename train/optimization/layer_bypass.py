@@ -1,7 +1,7 @@
 """Decoder layers that visual tokens skip: their hidden states pass unchanged, while text attends to them as before.
 
-In the first layers of a Pre-Norm decoder text is lifted to the norm of the residual stream (docs/study.md). A bypass
-spares visual tokens that lift, whatever norm they have.
+In the first layers of a Pre-Norm decoder text is lifted to the norm of the residual stream (docs/findings.md).
+A bypass spares visual tokens that lift, whatever norm they have.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the two adapters do with a family, measured; `python -m` this module writes the table of docs/evaluation.md.
+"""What the two adapters do with a family, measured; `python -m` this module writes the table of docs/reference.md.
 
 An answer is right if it is that of `model.generate` on its row alone, a log-likelihood if a forward pass gives it.
 """
@@ -24,7 +24,7 @@ from tests.benchmark_stand_in import image_of, mixed_rows
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import DECODERS, WRITERS, write_checkpoint, write_decoder
 
 
-PAGE = Path(__file__).parents[3] / "docs/evaluation.md"
+PAGE = Path(__file__).parents[3] / "docs/reference.md"
 HEADER = "| Family | Image batches | Shared prefix | Questions without an image | Text tasks |"
 SHARED = [(f"{question}?", [image_of(1)]) for question in ("what", "what is", "where is it", "where")]
 ROWS = [*mixed_rows(7), *SHARED]

@@ -1,4 +1,4 @@
-"""Precision as docs/distributed.md says: matrices that are not trained, final weights and the norm."""
+"""Precision as docs/train.md says: matrices that are not trained, final weights and the norm."""
 
 import pytest
 import torch
