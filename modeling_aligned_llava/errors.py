@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
@@ -36,6 +37,9 @@ def run_main(main: Callable[[], None]) -> None:
     a line, and exit with 128 + the number of the signal.
     """
     quiet()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal of ASCII shows ? for a degree sign
     received: list[int] = []
     try:
         with _raising_on_signals(received):

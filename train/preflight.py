@@ -30,7 +30,9 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig
 from trl import SFTConfig
 
+from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
+from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
@@ -255,7 +257,10 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
 def _model_config(run: RunArguments, backbones: ModelArguments) -> PreTrainedConfig:
     """The configuration of the model: that of the checkpoint, or what assembly will make of the backbones."""
     if backbones.model_name_or_path is not None:
-        return load_part(AutoConfig, trained_checkpoint(backbones.model_name_or_path))
+        config = load_part(AutoConfig, trained_checkpoint(backbones.model_name_or_path))
+        if config.model_type != AlignedLlavaConfig.model_type:
+            check_family(config.model_type)
+        return config
     _, vision = tower_configs(str(backbones.vision_tower))
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
     measured = dict.fromkeys(("text_norm", "visual_norm", "stream_norm"), 1.0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedModel, PrinterCallback, ProcessorMixin, TrainerCallback
+from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, ProcessorMixin, TrainerCallback
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
@@ -18,6 +18,7 @@ from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.build_once import waiting_lock
+from modeling_aligned_llava.loading.checkpoint import load_part
 from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
@@ -80,8 +81,9 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
     sources = read_sources(run.data.data_path, run.data.image_folder)
     with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
         source = starting_folder(run, folder.path, training.seed, sources)
-    model, processor = load_start(run, training, source, sources)
-    encoder = row_encoder(run, training, model.config, processor)
+    config, processor = load_part(AutoConfig, source), load_part(AutoProcessor, source)
+    encoder = row_encoder(run, training, config, processor)
+    model = load_start(run, training, source, processor, sources)
     adapters = None
     if run.model.lora:
         assert isinstance(run.model.lora, dict)

@@ -7,16 +7,15 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoProcessor, PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.connectors import align, check_family, load_vision_language
+from modeling_aligned_llava.connectors import align, load_vision_language
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
@@ -83,30 +82,21 @@ def whole_models(training: SFTConfig) -> Iterator[None]:
 
 
 def load_start(
-    run: RunArguments, training: SFTConfig, folder: Path, sources: list[Source]
-) -> tuple[PreTrainedModel, Any]:
-    """The model in float32 with the norm of the method, and its processor.
+    run: RunArguments, training: SFTConfig, folder: Path, processor: Any, sources: list[Source]
+) -> PreTrainedModel:
+    """The model in float32 with the norm of the method.
 
     Raises:
-        UserError: it cannot be loaded, its family cannot be served, or the method needs images or texts and there is
-            none.
+        UserError: it cannot be loaded, or the method needs images or texts and there is none.
     """
-    model_type = load_part(AutoConfig, folder).model_type
-    if model_type != OURS:
-        check_family(model_type)
-    processor = load_part(AutoProcessor, folder)
-    if model_type == OURS:
-        return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32), processor
+    if load_part(AutoConfig, folder).model_type == OURS:
+        return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32)
     with whole_models(training):  # to be measured
         model = load_vision_language(folder, dtype=torch.float32)
-    if not names_image_token(processor):
-        raise UserError(f"{folder}: {model.config.model_type} cannot be trained: its processor names no image token")
-    if processor.tokenizer.pad_token_id is None:
-        processor.tokenizer.pad_token = processor.tokenizer.eos_token
     if getattr(model.config, NORM, None) is None:
         fields = {name: value for name, value in run.model.config_fields.items() if name != "method"}
         align(model, run.model.method, **fields, **_measured(run, model, processor, sources))
-    return model.train(), processor
+    return model.train()
 
 
 def _measured(run: RunArguments, model: PreTrainedModel, processor: Any, sources: list[Source]) -> dict[str, float]:

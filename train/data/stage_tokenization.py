@@ -9,7 +9,9 @@ from trl import SFTConfig
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
+from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
@@ -69,13 +71,18 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
     """How rows are stored for a checkpoint with this config and processor: tokens for a model of ours, else text.
 
     Raises:
-        UserError: a setting is for models of ours only.
+        UserError: the family or its processor cannot be served, or a setting is for models of ours only.
     """
     if config.model_type == AlignedLlavaConfig.model_type:
         if not run.model.merge_adapters:
             raise UserError("merge_adapters: false is for models of other families")
         template = str(processor.chat_template)
         return tokenization(run, training, processor.tokenizer, template, config.image_seq_length)
+    check_family(config.model_type)
+    if not names_image_token(processor):
+        raise UserError(f"{config.model_type} cannot be trained: its processor names no image token")
+    if processor.tokenizer.pad_token_id is None:
+        processor.tokenizer.pad_token = processor.tokenizer.eos_token
     ours_only = {
         "packed_rows": run.speed.packed_rows,
         "feature_cache": run.speed.feature_cache,
