@@ -5,6 +5,8 @@ import shutil
 
 import pytest
 import torch
+from datasets import Dataset, Features, List, Value, config
+from datasets import Image as ImageFeature
 from peft import PeftModel
 from PIL import Image
 from safetensors.torch import load_file
@@ -228,3 +230,38 @@ def test_without_an_image_token_or_a_vision_tower_there_is_one_line(family, rows
         file.unlink()
     with pytest.raises(UserError, match=r"processor|names no image token"):
         run_stage(command(nameless, rows, tmp_path / "out"))
+
+
+def test_embedded_images_are_prepared_and_streamed_alike(family, rows_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+    rows = json.loads(rows_file(ROWS).read_text())
+    folder = rows_file(ROWS).parent
+    for row in rows:
+        row["image"] = [{"bytes": (folder / name).read_bytes(), "path": name} for name in row["image"]]
+    columns = Features(
+        {
+            "id": Value("string"),
+            "image": List(ImageFeature()),
+            "conversations": List({"from": Value("string"), "value": Value("string")}),
+        }
+    )
+    Dataset.from_list(rows, features=columns).to_parquet(tmp_path / "rows.parquet")
+    given = {"data_path": tmp_path / "rows.parquet", "probe_rows": 2}
+    losses = []
+    for streaming in ("false", "true"):
+        out = tmp_path / streaming
+        run_stage(command(family("smolvlm"), rows_file(ROWS), out, streaming=streaming, **given))
+        losses += [line["loss"] for line in lines(out) if "loss" in line]
+    run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / "files"))
+    losses += [line["loss"] for line in lines(tmp_path / "files") if "loss" in line]
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)
+
+
+def test_held_out_rows_are_measured_and_answered(family, rows_file, tmp_path):
+    held_out = {"eval_rows": 2, "sample_rows": 2, "eval_strategy": "epoch", "global_batch_size": 3}
+    out = tmp_path / "out"
+    run_stage(command(family("qwen3_vl"), rows_file(ROWS), out, per_device_train_batch_size=3, **held_out))
+    assert [line["eval_loss"] for line in lines(out) if "eval_loss" in line]
+    samples = lines(out, "samples.jsonl")
+    assert {sample["reference"] for sample in samples} <= {f"{answer}<|im_end|>" for _, answer, _ in ROWS}
+    assert len(samples) == 2
