@@ -17,6 +17,14 @@ from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
 
 
+@pytest.mark.parametrize("found", [(lambda: None, {}), (torch.optim.SGD, {"params": []})])
+def test_an_optimizer_that_chooses_its_own_parameters_is_one_line(stage_arguments, tmp_path, monkeypatch, found):
+    """Muon and GaLore."""
+    monkeypatch.setattr(AlignedSFTTrainer, "get_optimizer_cls_and_kwargs", lambda *_: found)
+    with one_line("^optim: adamw_torch_fused chooses its own parameters"):
+        run_stage(stage_arguments(1, "norm", tmp_path))
+
+
 def test_an_optimizer_whose_package_is_missing_is_one_line(stage_arguments, tmp_path):
     with one_line("^optim: .*lomo"):
         run_stage(stage_arguments(1, "norm", tmp_path, optim="lomo"))

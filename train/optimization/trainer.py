@@ -11,6 +11,7 @@ import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers import PreTrainedModel, ProcessorMixin
+from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import SFTTrainer
 
@@ -172,11 +173,16 @@ class AlignedSFTTrainer(SFTTrainer):
                     groups.append({"params": params, "lr": group.learning_rate, "weight_decay": decay})
         assert sum(len(g["params"]) for g in groups) == len([p for p in parameters.values() if p.requires_grad])
         try:
-            optimizer_class, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+            kind, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
+            if is_optimizer_factory(kind) or kwargs.keys() & {"params", "model", "optimizer_dict"}:
+                name = getattr(self.args.optim, "value", self.args.optim)
+                raise UserError(f"optim: {name} chooses its own parameters; use another, such as adamw_torch")
+            super().create_optimizer(model)
         except (ImportError, ValueError) as error:  # its package is missing, or it wants arguments
             raise UserError(f"optim: {' '.join(str(error).split())}") from error
-        self.optimizer = optimizer_class(groups, **kwargs)
-        return self.optimizer
+        optimizer = cast(torch.optim.Optimizer, self.optimizer)
+        optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
+        return optimizer
 
     def _clip_grad_norm(self, model):
         if self.ledger is not None:
