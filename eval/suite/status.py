@@ -1,5 +1,6 @@
 """What a run shows: a live table of checkpoints and their steps above a progress bar with rate and ETA."""
 
+import time
 from collections.abc import Callable, Sequence
 
 from rich.console import Console, Group, RenderableType
@@ -24,11 +25,13 @@ from eval.suite.training import STAGES
 
 
 TRAINING = "training"  # the column before the benchmarks
+SILENCE = 30.0  # seconds without a line, where the output is a file, after which one says what runs
 TRAINING_ROWS = 3  # training a model takes as long as evaluating it this many times (tinyworld on a CPU)
 
 
 class Status:
-    """Shows a live table and bar or, if the console is not a terminal, a line per finished task. A context manager.
+    """Shows a live table and bar or, if the console is not a terminal, a line per finished task and one every half
+    minute. A context manager.
 
     Args:
         jobs: all jobs of the run.
@@ -41,6 +44,8 @@ class Status:
     ) -> None:
         self.console = console
         self.failures: list[str] = []
+        self.running: dict[str, str] = {}  # checkpoint -> what it is doing
+        self.spoke = time.monotonic()
         self.rows: dict[tuple[str, str], float]
         self.rows = {(job.name, task.key): task.rows for job in jobs for task in job.tasks}
         self.has_training = bool(trained)
@@ -108,6 +113,10 @@ class Status:
             "say": self.say,
         }
         methods[method](*arguments)
+        if not self.console.is_terminal and time.monotonic() - self.spoke >= SILENCE:
+            now = ", ".join(f"{name} {what}" for name, what in self.running.items())
+            left = self.bar.tasks[0].time_remaining
+            self._line(f"{self.share:.0%}{f', about {left / 60:.0f} min left' if left and left > 60 else ''}: {now}")
 
     def begin(self, name: str, key: str) -> None:
         """A worker starts or restarts the task."""
@@ -115,6 +124,7 @@ class Status:
 
     def advance(self, name: str, key: str, rows: float) -> None:
         self._set(name, key, min(self.rows[name, key], self.done[name, key] + rows))
+        self.running[name] = f"{key} {self.done[name, key]:.0f} of {self.rows[name, key]:.0f}"
 
     def end(self, name: str, key: str, reason: str | None) -> None:
         """The task is done, or failed because of `reason`."""
@@ -137,6 +147,7 @@ class Status:
     def train(self, name: str, share: float, stage: str, left: str) -> None:
         """`share` of the training of a checkpoint is done; its current `stage` has the time `left`."""
         self.words[name, TRAINING] = f"{share:.0%}[dim] {stage} {left}[/dim]"
+        self.running[name] = f"{stage} {left}".strip()
         self._set(name, TRAINING, share * self.rows[name, TRAINING])
 
     def trained(self, name: str, stage: str) -> None:
@@ -149,11 +160,13 @@ class Status:
 
     def _close(self, name: str, key: str) -> None:
         self.words[name, key] = "[green]done[/green]"
+        self.running.pop(name, None)
         self._set(name, key, self.rows[name, key])
 
     def _line(self, text: str) -> None:
         if not self.console.is_terminal:
-            self.console.print(text, highlight=False)
+            self.spoke = time.monotonic()
+            self.console.print(text, highlight=False, soft_wrap=True)
 
     def _set(self, name: str, key: str, rows: float) -> None:
         self.done[name, key] = rows

@@ -96,6 +96,18 @@ def test_the_table_says_how_each_task_stands(terminal):
     assert terminal or "a pope: done" in text
 
 
+def test_a_log_gets_a_line_every_half_minute(monkeypatch):
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr("eval.suite.status.time.monotonic", lambda: next(clock))
+    output = io.StringIO()
+    jobs = [job("a", pope=10), job("b", pope=10)]
+    with Status(jobs, set(), Console(file=output, width=40), ["a"]) as status:
+        for share in (0.1, 0.2, 0.3, 0.4):
+            status.show(("train", "a", share, "stage1", "131 s left"))
+    lines = [line for line in output.getvalue().splitlines() if "stage1" in line]
+    assert lines == ["12%: a stage1 131 s left", "24%: a stage1 131 s left"]
+
+
 def test_a_worker_finds_the_datasets_of_further_benchmarks_too(tmp_path, monkeypatch):
     monkeypatch.setitem(BY_KEY, "added", replace(BY_KEY["pope"], key="added", folder="someone/new"))
     (tmp_path / "root/someone/new").mkdir(parents=True)
