@@ -9,11 +9,12 @@ from modeling_aligned_llava.errors import UserError
 
 
 Size = tuple[int, int]  # width and height of an image
+KEPT = 1024  # combinations of sizes; each can be 200 kB of text
 
 
 @dataclass
 class ImageSlots:
-    """Write the visual tokens of images into prompts; each combination of sizes is tried once, on blank images.
+    """Write the visual tokens of images into prompts; combinations of sizes are tried on blank images, and kept.
 
     Args:
         processor: of any vision-language model of transformers.
@@ -43,6 +44,8 @@ class ImageSlots:
                     text=[text], images=[images], return_tensors="pt", return_text_replacement_offsets=True
                 )
                 self._written[sizes] = [slot["replacement"] for slot in made["text_replacement_offsets"][0]]
+                if len(self._written) > KEPT:
+                    del self._written[next(iter(self._written))]
             except (KeyError, TypeError) as error:
                 raise UserError(f"its processor does not tell the visual tokens of an image ({error})") from error
         return self._written[sizes]

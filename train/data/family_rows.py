@@ -47,7 +47,12 @@ class FamilyRows:
     max_length: int | None
 
     columns: ClassVar[Features] = Features(
-        {"text": Value("string"), "answers": List(List(Value("int32"))), "length": Value("int32")}
+        {
+            "text": Value("string"),
+            "answers": List(List(Value("int32"))),  # characters of the text
+            "places": List(List(Value("int32"))),  # the same, once the processor has written the visual tokens
+            "length": Value("int32"),
+        }
     )
     reads_sizes: ClassVar[bool] = True
 
@@ -94,13 +99,14 @@ class FamilyRows:
             raise BadRow("the model's processor refuses it", " ".join(str(error).split())) from error
         if self.max_length is not None and length > self.max_length:
             raise too_long(length, self.max_length)
-        return {"text": text, "answers": answers, "length": length}
+        places = answers if self.takes_suffix else list(self._moved(answers, text, tuple(sizes)))
+        return {"text": text, "answers": answers, "places": places, "length": length}
 
     def _length(self, text: str, answers: list[Span], sizes: list[Size]) -> int:
         """The number of tokens with the visual ones of images of these sizes."""
         if self.takes_suffix:
             blank = [Image.new("RGB", size) for size in sizes]
-            return self.tensors([text], [answers], [blank])["input_ids"].shape[1]
+            return self.tensors([text], [answers], [answers], [blank])["input_ids"].shape[1]
         written = self._slots.fill(text, tuple(sizes))
         return len(self.tokenizer(written, add_special_tokens=self._adds_special_tokens(written))["input_ids"])
 
@@ -172,7 +178,7 @@ class FamilyRows:
     def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """A row that ends before its first answer, and that answer."""
         start, end = row["answers"][0]
-        return {**row, "text": row["text"][:start], "answers": []}, row["text"][start:end]
+        return {**row, "text": row["text"][:start], "answers": [], "places": []}, row["text"][start:end]
 
     def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
         """The text of a row in order, with one token for each image, and of which kind each piece is."""
@@ -189,7 +195,9 @@ class FamilyRows:
         answers = [[text[start:end] for start, end in spans] for text, spans in pairs]
         return [sum(map(len, self.tokenizer(own, add_special_tokens=False)["input_ids"])) for own in answers]
 
-    def tensors(self, texts: list[str], answers: list[list[Span]], images: list[list[Any]]) -> dict[str, Any]:
+    def tensors(
+        self, texts: list[str], answers: list[list[Span]], places: list[list[Span]], images: list[list[Any]]
+    ) -> dict[str, Any]:
         """What the model reads for these rows, padded on the right, with `labels` [rows, tokens]."""
         options: dict[str, Any] = {"text": texts, "images": images if any(images) else None}
         if self.takes_suffix:
@@ -199,12 +207,11 @@ class FamilyRows:
             return self._processed(**options)
         special = self._adds_special_tokens(texts[0])
         batch = self._processed(**options, add_special_tokens=special, return_offsets_mapping=True)
-        places = batch.pop("offset_mapping")
+        offsets = batch.pop("offset_mapping")
         labels = batch["input_ids"].new_full(batch["input_ids"].shape, IGNORE_INDEX)
-        for i, spans in enumerate(answers):
-            sizes = tuple(image.size for image in images[i])
-            for start, end in self._moved(spans, texts[i], sizes):
-                answer = (places[i, :, 0] < end) & (places[i, :, 1] > start)
+        for i, spans in enumerate(places):
+            for start, end in spans:
+                answer = (offsets[i, :, 0] < end) & (offsets[i, :, 1] > start)
                 labels[i, answer] = batch["input_ids"][i, answer]
         return {**batch, "labels": labels}
 
@@ -237,7 +244,8 @@ class FamilyCollator:
         rows, images = self.open_images(rows)
         remaining = iter(images)
         own = [list(islice(remaining, len(row["images"]))) for row in rows]
-        batch = self.encoder.tensors([row["text"] for row in rows], [row["answers"] for row in rows], own)
+        texts, answers, places = ([row[name] for row in rows] for name in ("text", "answers", "places"))
+        batch = self.encoder.tensors(texts, answers, places, own)
         for row, length in zip(rows, batch["attention_mask"].sum(1).tolist(), strict=True):
             if row["answers"] and length != row["length"]:  # the labels would be at the wrong places
                 raise UserError(
