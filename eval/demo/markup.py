@@ -7,6 +7,8 @@ from typing import Any
 import jinja2
 from PIL import Image
 
+from modeling_aligned_llava.diagnostics.measure.verdict import verdict
+
 
 HEADS = ("model", "visual tokens", "text embeddings", "ratio")
 _TEMPLATES = jinja2.Environment(autoescape=True)
@@ -16,6 +18,8 @@ _FIGURE = _TEMPLATES.from_string("""<figure style="margin: 0">
 </figure>""")
 _HEADING = _TEMPLATES.from_string("<h2>{{ text }}</h2>")
 _NORMS = _TEMPLATES.from_string("""
+{% for name, said in verdicts %}<p>{{ name }}, on this image: {{ said }}.</p>
+{% endfor %}
 <div role="region" aria-label="Norms by layer" tabindex="0" style="overflow-x: auto">
 <img src="{{ figure }}" style="min-width: {{ 18 * rows|length }}rem; max-width: 100%; background: white"
  alt="Norm and rotation of visual and text tokens by layer, one column per model; the table has the first layer.">
@@ -40,12 +44,13 @@ def figure(image: Image.Image, alt: str, caption: str = "", height: str = "none"
 
 
 def norms(drawing: bytes, profiles: dict[str, dict[str, Any]]) -> str:
-    """All profiles drawn (an SVG), and their norms at the first layer as a table."""
+    """The verdict of each profile on its image, all drawn (an SVG), and their norms at the first layer as a table."""
     rows = []
     for name, profile in profiles.items():
         visual, text = (profile["norms"][where]["mean"] for where in ("visual tokens at layer 0", "text embeddings"))
         rows.append((name, (visual, text, profile["ratio"])))
-    return _NORMS.render(figure=_address(drawing, "svg+xml"), heads=HEADS, rows=rows)
+    verdicts = [(name, said["summary"]) for name, profile in profiles.items() if (said := verdict(profile))]
+    return _NORMS.render(figure=_address(drawing, "svg+xml"), heads=HEADS, rows=rows, verdicts=verdicts)
 
 
 def _address(content: bytes, kind: str) -> str:

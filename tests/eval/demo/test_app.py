@@ -14,6 +14,7 @@ from eval.demo.measurements import SIDE, norm_figure, norms, overlay, word_atten
 from eval.demo.models import Answer, load_models
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.profile import profile
+from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS
 from tests.benchmark_stand_in import image_of, write_llava
@@ -98,6 +99,7 @@ def test_norms_are_those_of_the_profile_command(model, tiny_llava):
     profiles = {"<b>tiny": measured, "again": measured}
     page = markup.norms(norm_figure(profiles), profiles)
     assert "&lt;b&gt;tiny" in page and "<b>" not in page and f"<td>{measured['ratio']:.2f}</td>" in page
+    assert f"<p>again, on this image: {verdict(measured)['summary']}.</p>" in page
 
 
 def test_answers_are_escaped():
