@@ -24,6 +24,7 @@ ANSWERING_CODE = (
     "harness/*.py",
     "inference/*.py",
     "inspection/model_parts.py",
+    "loading/adapters.py",
     "loading/checkpoint.py",
     "loading/images.py",
     "loading/tokenizer.py",
