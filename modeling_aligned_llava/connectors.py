@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
 from .aligned_family import CONNECTOR, NORM, aligned_class, attach_norm
-from .configuration_aligned_llava import AlignedLlavaConfig
+from .configuration_aligned_llava import PALIGEMMA_DIVIDES, AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
 from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
@@ -135,6 +135,8 @@ def _connector(model: PreTrainedModel) -> nn.Module:
         raise UserError(f"align: {model_type} is a text-only model: it has no visual tokens")
     if model_type not in FAMILIES:
         raise UserError(f"align: {model_type} is none of the families it knows: {', '.join(FAMILIES)}")
+    if model_type == "paligemma" and PALIGEMMA_DIVIDES:
+        raise UserError("align: PaliGemma changes the norm of tokens behind its connector before transformers 5.13")
     return model.base_model.get_submodule(FAMILIES[model_type].connector)
 
 
@@ -146,6 +148,7 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
         raise UserError(f"align: unknown field {unknown[0]!r}; fields of the norm: {', '.join(sorted(known))}")
     try:
         config = AlignedLlavaConfig(**settings)
+        config.check_alignment()  # before transformers 5.4 a config did not check itself
     except ValueError as error:
         raise UserError(f"align: {error}") from error
     if config.projector_init == "rescaled":
