@@ -9,7 +9,7 @@ unexport $(foreach name,HF_HOME XDG_CACHE_HOME,$(if $($(name)),,$(name)))
 WHOLE_RUN := tests/test_whole_run.py
 PRODUCT := --ignore=tests/research --ignore=tests/benchmarks
 
-.PHONY: install test test-slow test-all quality audit sbom tables docs clean
+.PHONY: install test test-slow test-all test-versions quality audit sbom tables docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/installed
@@ -29,6 +29,9 @@ test-slow: .venv/installed  ## README commands, kills, whole runs
 
 test-all: .venv/installed  ## every test, research and campaigns of minutes each included
 	$(BIN)/python -m pytest --durations=10 tests
+
+test-versions: .venv/installed  ## the plugin under other versions of transformers, each in an environment of its own
+	$(BIN)/python -m pytest --durations=10 tests/test_versions.py
 
 quality: .venv/installed  ## what pre-commit checks
 	$(BIN)/ruff check .

@@ -7,6 +7,10 @@
 from functools import cache
 from typing import Any
 
+from .configuration_aligned_llava import AlignedLlavaConfig  # first: it names the transformers that the rest needs
+
+
+# isort: split
 import transformers
 from torch import Tensor, nn
 from transformers.conversion_mapping import (
@@ -14,7 +18,7 @@ from transformers.conversion_mapping import (
     register_checkpoint_conversion_mapping,
 )
 
-from .configuration_aligned_llava import AlignedLlavaConfig
+from .hub_folder import missing_tensors
 from .modeling_aligned_llava import build_norm
 from .norm_alignment import GlobalWeightCompensatedLayerNorm
 
@@ -29,6 +33,19 @@ class _Aligned:
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # of the class it is mixed into
         attach_norm(self)
+
+    @classmethod
+    def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
+        """Like the parent method, but requires all tensors: transformers would only warn.
+
+        Raises:
+            OSError: the checkpoint lacks some.
+        """
+        reports = kwargs.pop("output_loading_info", False)
+        model, report = super().from_pretrained(source, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
+        if report["missing_keys"] and not reports:
+            raise missing_tensors(source, report["missing_keys"])
+        return (model, report) if reports else model
 
     @classmethod
     def is_custom_code(cls) -> bool:

@@ -7,13 +7,19 @@ import math
 import os
 from typing import Any
 
+import transformers
 from transformers.utils.versions import require_version
 
 
-require_version("transformers>=5.20")  # before an import that older versions lack
+require_version("transformers>=5.0")  # before an import that older versions lack
 
 from transformers import LlavaConfig  # noqa: E402
 
+
+# Where versions differ.
+_MINOR = tuple(map(int, transformers.__version__.split(".")[:2]))
+NESTED_TOWERS = _MINOR < (5, 6)  # CLIP and SigLIP hold their tower in a module `vision_model`
+PALIGEMMA_DIVIDES = _MINOR < (5, 13)  # PaliGemma divides what leaves its connector by sqrt(D)
 
 _CHOICES = {
     "projector_norm": ("none", "layernorm", "rmsnorm"),

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
 from .aligned_family import CONNECTOR, NORM, aligned_class, attach_norm
-from .configuration_aligned_llava import AlignedLlavaConfig
+from .configuration_aligned_llava import PALIGEMMA_DIVIDES, AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
 from .loading.adapters import adapter_settings, merge_from
@@ -158,6 +158,8 @@ def check_family(model_type: str) -> None:
         raise UserError(f"align: {model_type} is a text-only model: it has no visual tokens")
     if model_type not in FAMILIES:
         raise UserError(f"align: {model_type} is none of the families it knows: {', '.join(FAMILIES)}")
+    if model_type == "paligemma" and PALIGEMMA_DIVIDES:
+        raise UserError("align: PaliGemma changes the norm of tokens behind its connector before transformers 5.13")
 
 
 def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
@@ -168,6 +170,7 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
         raise UserError(f"align: unknown field {unknown[0]!r}; fields of the norm: {', '.join(sorted(known))}")
     try:
         config = AlignedLlavaConfig(**settings)
+        config.check_alignment()  # before transformers 5.4 a config did not check itself
     except ValueError as error:
         raise UserError(f"align: {error}") from error
     if config.projector_init == "rescaled":

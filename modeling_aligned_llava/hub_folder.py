@@ -5,7 +5,7 @@ The file is saved beside the weights with the code that loads them, so it import
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -92,6 +92,14 @@ def copy_processor(source: str, revision: str | None, folder: str | os.PathLike)
         target = Path(folder) / file.relative_to(origin)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
+
+
+def missing_tensors(source: Any, names: Collection[str]) -> OSError:
+    """Return the error about a checkpoint without the tensors `names`; older transformers may have other names."""
+    first = min(names)
+    return OSError(
+        f"{source} lacks the tensor {first} ({len(names)} in all); copy the weights again, or update transformers"
+    )
 
 
 def write_plain_card(

@@ -10,10 +10,11 @@ from typing import Any, cast
 from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoModel, BitsAndBytesConfig, LlavaForConditionalGeneration, LlavaModel, LlavaPreTrainedModel
+from transformers.core_model_loading import WeightRenaming
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from .configuration_aligned_llava import AlignedLlavaConfig
-from .hub_folder import copy_processor, forget_local_paths, push, write_plain_card
+from .configuration_aligned_llava import NESTED_TOWERS, AlignedLlavaConfig
+from .hub_folder import copy_processor, forget_local_paths, missing_tensors, push, write_plain_card
 from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
 
 
@@ -22,10 +23,13 @@ _AUTO_MAP = {
     "AutoModel": "modeling_aligned_llava.AlignedLlavaModel",
     "AutoModelForImageTextToText": "modeling_aligned_llava.AlignedLlavaForConditionalGeneration",
 }
+# Pattern of a saved name -> its part in memory.
+_RENAMED = {"vision_tower.(?!vision_model.)": "vision_tower.vision_model."} if NESTED_TOWERS else {}
 
 
 def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedLayerNorm | None:
     """Build the norm that the fields of `config` describe, at its initial gain if that is known; None without one."""
+    config.check_alignment()  # from_pretrained overrides fields after the config's own check
     if config.projector_norm == "none":
         return None
     norm = GlobalWeightCompensatedLayerNorm(
@@ -126,7 +130,8 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
     def from_pretrained(cls, pretrained_model_name_or_path, *args: Any, **kwargs: Any) -> Any:
         """Like the parent method, but keeps the projector unquantized, as it does the head, and requires all tensors.
 
-        transformers would fill missing ones with random numbers. A new norm alone may be missing.
+        transformers would fill missing ones with random numbers. Only a norm that the checkpoint never had may be
+        missing.
 
         Raises:
             OSError: a weights file is cut short, is not a safetensors file, or lacks tensors.
@@ -140,16 +145,18 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
                 kwargs["quantization_config"] = BitsAndBytesConfig(
                     **{**quantization.to_dict(), "llm_int8_skip_modules": skip}
                 )
+            if _RENAMED:
+                kwargs.setdefault("key_mapping", _RENAMED)
             loaded: Any = super().from_pretrained(source, *args, output_loading_info=True, **kwargs)
             model, report = loaded
         except SafetensorError as error:
             raise OSError(f"{source}: a weights file is damaged or cut short ({error}); copy it again") from error
         if source is not None:
-            missing = sorted(name for name in report["missing_keys"] if "multi_modal_projector.norm." not in name)
+            missing = report["missing_keys"]
+            if missing and _norm_is_new(source, kwargs):
+                missing = [name for name in missing if "multi_modal_projector.norm." not in name]
             if missing and not reports:
-                raise OSError(
-                    f"{source} lacks the tensor {missing[0]} ({len(missing)} in all); copy the weights again"
-                )
+                raise missing_tensors(source, missing)
             model.processor_source = (
                 os.path.abspath(source) if os.path.isdir(source) else source,
                 kwargs.get("revision"),
@@ -168,7 +175,8 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         destination = {name: kwargs.pop(name) for name in names if name in kwargs}
         self.config.auto_map = dict(_AUTO_MAP)
         forget_local_paths(self.config)
-        self._weight_conversions: list[Any] = []  # save today's names, which are the only ones this class reads
+        # Save today's names, which are the only ones this class reads.
+        self._weight_conversions = [WeightRenaming(*names) for names in _RENAMED.items()]
         wrapped = type(self)  # FSDP2 makes the model a subclass of its own, whose code would be saved and named
         self.__class__ = next(base for base in wrapped.__mro__ if base.__module__ == __name__)
         try:
@@ -188,12 +196,18 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         return push(self, *args, **kwargs)
 
 
+def _norm_is_new(source: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the checkpoint itself has no norm: a fresh one is wanted by fields given to `from_pretrained`."""
+    saved, _ = AlignedLlavaConfig.get_config_dict(source, **kwargs)
+    default = AlignedLlavaConfig.projector_norm if saved.get("model_type") == AlignedLlavaConfig.model_type else "none"
+    return saved.get("projector_norm", default) == "none"
+
+
 class AlignedLlavaModel(AlignedLlavaPreTrainedModel, LlavaModel):
     """Vision tower, projector with its norm, and language model, without a head."""
 
     def __init__(self, config: AlignedLlavaConfig):
         super(LlavaModel, self).__init__(config)  # skips LlavaModel's own, which builds the plain projector
-        config.check_alignment()  # from_pretrained overrides fields after the config's own check
         self.vision_tower = AutoModel.from_config(config.vision_config)
         self.multi_modal_projector = AlignedLlavaMultiModalProjector(config)
         self.language_model = AutoModel.from_config(config.text_config)

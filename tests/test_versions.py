@@ -1,0 +1,227 @@
+"""Other versions of transformers: a folder gives what it gives with the pinned set, or one line says what is wrong."""
+
+import io
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from modeling_aligned_llava import align
+from tests import REPOSITORY
+from tests.modeling_aligned_llava.loaded import load
+from tests.modeling_aligned_llava.tiny_families import tiny
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+
+# Both ends of the range, its middle, and the last before names or code that we use changed (5.6, 5.13).
+BEFORE_TOKENIZERS_23 = ("huggingface-hub==1.33.0", "tokenizers==0.22.2")
+VERSIONS = {
+    "5.0.0": BEFORE_TOKENIZERS_23,
+    "5.5.4": BEFORE_TOKENIZERS_23,
+    "5.12.1": BEFORE_TOKENIZERS_23,
+    "5.19.0": (),
+    "5.24.0": (),
+}
+TOO_OLD = {"4.57.6": ("huggingface-hub==0.36.2", "tokenizers==0.22.2")}
+OLD_COMMIT = "c084e0b"  # the first that saved folders, with code that needs transformers 5.20
+FROM_OLD_CODE = ("5.24.0",)
+
+SERVE = """
+import importlib.util, pathlib, sys
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+found = importlib.util.find_spec("modeling_aligned_llava")
+assert found is None or found.origin is None  # an editable install leaves a folder with data alone
+source, target = map(pathlib.Path, sys.argv[1:])
+prompt = "<|im_start|>user\\n<image>\\nwhat?<|im_end|>\\n<|im_start|>assistant\\n"
+
+def load(folder):
+    return AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
+
+if (source / "inputs.pt").exists():
+    inputs = torch.load(source / "inputs.pt", weights_only=True)
+else:
+    processor = AutoProcessor.from_pretrained(source, trust_remote_code=True)
+    inputs = dict(processor(images=[Image.new("RGB", (40, 30), (200, 30, 90))], text=[prompt], return_tensors="pt"))
+model = load(source)
+said = model.generate(**inputs, max_new_tokens=8, do_sample=False)
+loss = model.train()(**inputs, labels=inputs["input_ids"]).loss
+loss.backward()
+torch.optim.SGD(model.parameters(), lr=0.1).step()
+model.eval().save_pretrained(target)
+with torch.no_grad():
+    trained = model(**inputs).logits
+    assert torch.equal(load(target)(**inputs).logits, trained)
+torch.save(inputs, target / "inputs.pt")
+torch.save({"said": said, "loss": loss.detach(), "trained": trained}, target / "results.pt")
+"""
+
+LOAD = """
+import sys
+from transformers import AutoModelForImageTextToText
+try:
+    AutoModelForImageTextToText.from_pretrained(sys.argv[1], trust_remote_code=True)
+except (ImportError, OSError) as error:
+    print(error)
+"""
+
+PACKAGE = """
+import sys
+from transformers import InternVLForConditionalGeneration
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align
+old, saved, plain, aligned = sys.argv[1:]
+AlignedLlavaForConditionalGeneration.from_pretrained(old).save_pretrained(saved)
+align(InternVLForConditionalGeneration.from_pretrained(plain)).save_pretrained(aligned)
+"""
+
+OLD_CODE = """
+import sys
+import torch
+from transformers import AutoConfig
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+vision, text = map(AutoConfig.from_pretrained, sys.argv[1:3])
+shape = dict(image_token_index=5, image_seq_length=4, vision_feature_layer=-1, vision_feature_select_strategy="full")
+torch.manual_seed(0)
+config = AlignedLlavaConfig(vision_config=vision, text_config=text, text_norm=1.0, **shape)
+AlignedLlavaForConditionalGeneration(config).save_pretrained(sys.argv[3])
+"""
+
+
+class Environment:
+    """Some packages of their own, laid over those of this Python; without ours, unless it is on `path`."""
+
+    def __init__(self, root: Path, packages=()):
+        venv.create(root, symlinks=True)
+        self.root, self.python = root, root / "bin/python"
+        layout = {"base": str(root), "platbase": str(root)}
+        site = Path(sysconfig.get_path("purelib", "venv", layout))
+        (site / "pinned.pth").write_text(sysconfig.get_path("purelib"))
+        if packages:
+            pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", *packages]
+            done = subprocess.run(pip, capture_output=True, text=True)  # noqa: S603
+            if done.returncode:
+                pytest.skip(f"pip cannot install {packages[0]}: {done.stderr.strip().splitlines()[-1]}")
+
+    def run(self, program, *arguments, path="") -> str:
+        env = {**os.environ, "PYTHONPATH": str(path), "HF_MODULES_CACHE": str(self.root / "modules")}
+        command = [str(self.python), "-c", program, *map(str, arguments)]
+        done = subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True)  # noqa: S603
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def pinned(tmp_path_factory):
+    return Environment(tmp_path_factory.mktemp("pinned"))
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def other(version, tmp_path_factory):
+    return Environment(tmp_path_factory.mktemp("other"), (f"transformers=={version}", *VERSIONS[version]))
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_backbones, tiny_checkpoint, pinned, tmp_path_factory):
+    """name -> folder of a LLaVA whose every weight has left its start, a model of another family, and one saved by
+    old code (None without the history of the repository)."""
+    root = tmp_path_factory.mktemp("folders")
+    llava, (family, inputs) = load(tiny_checkpoint("norm-gwc")), tiny("internvl")
+    with torch.no_grad():
+        for parameter in llava.parameters():
+            parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(0)))
+    llava.save_pretrained(root / "llava")
+    family.save_pretrained(root / "plain")
+    align(family).save_pretrained(root / "internvl")
+    torch.save(inputs, root / "internvl/inputs.pt")
+    archive = ["git", "archive", OLD_COMMIT, "modeling_aligned_llava", "configuration"]
+    packed = subprocess.run(archive, cwd=REPOSITORY, capture_output=True)  # noqa: S603
+    if packed.returncode == 0:
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as files:
+            files.extractall(root / "code", filter="data")
+        parts = (tiny_backbones.vision, tiny_backbones.qwen2)
+        pinned.run(OLD_CODE, *parts, root / "old", path=root / "code")
+        ids = torch.tensor([[9, 8, 5, 5, 5, 5, 7, 6]])
+        pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(1))
+        torch.save({"input_ids": ids, "pixel_values": pixels}, root / "old/inputs.pt")
+    return root
+
+
+@pytest.fixture(scope="module")
+def results(pinned, folders, tmp_path_factory):
+    """What the pinned set makes of a folder, once for each."""
+    made = {}
+
+    def results(folder):
+        if folder not in made:
+            target = tmp_path_factory.mktemp("results")
+            pinned.run(SERVE, folder, target)
+            made[folder] = torch.load(target / "results.pt", weights_only=True)
+        return made[folder]
+
+    return results
+
+
+@pytest.mark.parametrize("name", ["llava", "internvl", "old"])
+def test_a_folder_gives_the_same_where_the_package_is_not(name, version, other, folders, results, tmp_path):
+    if name == "old" and version not in FROM_OLD_CODE:
+        pytest.skip("old code refuses it; the package loads such folders")
+    if not (folders / name).exists():
+        pytest.skip(f"commit {OLD_COMMIT} is not in this clone")
+    other.run(SERVE, folders / name, tmp_path / "saved")
+    found = torch.load(tmp_path / "saved/results.pt", weights_only=True)
+    expected = results(folders / name)
+    assert torch.equal(found["said"], expected["said"])
+    torch.testing.assert_close(found, expected)
+    # The folder that it saved gives there what it gives here.
+    other.run(SERVE, tmp_path / "saved", tmp_path / "again")
+    again = torch.load(tmp_path / "again/results.pt", weights_only=True)
+    torch.testing.assert_close(again, results(tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("name", ["llava", "internvl"])
+def test_a_folder_without_its_norm_is_one_line(name, other, folders, tmp_path):
+    weights = load_file(folders / name / "model.safetensors")
+    (gain,) = (
+        key for key in weights if key.endswith((".norm.weight", ".alignment_norm.weight")) and "projector" in key
+    )
+    holed = tmp_path / "holed"
+    holed.mkdir()
+    for file in (folders / name).iterdir():
+        (holed / file.name).write_bytes(file.read_bytes())
+    save_file(
+        {key: value for key, value in weights.items() if key != gain}, holed / "model.safetensors", {"format": "pt"}
+    )
+    (said,) = other.run(LOAD, holed).splitlines()
+    assert f"{holed} lacks the tensor " in said and "norm.weight (1 in all); copy the weights again" in said
+
+
+def test_the_package_loads_old_folders_and_aligns(other, folders, pinned, results, tmp_path):
+    if not (folders / "old").exists():
+        pytest.skip(f"commit {OLD_COMMIT} is not in this clone")
+    words = (folders / "old", tmp_path / "old", folders / "plain", tmp_path / "internvl")
+    other.run(PACKAGE, *words, path=REPOSITORY)
+    for name in ("old", "internvl"):
+        (tmp_path / name / "inputs.pt").write_bytes((folders / name / "inputs.pt").read_bytes())
+        torch.testing.assert_close(results(tmp_path / name), results(folders / name))
+
+
+@pytest.mark.parametrize("name", ["llava", "internvl"])
+def test_below_the_range_one_line_names_the_version_needed(name, folders, tmp_path):
+    ((version, others),) = TOO_OLD.items()
+    (said,) = Environment(tmp_path, (f"transformers=={version}", *others)).run(LOAD, folders / name).splitlines()
+    assert "transformers>=5.0 is required" in said and f"found transformers=={version}" in said
