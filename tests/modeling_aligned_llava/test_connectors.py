@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
 from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
@@ -363,3 +363,12 @@ def test_the_page_shows_every_family_and_every_reason(capsys):
     for name, family in FAMILIES.items():
         assert name in shown and family.connector in shown and family.note in shown
     assert all(name in shown and reason in shown for name, reason in REFUSED.items())
+
+
+def test_the_code_in_a_folder_refuses_it_without_its_norm(tmp_path):
+    align(tiny("internvl")[0], "norm").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    save_file({name: each for name, each in tensors.items() if "alignment_norm" not in name}, file, {"format": "pt"})
+    with pytest.raises(OSError, match=r"lacks the tensor .*alignment_norm"):
+        AutoModelForImageTextToText.from_pretrained(tmp_path, trust_remote_code=True)
