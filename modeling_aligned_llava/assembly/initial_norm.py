@@ -5,19 +5,15 @@ text inside the decoder, measured on training text (docs/reference.md).
 """
 
 from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 
 import torch
-from transformers import BaseImageProcessor, ProcessorMixin
+from transformers import ProcessorMixin
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.images import open_image
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
-
-
-IMAGES = 64  # N is measured on the first 64 training images
 
 
 @torch.no_grad()
@@ -40,7 +36,7 @@ def initialise_norm(
     """
     config, projector = model.config, model.model.multi_modal_projector
     if config.needs_visual_norm and config.visual_norm is None:
-        config.visual_norm = _mean_token_norm(model, processor.image_processor, images)
+        config.visual_norm = _mean_token_norm(model, processor, images)
     if config.needs_stream_norm and config.stream_norm is None:
         config.stream_norm = mean_stream_norm(model, processor.tokenizer, texts or (), config.stream_layer)
     if projector.norm is not None:
@@ -51,19 +47,11 @@ def initialise_norm(
 
 
 def _mean_token_norm(
-    model: AlignedLlavaForConditionalGeneration,
-    image_processor: BaseImageProcessor,
-    images: Iterable[str | Path | bytes] | None,
+    model: AlignedLlavaForConditionalGeneration, processor: ProcessorMixin, images: Iterable[str | Path | bytes] | None
 ) -> float:
-    files = list(islice(images or (), IMAGES))
-    if not files:
-        raise UserError(f"method {model.config.method} is measured on training images: there are none (--images)")
     projector = model.model.multi_modal_projector
     norm, projector.norm = projector.norm, None
-    total, tokens = 0.0, 0
-    for file in files:
-        pixels = image_processor(images=[open_image(file)], return_tensors="pt")["pixel_values"]
-        (features,) = model.get_image_features(pixels.to(model.dtype)).pooler_output  # [tokens, D]
-        total, tokens = total + features.double().norm(dim=-1).sum().item(), tokens + len(features)
-    projector.norm = norm
-    return total / tokens
+    try:
+        return mean_connector_norm(model, processor, (open_image(file) for file in images or ()))
+    finally:
+        projector.norm = norm

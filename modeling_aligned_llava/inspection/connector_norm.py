@@ -43,14 +43,14 @@ def mean_connector_norm(model: PreTrainedModel, processor: Any, images: Iterable
         for image in islice(images, IMAGES):
             inputs = processor(text=[processor.image_token], images=[[image]], return_tensors="pt")
             try:
-                model(**inputs.to(model.device), use_cache=False)
+                model(**inputs.to(model.device, model.dtype), use_cache=False)
             except _Made as made:
-                norms = made.tokens.float().norm(dim=-1)
-                total, count = total + norms.double().sum().item(), count + norms.numel()
+                norms = made.tokens.double().norm(dim=-1)
+                total, count = total + norms.sum().item(), count + norms.numel()
     finally:
         handle.remove()
     if not count:
-        raise UserError("the norm of visual tokens is measured on training images: there is none")
+        raise UserError("the method's target is measured on training images: there are none (--images)")
     return total / count
 
 

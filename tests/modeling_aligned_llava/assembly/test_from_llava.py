@@ -119,7 +119,7 @@ def test_what_is_no_llava_checkpoint_is_refused_in_one_line(llava_checkpoints, t
         (tiny_backbones.qwen2, None, "norm", "is a qwen2 model, not llava"),
         (truncated, None, "norm", "LLaVA checkpoint: cannot load .*truncated"),
         (lacking, None, "norm", r"lacks the tensors model\.language_model\.layers\.1.* more"),
-        (source, None, "norm-geomean", "norm-geomean is measured on training images: there are none"),
+        (source, None, "norm-geomean", "target is measured on training images: there are none"),
         (source, None, "norm-stream", r"text at layer 1 is measured on training text: there is none \(--texts\)"),
         (source, [broken], "norm-geomean", "broken.png cannot be read as an image"),
     ):
