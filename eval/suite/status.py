@@ -21,7 +21,7 @@ from rich.text import Text
 from eval.data.benchmarks import BY_KEY
 from eval.engine.steps import Event
 from eval.suite.job import Job
-from eval.suite.training import STAGES
+from eval.suite.training import SPANS
 
 
 TRAINING = "training"  # the column before the benchmarks
@@ -152,7 +152,7 @@ class Status:
 
     def trained(self, name: str, stage: str) -> None:
         """A stage of the training is done."""
-        begin, length = STAGES[stage]
+        begin, length = SPANS[stage]
         self.train(name, begin + length, stage, "")
         if begin + length == 1:
             self._close(name, TRAINING)

@@ -14,7 +14,7 @@ PROGRESS = re.compile(r".* step (\d+)/(\d+), loss [^\s,]+(?:, (\d+ s left))?")
 START = "start"  # the model before it is fine-tuned
 FINETUNE = "finetuned"  # the only stage of a model that was trained before
 STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
-STAGES[FINETUNE] = (0.0, 1.0)
+SPANS = STAGES | {FINETUNE: (0.0, 1.0)}
 
 
 def checkpoint_name(method: str, seed: int) -> str:
@@ -39,7 +39,7 @@ class Training:
     @property
     def share(self) -> float:
         """Its share of the time of both stages."""
-        return STAGES[self.stage][1]
+        return SPANS[self.stage][1]
 
     def run(self) -> Iterator[Event]:
         """Run the command to its end; yields calls of `Status`.
@@ -47,7 +47,7 @@ class Training:
         Raises:
             UserError: the command failed; the message is its error line, or its last line.
         """
-        begin, length = STAGES[self.stage]
+        begin, length = SPANS[self.stage]
         for line in logged(self.command, self.log):
             if (progress := PROGRESS.match(line)) is not None:
                 done, steps, left = progress.groups()
