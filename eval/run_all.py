@@ -111,7 +111,7 @@ def compare(args: argparse.Namespace, console: Console) -> None:
     elif args.finetune:
         models, trainings = models_to_finetune(args)
         if args.preflight:
-            sys.exit(0 if preflight(args) else 1)
+            sys.exit(0 if preflight(args, models[START][1]) else 1)
         say(f"2 profile of {args.finetune}")
         profile_of_start(args, models[START][1])
         options = Options.of(args, data=args.data or run)

@@ -13,7 +13,7 @@ from modeling_aligned_llava.diagnostics.measure.attention import attention
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_tables
 from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.measure.gradients import gradients
-from modeling_aligned_llava.diagnostics.measure.norm_statistics import alignment_norm, norm_statistics
+from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
 from modeling_aligned_llava.diagnostics.measure.rescale import FACTORS, rescale
@@ -23,6 +23,7 @@ from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_re
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from eval.data.benchmarks import BENCHMARKS, TITLES
-from eval.report.finished_run import FinishedRun
+from eval.report.finished_run import FinishedRun, direction
 from eval.suite.training import START
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.loading.files import write_text
@@ -96,7 +96,7 @@ def _inert(name: str, profile: dict[str, Any]) -> str:
 
 
 def _by_score(run: FinishedRun, method: str) -> Difference | None:
-    """The mean over the nine benchmarks, or the mean over those that were run."""
+    """The mean over the nine benchmarks, or the only one that was run; None in between."""
     line = next((line for line in run.lines if line.method == method), None)
     if line is None:
         return None
@@ -106,13 +106,9 @@ def _by_score(run: FinishedRun, method: str) -> Difference | None:
         if len(columns) != 1:
             return None
         average = columns[0]
-    marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if _is_shown(cell)]
+    marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if direction(cell)]
     where = f"; shown in {', '.join(marked)}" if marked else "; in no single benchmark"
     return Difference(method, average["delta"], tuple(average["delta_ci95"]), "points", where)
-
-
-def _is_shown(cell: Any) -> bool:
-    return cell["p_holm"] is not None and cell["p_holm"] < 0.05
 
 
 def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections import deque
@@ -44,32 +45,26 @@ def models_to_finetune(args: argparse.Namespace) -> tuple[Models, list[Training]
 
 def command(args: argparse.Namespace, folder: Path, method: str, seed: int, out: Path) -> tuple[str, ...]:
     """What trains one of them, as `accelerate launch` in $LAUNCH says."""
-    launch = os.environ.get("LAUNCH", "").split() or [sys.executable]
+    launch = shlex.split(os.environ.get("LAUNCH", "")) or [sys.executable]
     settings: dict[str, Any] = {
         "config": args.recipe,
         "model_name_or_path": folder,
         "method": method,
         "seed": seed,
         "data_path": args.training_data,
+        "image_folder": args.images,
         "output_dir": out,
         "data_cache": args.run / "cache" / "rows",
         "eval_rows": args.held_out,
         "eval_strategy": "epoch",
     }
-    if args.images:
-        settings["image_folder"] = args.images
-    return (
-        *launch,
-        "-m",
-        "train.sft",
-        *(word for name, value in settings.items() for word in (f"--{name}", str(value))),
-    )
+    words = (word for name, value in settings.items() for word in (f"--{name}", str(value)))
+    return (*launch, "-m", "train.sft", *words)
 
 
-def preflight(args: argparse.Namespace) -> bool:
+def preflight(args: argparse.Namespace, folder: Path) -> bool:
     """Print what one of the trainings takes, measured on two steps; whether it can succeed."""
-    method = args.methods[-1]
-    words = command(args, Path(local_folder(args.finetune)), method, args.seeds[0], args.run / "preflight")
+    words = command(args, folder, args.methods[-1], args.seeds[0], args.run / "preflight")
     settings = words[words.index("train.sft") + 1 :]
     return not subprocess.run([sys.executable, "-m", "train.preflight", *settings, "--measure"]).returncode  # noqa: S603
 

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 
 from modeling_aligned_llava.diagnostics.hooks.loading import load
-from modeling_aligned_llava.diagnostics.measure.norm_statistics import alignment_norm, norm_statistics
+from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
 from modeling_aligned_llava.diagnostics.output.result_tables import show_parameters
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
 
 

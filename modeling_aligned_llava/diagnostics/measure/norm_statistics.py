@@ -4,15 +4,10 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from modeling_aligned_llava.inspection.norm_parameters import collapsed, effective_parameters, statistics
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
-
-
-def alignment_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
-    """The alignment norm of `model`; None if it has none."""
-    return next((each for each in model.modules() if isinstance(each, GlobalWeightCompensatedLayerNorm)), None)
 
 
 def norm_statistics(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
