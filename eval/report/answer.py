@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from eval.data.benchmarks import BENCHMARKS, TITLES
-from eval.report.finished_run import FinishedRun, direction
+from eval.report.finished_run import FinishedRun, Line, direction
 from eval.suite.training import START
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.loading.files import write_text
@@ -39,9 +39,10 @@ class Difference:
         return 1 if low > 0 else -1 if high < 0 else 0
 
     def __str__(self) -> str:
-        said = {1: "better", -1: "worse", 0: "not shown"}[self.sign]
-        bounds = "(one seed, no interval)" if self.interval is None else "[{:+.2g}, {:+.2g}]".format(*self.interval)
-        return f"{self.method}: {said}, {self.value:+.2g} {bounds} {self.unit}{self.where}."
+        said, digits = {1: "better", -1: "worse", 0: "not shown"}[self.sign], ".1f" if self.unit == "points" else ".2g"
+        bounds = ", ".join(f"{bound:+{digits}}" for bound in self.interval or ())
+        interval = f"[{bounds}]" if self.interval else "(one seed, no interval)"
+        return f"{said}, {self.value:+{digits}} {self.unit} {interval}{self.where}."
 
 
 def answer(
@@ -61,19 +62,20 @@ def answer(
         methods: those trained, the baseline first.
     """
     baseline, others = methods[0], methods[1:]
-    scored = {method: found for method in others if run and (found := _by_score(run, method))}
+    lines = {line.method: line for line in run.lines} if run else {}
+    scored = {method: found for method in others if method in lines and (found := by_score(lines[method]))}
     by_loss = {method: found for method in others if (found := _by_loss(losses, baseline, method))}
-    by_score = len(scored) == len(others)
-    differences = list((scored if by_score else by_loss).values())
-    seeds, by = _counted(len(losses.get(baseline, {})), "seed"), "benchmarks" if by_score else "held-out loss"
-    lines = [_inert(name, profile)]
-    lines.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}:")
-    lines += [f"  {each}" for each in differences[:3]] or ["  Not shown: nothing was measured."]
+    benchmarked = len(scored) == len(others)
+    differences = list((scored if benchmarked else by_loss).values())
+    seeds, by = _counted(len(losses.get(baseline, {})), "seed"), "benchmarks" if benchmarked else "held-out loss"
+    said = [_inert(name, profile)]
+    said.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}:")
+    said += [f"  {each.method}: {each}" for each in differences[:3]] or ["  Not shown: nothing was measured."]
     if run is not None and (tuned := _tuning(run, baseline)):
-        lines.append(tuned)
-    lines.append(f"Recommendation: {_recommendation(differences, baseline)}")
-    lines.append(f"Not covered: {_not_covered(by_score)}")
-    return lines
+        said.append(tuned)
+    said.append(f"Recommendation: {_recommendation(differences, baseline)}")
+    said.append(f"Not covered: {_not_covered(benchmarked)}")
+    return said
 
 
 def write_answer(folder: Path, lines: list[str]) -> None:
@@ -95,11 +97,8 @@ def _inert(name: str, profile: dict[str, Any]) -> str:
     return f"Are the visual tokens of {name} inert? {INERT[said['inert']].capitalize()}: {summary}."
 
 
-def _by_score(run: FinishedRun, method: str) -> Difference | None:
-    """The mean over the nine benchmarks, or the only one that was run; None in between."""
-    line = next((line for line in run.lines if line.method == method), None)
-    if line is None:
-        return None
+def by_score(line: Line) -> Difference | None:
+    """From the baseline, in the mean over the nine benchmarks or in the only one that was run; None in between."""
     columns = [line.cells[b.key] for b in BENCHMARKS if b.key in line.cells and line.cells[b.key]["delta"] is not None]
     average = line.cells.get("avg")
     if average is None or average["delta"] is None or average["delta_ci95"] is None:
@@ -107,8 +106,8 @@ def _by_score(run: FinishedRun, method: str) -> Difference | None:
             return None
         average = columns[0]
     marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if direction(cell)]
-    where = f"; shown in {', '.join(marked)}" if marked else "; in no single benchmark"
-    return Difference(method, average["delta"], tuple(average["delta_ci95"]), "points", where)
+    where = f"; significant in {', '.join(marked)}" if marked else "; in no single benchmark"
+    return Difference(line.method, average["delta"], tuple(average["delta_ci95"]), "points", where)
 
 
 def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:

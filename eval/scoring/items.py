@@ -70,6 +70,7 @@ class TaskResult:
         rows: rows scored.
         unparseable: share of answers that the scorer could not read.
         items: right or wrong, item by item.
+        further: the benchmark's `further` numbers in points.
         answer_tokens: length of an answer that the stock task asks for; None if it leaves that to the model.
     """
 
@@ -77,6 +78,7 @@ class TaskResult:
     rows: int
     unparseable: float
     items: Items
+    further: dict[str, float]
     answer_tokens: int | None
 
     def to_json(self) -> dict[str, Any]:
@@ -139,7 +141,8 @@ def read_result(
     counted = sum(count["effective"] for count in results["n-samples"].values())
     if counted != expected_rows or len(lines) != expected_rows:
         raise ValueError(f"{expected_rows} rows in the data, the harness saw {counted} and scored {len(lines)}")
-    score = results["results"][benchmark.task][benchmark.metric] * benchmark.scale
+    reported = results["results"][benchmark.task]
+    score = reported[benchmark.metric] * benchmark.scale
     if benchmark.fixed_rows not in (None, expected_rows):
         if not trial:
             raise ValueError(
@@ -156,5 +159,6 @@ def read_result(
     if abs(recomputed - score) > 1e-6:
         raise ValueError(f"the harness reports {score:.4f}, its sample log adds up to {recomputed:.4f}")
     unparseable = sum(not benchmark.parses(line) for line in lines) / len(lines)
+    further = {name: reported[key] * benchmark.scale for name, key in benchmark.further.items()}
     asked = results["configs"].get(benchmark.task, {}).get("generation_kwargs") or {}
-    return TaskResult(score, len(lines), unparseable, items, asked.get("max_new_tokens"))
+    return TaskResult(score, len(lines), unparseable, items, further, asked.get("max_new_tokens"))

@@ -25,8 +25,9 @@ class ScoreRow:
     """One cell of Table 4, or of an extra column.
 
     Scores, intervals and deltas are in points 0-100, `unparseable` is a share 0-1. `subtasks` has the parts of the
-    benchmark, each {"score", "n"}. `limit` marks a trial on the first rows. A row with `seeds` is the mean over them,
-    its intervals cover seeds and items, and `n` is the number of items; all others cover items only.
+    benchmark and its further numbers, each {"score", "n"}. `limit` marks a trial on the first rows. A row with `seeds`
+    is the mean over them, its intervals cover seeds and items, and `n` is the number of items; all others cover items
+    only.
     """
 
     backbone: str
@@ -103,7 +104,8 @@ class Line:
         scores.append(own)
         row.score, row.ci95, row.n = float(np.mean([r["score"] for r in found])), list(own.ci95), len(items[0].id)
         row.unparseable = float(np.mean([result["unparseable"] for result in found]))
-        row.subtasks = _mean_breakdown(items)
+        # results of older versions have no further numbers
+        row.subtasks = _mean_breakdown(items, [result.get("further", {}) for result in found])
         others = [results.get(benchmark.key, NOT_RUN) for results in self.baselines or [{}]]
         if all(other["status"] == "ok" for other in others):
             deltas.append(_difference([Items(**other["items"]) for other in others], items, benchmark))
@@ -162,9 +164,12 @@ def _mean(parts: list[Estimate]) -> Estimate:
     )
 
 
-def _mean_breakdown(items: list[Items]) -> dict[str, dict[str, float]]:
-    """The parts of a benchmark, each with its mean score over seeds."""
-    parts = [each.breakdown() for each in items]
+def _mean_breakdown(items: list[Items], further: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """The parts of a benchmark, then its further numbers, each with its mean over seeds."""
+    parts = [
+        each.breakdown() | {name: {"score": value, "n": len(each.id)} for name, value in numbers.items()}
+        for each, numbers in zip(items, further, strict=True)
+    ]
     return {
         name: {"score": float(np.mean([part[name]["score"] for part in parts])), "n": first["n"]}
         for name, first in parts[0].items()

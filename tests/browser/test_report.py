@@ -29,6 +29,11 @@ def report(tmp_path_factory):
     return path.as_uri()
 
 
+def unfolded(page, report):
+    page.goto(report)
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+
+
 def column(page, table, number):
     """The first lines of a column's cells; the table is named by the id of its caption."""
     cells = page.locator(f"table:has(#{table}-caption) tbody tr > :nth-child({number})")
@@ -36,7 +41,7 @@ def column(page, table, number):
 
 
 def test_tables_sort_by_number_and_by_name_and_say_so(page, report):
-    page.goto(report)
+    unfolded(page, report)
     head = page.locator("table:has(#measured-caption) th", has=page.get_by_role("button", name="MMLU"))
     by_file = column(page, "measured", 1)
     assert by_file == ["baseline", "norm", "lm"] and head.get_attribute("aria-sort") == "none"
@@ -55,7 +60,7 @@ def test_tables_sort_by_number_and_by_name_and_say_so(page, report):
 
 
 def test_what_is_behind_a_number_comes_by_pointer_keyboard_and_touch_and_goes_with_escape(page, report):
-    page.goto(report)
+    unfolded(page, report)
     cell = page.get_by_role("button", name="difference").first
     tip = page.locator("#tip")
     assert not tip.is_visible() and "95 % interval" in cell.text_content()
@@ -77,7 +82,7 @@ def test_what_is_behind_a_number_comes_by_pointer_keyboard_and_touch_and_goes_wi
 
 
 def test_filters_narrow_the_questions_and_tell_how_many(page, report):
-    page.goto(report)
+    unfolded(page, report)
     shown = page.locator(".example[data-benchmark]:visible")
     count = page.get_by_role("status")
     more = page.locator("#more")
@@ -104,7 +109,7 @@ def test_filters_narrow_the_questions_and_tell_how_many(page, report):
 
 
 def test_overlays_lie_on_their_images_and_change_with_the_layer(page, report):
-    page.goto(report)
+    unfolded(page, report)
     first = page.locator(".overlay").first
     shade = first.locator(".shade:visible")
     assert shade.count() == 1 and shade.bounding_box() == first.locator(".image").bounding_box()
@@ -118,7 +123,7 @@ def test_overlays_lie_on_their_images_and_change_with_the_layer(page, report):
 
 
 def test_the_keyboard_reaches_the_content_and_scrolls_tables(page, report):
-    page.goto(report)
+    unfolded(page, report)
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     page.keyboard.press("Enter")
@@ -136,8 +141,7 @@ def test_the_keyboard_reaches_the_content_and_scrolls_tables(page, report):
 def test_no_serious_violation_no_request_and_no_sideways_scrolling(page, report, size, scheme):
     page.set_viewport_size(size)
     page.emulate_media(color_scheme=scheme)
-    page.goto(report)
-    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    unfolded(page, report)
     assert serious_violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
     assert [url for url in page.requested if not url.startswith("data:")] == [report]

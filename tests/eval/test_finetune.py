@@ -76,7 +76,7 @@ def test_killed_and_started_again_it_ends_with_the_answer(command, mirror_root, 
     said = run(command)
     lines = said.partition("== the answer\n")[2].partition("\n\n")[0].splitlines()
     assert 5 <= len(lines) <= 8 and lines[0].startswith("Are the visual tokens of ")
-    assert re.match(r"  norm: (better|worse|not shown), \S+ \[\S+, \S+\] points", lines[2])
+    assert re.match(r"  norm: (better|worse|not shown), \S+ points \[\S+, \S+\]", lines[2])
     assert (RUN / "answer.md").read_text().splitlines() == lines
     page = (RUN / "report.html").read_text()
     assert page.index("The answer") < page.index("Are the visual tokens inert?")
@@ -90,4 +90,4 @@ def test_killed_and_started_again_it_ends_with_the_answer(command, mirror_root, 
 def test_without_benchmarks_it_rests_on_the_held_out_loss(command):
     said = run([*command, "--seeds", "1", "2"])
     assert "by held-out loss, 2 seeds:" in said and "Not covered: benchmarks (give --data)" in said
-    assert re.search(r"norm: (better|worse|not shown), \S+ \[\S+, \S+\] nats\.", said)
+    assert re.search(r"norm: (better|worse|not shown), \S+ nats \[\S+, \S+\]\.", said)

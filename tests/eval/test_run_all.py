@@ -48,7 +48,7 @@ def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothin
                 assert second.poll() is None, (tmp_path / "second.log").read_text()
         assert second.wait() == 0, (tmp_path / "second.log").read_text()
     output = (tmp_path / "second.log").read_text()
-    assert "Table 4" in output and "(paper)" in output and "failed" not in output
+    assert "Table 4" in output and "tables, with the paper's" in output and "failed" not in output
     results = [
         folder / "scores.json",
         folder / "run.json",

@@ -21,7 +21,7 @@ from eval.report.page.examples import examples
 from eval.report.page.free_answers import free_answers
 from eval.report.page.inline_svg import Drawing, inline_svg, series
 from eval.report.page.layer_curves import layer_curves
-from eval.report.page.summary import summary
+from eval.report.page.summary import answer, caveats, differences, limitations
 from eval.report.page.training_curves import LEDGER, training
 from eval.report.tables.differences import HEADINGS, plot_differences
 from eval.report.tables.footnotes import departures
@@ -60,7 +60,10 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             style=_asset("report.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            parts=summary(run, measured),
+            answer=answer(run, measured),
+            caveats=caveats(run, measured),
+            compared=differences(run),
+            limits=limitations(run),
             columns=list(columns(run.rows).values()),
             scores=score_table.measured(run, run.lines),
             single_seeds=score_table.measured(run, run.single_seeds),
@@ -128,9 +131,9 @@ def _differences(run: FinishedRun) -> Drawing | None:
 
     def draw(axes: Axes) -> None:
         plot_differences(axes, compared, of_lines)
-        axes.set_ylabel("points")
+        axes.set_xlabel("points")
 
-    svg = inline_svg("differences", title, draw, (9, 4))
+    svg = inline_svg("differences", title, draw, (5.2, 4.6))
     return Drawing(title, svg, [], [])
 
 

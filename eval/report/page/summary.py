@@ -1,4 +1,4 @@
-"""The summary at the top of the report: what was compared, and with what result, from the numbers alone.
+"""The report in sentences, from the numbers alone: the answer, each model's differences, and what limits them.
 
 A difference counts if its p-value is below 0.05 after Holm's correction (the mean of the nine is a single test). All
 others are "not distinguishable from zero", with the smallest difference that could have been detected.
@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.report.answer import read_answer
+from eval.report.answer import by_score, read_answer
 from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
@@ -18,56 +18,69 @@ from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 
 
 INERT = "Are the visual tokens inert?"
+HELPS = "Does the norm help?"
 WIDTH = 2 * 1.96  # standard errors in a 95 % interval
 DETECTABLE = "detectable from"
 UNPARSEABLE = 0.01  # share of unreadable answers above which it is reported
 
-Part = tuple[str, list[str]]  # heading ("" for the first part) and sentences
+Part = tuple[str, list[str]]  # heading ("" if there is none) and sentences
 
 
-def summary(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]:
-    """What was compared, how each model differs from the baseline, norms, and limitations.
+def answer(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]:
+    """What a fine-tuning run answered; of any other run, whether tokens are inert and whether the norm helps.
 
     Args:
         measured: the result of `measurements.measure`.
     """
-    first = [_compared(run)]
-    if run.is_toy:
-        first.append(
-            "This is a toy result: tinyworld has tiny models and its own benchmarks. It says nothing about models of "
-            "real size."
-        )
-    elif not is_official([row for line in run.lines for row in line.cells.values()], run.data() or run.folder):
-        first.append(
-            "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
-            "with published ones."
-        )
-    parts = [(INERT, verdicts), ("", first)] if (verdicts := _verdicts(measured)) else [("", first)]
     if answered := read_answer(run.folder):
-        parts.insert(0, ("The answer", answered))
-    for line in run.lines:
-        baseline = run.baselines.get(line.backbone)
-        differences = _differences(baseline, line.cells)
-        if differences:
-            parts.append((f"{line.name} against {baseline}", differences))
+        return [("", answered)]
+    found = [f"{line.name}: {difference}" for line in run.lines if (difference := by_score(line)) is not None]
+    inert = [f"{name} is {said['summary']}." for name, said in _verdicts(measured).items()]
+    parts = [(INERT, inert), (HELPS if found else "", [_compared(run), *found])]
+    return [(heading, sentences) for heading, sentences in parts if sentences]
+
+
+def caveats(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[str]:
+    """What the study found in such a decoder, and what the answer does not say."""
+    verdicts = {} if read_answer(run.folder) else _verdicts(measured)
+    said: list[str] = next(iter(verdicts.values()))["lines"][-2:] if verdicts else []
+    if run.is_toy:
+        return [*said, "This is a toy result: tiny models, benchmarks of their own. It says nothing about real sizes."]
+    if not is_official([row for line in run.lines for row in line.cells.values()], run.data() or run.folder):
+        return [
+            *said,
+            "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
+            "with published ones.",
+        ]
+    return said
+
+
+def differences(run: FinishedRun) -> list[Part]:
+    """How each model differs from the baseline."""
+    return [
+        (f"{line.name} against {baseline}", found)
+        for line in run.lines
+        if (found := _differences(baseline := run.baselines.get(line.backbone), line.cells))
+    ]
+
+
+def limitations(run: FinishedRun) -> list[str]:
+    """What is missing, and what the numbers do not say."""
     limits = [f"{name}: no scores because its evaluation did not finish." for name in run.unscored]
     limits += [sentence for line in run.lines for sentence in _gaps(line.name, line.cells)]
     limits += [sentence for line in run.lines for sentence in _unparseable(line.name, line.cells)]
-    if any(DETECTABLE in sentence for _, sentences in parts for sentence in sentences):
+    if any(DETECTABLE in sentence for _, sentences in differences(run) for sentence in sentences):
         limits.append(
             f'"{DETECTABLE.capitalize()}" is the smallest true difference that a test at p < 0.05, before Holm\'s '
             "correction, detects in 80 % of repetitions."
         )
-    limits += _seeds(run)
-    return [*parts, ("What is missing, and limitations", limits)] if limits else parts
+    return limits + _seeds(run)
 
 
-def _verdicts(measured: dict[str, dict[str, Any]]) -> list[str]:
-    """A sentence for each model, and the study's for the first."""
-    known = {name: found["profile"] for name, found in measured.items() if "profile" in found}
-    found = {name: said for name, profile in known.items() if (said := verdict(profile)) is not None}
-    lines = [f"{name}: {said['summary']}." for name, said in found.items()]
-    return [*lines, *next(iter(found.values()))["lines"][-2:]] if found else []
+def _verdicts(measured: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of the models that were measured and have visual tokens."""
+    found = {name: verdict(each["profile"]) for name, each in measured.items() if "profile" in each}
+    return {name: said for name, said in found.items() if said is not None}
 
 
 def _seeds(run: FinishedRun) -> list[str]:

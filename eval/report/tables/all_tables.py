@@ -1,5 +1,6 @@
 """Every table and the figure of a finished run, as files and on the terminal."""
 
+import sys
 from pathlib import Path
 
 from rich.console import Console
@@ -9,6 +10,9 @@ from eval.report.tables.differences import draw_differences
 from eval.report.tables.footnotes import departures
 from eval.report.tables.table4 import as_json, comma_separated, latex, markdown, read_scores, show, table_lines
 from modeling_aligned_llava.loading.files import read_json, write_text
+
+
+LINE = 100  # columns of a terminal
 
 
 def write_tables(run: Path) -> None:
@@ -31,6 +35,5 @@ def write_tables(run: Path) -> None:
     for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
         write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
     draw_differences(rows, run / "figures" / "table4.svg")
-    console = Console()
-    show(rows, console if console.width >= 120 else Console(width=150))
-    console.print(f"tables: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")
+    show(rows, Console(width=min(Console().width, LINE) if sys.stdout.isatty() else LINE))
+    print(f"tables, with the paper's: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")  # noqa: T201

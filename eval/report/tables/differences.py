@@ -18,13 +18,13 @@ def draw_differences(rows: list[dict[str, Any]], path: Path) -> None:
         for label, cells in table_lines(rows)
     }
     models = {label: cells for label, cells in compared.items() if cells}
-    with svg_axes("table4", (9, 4)) as (axes, svg):
+    with svg_axes("table4", (6, 5)) as (axes, svg):
         plot_differences(axes[0, 0], models, {})
     write_text(path, svg.getvalue())
 
 
 def plot_differences(axes: Axes, models: dict[str, list[dict[str, Any]]], colours: dict[str, str]) -> None:
-    """Every difference of each model and its interval, by benchmark. Without a colour, matplotlib chooses one."""
+    """Every difference of each model and its interval, a row a benchmark. Without a colour, matplotlib chooses one."""
     keys = list(HEADINGS)
     for index, (label, cells) in enumerate(models.items()):
         shift = 0.6 * ((index + 0.5) / len(models) - 0.5)
@@ -34,10 +34,11 @@ def plot_differences(axes: Axes, models: dict[str, list[dict[str, Any]]], colour
         below = [max(0.0, cell["delta"] - cell["delta_ci95"][0]) for cell in cells]
         above = [max(0.0, cell["delta_ci95"][1] - cell["delta"]) for cell in cells]
         axes.errorbar(
-            positions, values, yerr=[below, above], fmt="o", capsize=3, label=label, color=colours.get(label)
+            values, positions, xerr=[below, above], fmt="o", capsize=3, label=label, color=colours.get(label)
         )
-    axes.axhline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
-    axes.set_xticks(range(len(keys)), list(HEADINGS.values()), rotation=30, ha="right")
-    axes.set_ylabel("points over the baseline, 95 % interval")
+    axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
+    axes.set_yticks(range(len(keys)), list(HEADINGS.values()))
+    axes.invert_yaxis()
+    axes.set_xlabel("points over the baseline, 95 % interval")
     if models:
-        axes.legend()
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)

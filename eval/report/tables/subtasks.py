@@ -1,6 +1,6 @@
-"""The parts of each benchmark (POPE's samplings, MMLU's subjects, ...) by model, from scores.json.
+"""The parts of each benchmark (POPE's samplings, MMLU's subjects, ...) and POPE's F1 by model, from scores.json.
 
-Parts are plain accuracies without intervals: they show where a difference comes from, not how certain it is.
+They have no intervals: parts are plain accuracies that show where a difference comes from, not how certain it is.
 """
 
 from collections.abc import Callable

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +23,7 @@ from modeling_aligned_llava.loading.files import read_json
 
 ScoreEntry = dict[str, Any]  # a row of scores.json
 PAPER_SUFFIX = " (paper)"
+TITLE_WIDTH, CELL_WIDTH = 16, 21  # of the table on a terminal, with the space beside them
 HEADINGS = {benchmark.key: benchmark.title for benchmark in BENCHMARKS} | {"avg": "Avg"}
 
 
@@ -129,27 +131,26 @@ def _ends(interval: list[float] | None) -> list[tuple[str, float | None]]:
 
 
 def show(rows: list[ScoreEntry], console: Console) -> None:
-    """Print the table: scores with the half-width of their interval, differences below."""
-    table = Table(title="Table 4", show_lines=True)
-    table.add_column("model", max_width=24)
+    """Print the measured scores with half their interval and their difference: as many models abreast as fit."""
     titles = columns(rows)
-    for title in titles.values():
-        table.add_column(title, justify="right")
-    for label, cells in table_lines(rows):
-        line = []
-        for key in titles:
-            text = missing(cells.get(key))
-            if text is None:
-                cell = cells[key]
-                text = f"{cell['score']:.1f}"
-                if cell["ci95"] is not None:
-                    text += f" ±{(cell['ci95'][1] - cell['ci95'][0]) / 2:.1f}"
-                if cell["delta"] is not None:
-                    text += f"\n{cell['delta']:+.1f}{'*' if is_significant(cell) else ''}"
-            line.append(text)
-        table.add_row(label, *line)
-    console.print(table)
-    console.print("± half a 95 % interval; below: difference from the baseline, * p < 0.05 (Holm over nine columns)")
+    lines = table_lines([row for row in rows if row["source"] == "measured"])
+    abreast = max(1, (console.width - TITLE_WIDTH) // CELL_WIDTH)
+    for start in range(0, len(lines), abreast):
+        models = lines[start : start + abreast]
+        table = Table(box=box.SIMPLE_HEAD)
+        table.add_column("Table 4")
+        for label, _ in models:
+            table.add_column(label, justify="right")
+        for key, title in titles.items():
+            table.add_row(title, *(missing(cells.get(key)) or _brief(cells[key]) for _, cells in models))
+        console.print(table)
+    console.print("± half a 95 % interval, then the difference from the baseline, * p < 0.05 (Holm over nine columns)")
+
+
+def _brief(cell: ScoreEntry) -> str:
+    half = "" if cell["ci95"] is None else f"±{(cell['ci95'][1] - cell['ci95'][0]) / 2:.1f}"
+    delta = "" if cell["delta"] is None else f"{cell['delta']:+.1f}{'*' if is_significant(cell) else ' '}"
+    return f"{cell['score']:.1f} {half:<5}{delta:>7}"
 
 
 def as_json(rows: list[ScoreEntry]) -> str:

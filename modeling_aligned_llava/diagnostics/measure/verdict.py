@@ -59,7 +59,7 @@ def _summary(found: dict[str, Any], depth: int) -> str:
     said = {"yes": "inert", "no": "not inert", "in part": f"inert in {_ranges(found['inert_layers'])} only"}
     return (
         f"{said[found['inert']]}: {_times(found['ratio'])} the norm of text embeddings, {_times(found['met_ratio'])} "
-        f"that of text in the decoder; rotation a layer {_rotation(found)}"
+        f"that of text in the decoder; rotation per layer {_rotation(found)}"
     )
 
 
@@ -76,7 +76,7 @@ def _lines(found: dict[str, Any], depth: int) -> list[str]:
         f"({found['embedding_norm']:.3g}), {_times(found['met_ratio'])} the text they meet in the decoder "
         f"({found['met_norm']:.3g} at layer 1).",
         f"Lift: layer 0 multiplies the norm of text by {found['lift']:.2g}.",
-        f"Rotation a layer: {_rotation(found)}; {less}.",
+        f"Rotation per layer: {_rotation(found)}; {less}.",
         f"Verdict: the visual tokens are {conclusion}.",
         f"Study: {_study(found['lift'])} (docs/findings.md).",
         "That was a small decoder: what the norm would do for this model, only training it with and without the norm "

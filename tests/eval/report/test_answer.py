@@ -25,20 +25,20 @@ def losses(*gains, seeds=(1, 2, 3)):
 @pytest.mark.parametrize(
     ("gains", "line", "recommended"),
     [
-        ((0.1, 0.11, 0.12), "  norm: better, +0.11 [+0.085, +0.13] nats.", "train this model with norm."),
+        ((0.1, 0.11, 0.12), "  norm: better, +0.11 nats [+0.085, +0.13].", "train this model with norm."),
         (
             (-0.1, -0.11, -0.12),
-            "  norm: worse, -0.11 [-0.13, -0.085] nats.",
+            "  norm: worse, -0.11 nats [-0.13, -0.085].",
             "leave the norm out: baseline is better.",
         ),
-        ((0.1, -0.1, 0.0), "  norm: not shown, +0 [-0.25, +0.25] nats.", "none for the norm"),
+        ((0.1, -0.1, 0.0), "  norm: not shown, +0 nats [-0.25, +0.25].", "none for the norm"),
     ],
 )
 def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, line, recommended):
     lines = answer("mine", profile(), losses(*gains), None, ["baseline", "norm"])
     assert lines[0] == (
         "Are the visual tokens of mine inert? Yes: 40x the norm of text embeddings, 20x that of text in the decoder; "
-        "rotation a layer visual 0.57°, text 29°."
+        "rotation per layer visual 0.57°, text 29°."
     )
     assert lines[1] == "Does the norm help? Against baseline, trained on the same rows, by held-out loss, 3 seeds:"
     assert lines[2] == line and lines[3].startswith(f"Recommendation: {recommended}")
@@ -48,7 +48,7 @@ def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, lin
 def test_one_seed_shows_nothing():
     lines = answer("mine", profile(1.0, 0.5), losses(0.5, seeds=(1,)), None, ["baseline", "norm"])
     assert "inert? No: not" not in lines[0] and "inert? No: 1x" in lines[0] and "1 seed:" in lines[1]
-    assert lines[2] == "  norm: not shown, +0.5 (one seed, no interval) nats."
+    assert lines[2] == "  norm: not shown, +0.5 nats (one seed, no interval)."
 
 
 def test_the_sign_needs_the_whole_interval():

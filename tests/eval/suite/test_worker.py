@@ -24,7 +24,7 @@ def ended(tmp_path, mirror_root):
             for row in range(4)
         ]
         results = {
-            "results": {"pope": {benchmark.metric: reported}},
+            "results": {"pope": {benchmark.metric: reported, "pope_f1_score,none": 0.4}},
             "n-samples": {"pope": {"effective": 4}},
             "configs": {"pope": {"generation_kwargs": {"max_new_tokens": 128}}},
         }
@@ -52,6 +52,7 @@ def ended(tmp_path, mirror_root):
 def test_a_result_says_what_made_it(ended):
     result = ended(0.25)
     assert (result["status"], result["score"], result["answer_tokens"]) == ("ok", 25, 128)
+    assert result["further"] == {"F1": 40.0}
     assert result["made_by"] == made_by() and not result["resumed"] and result["seconds"] > 0
     assert result["items"]["subtask"] == ["adversarial"] * 4
 

@@ -148,7 +148,7 @@ def test_scores_alone_make_a_page(tmp_path, capsys):
     for name in ("baseline", "norm"):
         assert measured[name]["error"] in html and f"{name}: no profile in the report" in errors
     notes = re.findall(r'<section aria-labelledby="(\w+)">(?:(?!</section>).)*class="note"', html, re.DOTALL)
-    assert {"layers", "attention", "training", "examples", "settings"} <= set(notes)
+    assert {"limits", "attention", "training", "examples", "settings"} <= set(notes)
 
 
 def test_without_the_data_root_answers_have_no_images(tmp_path):

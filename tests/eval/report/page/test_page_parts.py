@@ -20,7 +20,7 @@ from eval.report.page.inline_svg import INK, SERIES, inline_svg, series
 from eval.report.page.report import report
 from eval.report.page.score_table import measured, published
 from eval.report.page.settings import settings
-from eval.report.page.summary import summary
+from eval.report.page.summary import answer, caveats, differences, limitations
 from eval.report.page.thumbnails import SIDE, document_image, shade_map, thumbnail
 from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
@@ -40,15 +40,22 @@ def nine(rows, tmp_path):
     return FinishedRun(tmp_path, rows, {})
 
 
-def sentences(parts, word):
-    """All sentences of a summary that have the word."""
-    return [sentence for _, found in parts for sentence in found if word in sentence]
-
-
-def test_the_summary_sorts_benchmarks_by_direction_and_certainty(nine):
+def test_the_answer_is_one_line_a_model(nine):
     found = small_profile(scale=100)
-    parts = dict(summary(nine, {"norm": {"profile": found}, "lm": {"error": "text-only"}}))
-    assert all(name in parts[""][0] for name in ("norm, norm-gwc and lm", "baseline", "9 benchmarks", "360 questions"))
+    inert, helps = answer(nine, {"norm": {"profile": found}, "lm": {"error": "text-only"}})
+    assert inert == ("Are the visual tokens inert?", [f"norm is {found['verdict']['summary']}."])
+    assert helps[0] == "Does the norm help?" and "360 questions" in helps[1][0]
+    assert helps[1][1].startswith("norm: better, +40.0 points [+") and "; significant in MMBench +40.0" in helps[1][1]
+    assert caveats(nine, {"norm": {"profile": found}})[:2] == found["verdict"]["lines"][-2:]
+
+
+def test_a_fine_tuning_run_has_answered_itself(nine):
+    (nine.folder / "answer.md").write_text("one\ntwo\n", encoding="utf-8")
+    assert answer(nine, {}) == [("", ["one", "two"])]
+
+
+def test_differences_are_sorted_by_direction_and_certainty(nine):
+    parts = dict(differences(nine))
     average, higher = parts["norm against baseline"]
     assert "higher (+40.0 points" in average and "higher" in higher and "MMBench (+40.0)" in higher
     (unclear,) = parts["lm against baseline"]
@@ -57,12 +64,10 @@ def test_the_summary_sorts_benchmarks_by_direction_and_certainty(nine):
     assert float(re.search(words, unclear)[1]) == pytest.approx(280 * (0.05 * 0.95 / 40) ** 0.5, rel=0.15)
     (same,) = parts["norm-gwc against baseline"]
     assert "not distinguishable" in same and "MMBench (+0.0; detectable from" in same and "OCRBench" not in same
-    assert next(iter(parts)) == "Are the visual tokens inert?"
-    assert next(iter(parts.values()))[0] == f"norm: {found['verdict']['summary']}."
 
 
-def test_the_summary_names_gaps_and_limitations(nine):
-    limits = summary(nine, {})[-1][1]
+def test_gaps_and_limitations_are_named(nine):
+    limits = limitations(nine)
     assert any(each.startswith("norm-gwc: OCRBench failed (ValueError: a | b_c & 100%)") for each in limits)
     assert any(each.startswith("lm: not run on MMBench, ") and "sees no images" in each for each in limits)
     assert any(each.startswith("baseline: ") and "POPE 10.0%" in each for each in limits)
@@ -71,15 +76,13 @@ def test_the_summary_names_gaps_and_limitations(nine):
 
 def test_toy_results_are_marked(nine):
     toy = dataclasses.replace(nine, rows=[row | {"backbone": "tinyworld"} for row in nine.rows])
-    assert sentences(summary(toy, {})[:1], "toy result")
-    assert not sentences(summary(nine, {}), "toy")
+    assert "toy result" in caveats(toy, {})[0] and "toy" not in caveats(nine, {})[0]
 
 
 def test_scores_of_the_official_questions_may_be_compared(nine):
     sizes = {key: benchmark.num_questions for key, benchmark in BY_KEY.items()} | {"avg": 9}
     official = dataclasses.replace(nine, rows=[row | {"n": row["n"] and sizes[row["benchmark"]]} for row in nine.rows])
-    assert sentences(summary(nine, {})[:1], "official")
-    assert not sentences(summary(official, {}), "official")
+    assert "official" in caveats(nine, {})[0] and caveats(official, {}) == []
 
 
 def test_a_model_whose_evaluation_did_not_finish_is_named(nine):
@@ -87,7 +90,7 @@ def test_a_model_whose_evaluation_did_not_finish_is_named(nine):
     models = {name: dict(zip(("backbone", "method", "seed"), key, strict=True)) for name, key in keys.items()}
     unfinished = dataclasses.replace(nine, record={"models": models})
     assert unfinished.unscored == ["norm-relative"]
-    assert sentences(summary(unfinished, {}), "norm-relative")
+    assert "norm-relative" in limitations(unfinished)[0]
 
 
 def test_seeds_without_a_mean_are_models_of_their_own(nine):
@@ -96,7 +99,7 @@ def test_seeds_without_a_mean_are_models_of_their_own(nine):
     run = dataclasses.replace(nine, rows=double)
     assert [model.name for model in run.models][::4] == ["baseline-seed42", "baseline-seed7"]
     assert [line.name for line in run.lines] == [model.name for model in run.models] and not run.single_seeds
-    assert not sentences(summary(run, {}), "One training")
+    assert not any("One training" in limit for limit in limitations(run))
 
 
 def test_several_seeds_are_one_line_and_each_can_be_unfolded(nine):
@@ -105,15 +108,15 @@ def test_several_seeds_are_one_line_and_each_can_be_unfolded(nine):
     assert [line.name for line in run.single_seeds] == [
         f"{m}-seed{s}" for m in ("baseline", "norm") for s in (1, 2, 3)
     ]
-    parts = dict(summary(run, {}))
+    parts = dict(differences(run))
     assert "higher (+25.0 points" in parts["norm, 3 seeds against baseline"][0] and run.baselines == {
         "toy": "baseline"
     }
-    assert sentences(summary(run, {}), "One training") == [
+    assert [limit for limit in limitations(run) if "One training" in limit] == [
         "One training of norm-gwc-seed1: the intervals cover the choice of questions, not another training."
     ]
     alone = dataclasses.replace(run, rows=[row for row in run.rows if row["method"] != "norm-gwc"])
-    assert not sentences(summary(alone, {}), "One training")
+    assert not any("One training" in limit for limit in limitations(alone))
     shown, hidden = (dict(measured(run, lines)) for lines in (run.lines, run.single_seeds))
     assert (
         "mean over seeds 1, 2, 3" in shown["norm, 3 seeds"][0].details
@@ -128,9 +131,8 @@ def test_a_mean_that_cannot_be_compared_says_why(nine):
     for row in rows:
         if row["method"] == "norm" and row.get("seeds"):
             row |= {"delta": None, "delta_ci95": None, "p_value": None, "p_holm": None}
-    assert sentences(
-        summary(dataclasses.replace(nine, rows=rows), {}), "norm, 3 seeds: no difference, because baseline"
-    )
+    limits = limitations(dataclasses.replace(nine, rows=rows))
+    assert any(limit.startswith("norm, 3 seeds: no difference, because baseline") for limit in limits)
 
 
 def test_cells_have_a_sort_key_and_details(nine):

@@ -3,6 +3,7 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.report.tables import __main__ as command
@@ -25,6 +26,15 @@ def test_markdown_says_what_is_missing(rows):
     assert table["toy baseline"][2].startswith("50.00<br>[") and "n=40" in table["toy baseline"][2]
     assert r"+40.00\* [" in table["toy norm"][2]
     assert table["Qwen2.5-7B norm (paper)"][0] == "75.60"
+
+
+def test_the_terminal_shows_every_measured_model_and_no_line_is_too_long(rows, capsys):
+    tables.show(rows, Console(width=80))
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80 and printed.count("Table 4") == 2  # four models, three abreast
+    average = [line.split() for line in printed.splitlines() if "Avg" in line]
+    assert average[0][:2] == ["Avg", "50.0"] and "+40.0*" in average[0] and average[1][-2:] == ["not", "run"]
+    assert "failed: ValueError" in " ".join(printed.split()) and "paper" not in printed
 
 
 def test_latex_is_escaped_and_csv_has_every_cell(rows):
@@ -108,6 +118,15 @@ def test_parts_of_a_benchmark_add_up_to_it(rows):
     assert "| OCRBench | upper | 20 | 0.0 |" in "\n".join(written) and len(written) == 2 + len(frame)
     assert len(list(csv.DictReader(subtasks.WRITERS["csv"](frame).splitlines()))) == len(frame)
     assert json.loads(subtasks.WRITERS["json"](frame))[0]["n"] == 20
+
+
+def test_further_numbers_follow_the_parts_with_their_mean_over_seeds():
+    models = [EvaluatedModel(f"baseline-seed{seed}", "toy", "baseline", seed) for seed in (1, 2)]
+    results = {model.name: nine(20) for model in models}
+    for found, value in zip(results.values(), (40.0, 50.0), strict=True):
+        found["pope"] = found["pope"] | {"further": {"F1": value}}
+    mean = score_rows(models, results, "baseline")
+    assert cell(mean, "baseline", "pope")["subtasks"]["F1"] == {"score": 45.0, "n": 40}
 
 
 def test_a_trial_does_not_get_into_a_table(tmp_path, refusal):
