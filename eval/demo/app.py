@@ -25,7 +25,7 @@ HEAD = """# Same image, same question
 Each model's answer, its attention at each word, and the norms of its visual tokens and of text
 ([The Unseen Bias](https://arxiv.org/abs/2512.08374))."""
 NORMS = """One column per model, on one scale. Top: the mean L2 norm of the tokens that enter each layer.
-Bottom: how far each layer rotates them (1 - cosine). From a single image, so there is no interval."""
+Bottom: how far each layer rotates them, in degrees. From a single image, so there is no interval."""
 ATTENTION = "{share:.0%} of the attention is on the image when {model} says “{word}” (mean over layers and heads)."
 MAP = " Brighter cells get more."
 NO_MAP = " Its visual tokens do not form a single grid, so there is no map."

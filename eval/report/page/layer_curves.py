@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from eval.report.page.inline_svg import Drawing, inline_svg, series
-from modeling_aligned_llava.diagnostics.output.svg import draw_curve
+from modeling_aligned_llava.diagnostics.output.svg import draw_curve, log_scale
 
 
 STYLES = {"visual": "-", "text": "--"}
@@ -59,9 +59,7 @@ def _draw(
         axes.set_xlabel("layer", loc="right")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if logarithmic:
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(LogFormatter())
-            axes.yaxis.set_minor_formatter(LogFormatter())
+            log_scale(axes)
         axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)
 
     return draw

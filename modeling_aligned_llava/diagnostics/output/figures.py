@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from math import acos, degrees
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 
 from modeling_aligned_llava.diagnostics.measure.rescale import RESCALE_NUMBERS
 from modeling_aligned_llava.diagnostics.measure.rotation import TERMS
-from modeling_aligned_llava.diagnostics.output.svg import draw_curve, svg_axes
+from modeling_aligned_llava.diagnostics.output.svg import draw_curve, log_scale, svg_axes
 from modeling_aligned_llava.loading.files import write_text
 
 
@@ -25,7 +26,7 @@ def _svg_file(path: Path, rows: int, columns: int, size: tuple[float, float]) ->
 
 
 def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convention: bool = False) -> None:
-    """Norm (above) and 1 - cosine (below) by layer, one column per model; shaded: 95 % interval over images.
+    """Norm (above) and rotation (below) by layer, one column per model; shaded: 95 % interval over images.
 
     `paper_convention`: take the last point after the final norm, as `output_hidden_states` does.
     """
@@ -33,11 +34,12 @@ def draw_dynamics(profiles: dict[str, dict[str, Any]], path: Path, paper_convent
         for column, (name, profile) in enumerate(profiles.items()):
             for series, colour in COLOURS.items():
                 if series in profile["layers"]:
-                    for axis, quantity in zip(axes[:, column], ("norm", "distance"), strict=True):
+                    for axis, quantity in zip(axes[:, column], ("norm", "angle"), strict=True):
                         means, intervals = _points(profile, series, quantity, paper_convention)
                         draw_curve(axis, range(len(means)), means, intervals, color=colour, label=series)
-            axes[0, column].set(title=name, yscale="log", ylabel="L2 norm of what enters the layer")
-            axes[1, column].set(yscale="log", ylabel="1 - cosine of what enters and leaves", xlabel="layer")
+            axes[0, column].set(title=name, ylabel="L2 norm of what enters the layer")
+            log_scale(axes[0, column])
+            axes[1, column].set(ylim=(0, None), ylabel="rotation by the layer, degrees", xlabel="layer")
             axes[0, column].legend()
         for row in axes:
             _one_scale(row)
@@ -55,9 +57,15 @@ def _points(profile: dict[str, Any], series: str, quantity: str, paper_conventio
     means, intervals = list(columns["mean"]), columns.get("ci95")
     if paper_convention:
         last = profile["output_hidden_states_convention"][series]
-        means[-1] = last["norm"] if quantity == "norm" else 1 - last["cosine"]
+        means[-1] = last["norm"] if quantity == "norm" else acos(last["cosine"])
         intervals = intervals and [*intervals[:-1], [means[-1], means[-1]]]
+    if quantity == "angle":
+        means, intervals = _in_degrees(means), intervals and [_in_degrees(interval) for interval in intervals]
     return means, intervals
+
+
+def _in_degrees(angles: Iterable[float | None]) -> list[float | None]:
+    return [None if angle is None else degrees(angle) for angle in angles]
 
 
 def draw_attribution(profiles: dict[str, dict[str, Any]], path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure  # without pyplot, whose state all threads and notebooks share
+from matplotlib.ticker import LogFormatter
 
 
 @contextmanager
@@ -47,6 +48,13 @@ def draw_curve(
     if intervals:
         low, high = zip(*intervals, strict=True)
         axes.fill_between(x, _gaps(low), _gaps(high), color=line.get_color(), alpha=alpha, linewidth=0)
+
+
+def log_scale(axes: Axes) -> None:
+    """A logarithmic y axis with numbers that are read at once, not powers of ten."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(LogFormatter())
+    axes.yaxis.set_minor_formatter(LogFormatter())
 
 
 def _gaps(values: Iterable[float | None]) -> list[float]:
