@@ -100,6 +100,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.globals["zip"] = zip
     environment.filters["shown"] = shown
     environment.filters["percent"] = lambda share: f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
     return environment
