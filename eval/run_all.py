@@ -77,7 +77,8 @@ def give_answer(
     """Print the answer of a fine-tuning run and keep it for the report."""
     methods = [args.baseline, *(method for method in args.methods if method != args.baseline)]
     profile = profile_of_start(args, models[START][1])
-    lines = answer(args.finetune, profile, held_out_losses(models), run, methods)
+    name = Path(args.finetune).resolve().name if Path(args.finetune).exists() else args.finetune
+    lines = answer(name, profile, held_out_losses(models), run, methods)
     write_answer(args.run, lines)
     say("the answer\n" + "\n".join(lines))
 
@@ -114,7 +115,7 @@ def compare(args: argparse.Namespace, console: Console) -> None:
             sys.exit(0 if preflight(args, models[START][1]) else 1)
         say(f"2 profile of {args.finetune}")
         profile_of_start(args, models[START][1])
-        options = Options.of(args, data=args.data or run)
+        options = Options.of(args, data=args.data or args.images)
         jobs = suite.plan(options, models, untrained=[training.name for training in trainings]) if args.data else []
         say(f"3 training{' and benchmarks' * bool(args.data)}: {', '.join(models)}")
     else:
@@ -137,18 +138,16 @@ def compare(args: argparse.Namespace, console: Console) -> None:
         if untrained := [name for name in names if not is_trained(models[name][1])]:
             raise UserError(f"no tables without {', '.join(untrained)}; the same command continues")
         jobs = suite.plan(options, models) if jobs else []
-    if args.finetune and not jobs:
-        give_answer(args, models, None, say)
-        sys.exit(0 if ok else 1)
     write_json(options.folder / "run.json", suite.describe_run(options, models, jobs))
     suite.write_scores(options, models, jobs, baseline)
     if options.limit is not None:
         say(f"--limit {options.limit}: a trial, without tables; its scores are in {options.folder / 'scores.json'}")
         sys.exit(0 if ok else 1)
-    say("4 tables")
-    write_tables(run)
+    if jobs:
+        say("4 tables")
+        write_tables(run)
     if args.finetune:
-        give_answer(args, models, FinishedRun.read(run), say)
+        give_answer(args, models, FinishedRun.read(run) if jobs else None, say)
     say("5 report")
     write_report(run)
     sys.exit(0 if ok else 1)

@@ -113,6 +113,11 @@ class FinishedRun:
         ]
 
     @property
+    def has_scores(self) -> bool:
+        """Whether any benchmark has one; fine-tuning may do without."""
+        return any(line.answered for line in self.lines)
+
+    @property
     def is_toy(self) -> bool:
         return any(model.backbone == TOY for model in self.models)
 

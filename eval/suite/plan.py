@@ -188,7 +188,9 @@ def describe_run(options: Options, models: dict, jobs: list[Job]) -> dict[str, A
     )
     resolved = {"device": resolve_device(options.device), "dtype": resolve_dtype(options.dtype, options.device)}
     settings = {name: getattr(options, name) for name in names} | resolved
-    weights = {job.name: job.weights for job in jobs}
+    weights = {job.name: job.weights for job in jobs} or {
+        name: hash_checkpoint(path) for name, (_, path, _) in models.items()
+    }
     described = {
         name: {
             "method": model.method,

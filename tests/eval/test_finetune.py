@@ -79,7 +79,7 @@ def test_killed_and_started_again_it_ends_with_the_answer(command, mirror_root, 
     assert re.match(r"  norm: (better|worse|not shown), \S+ points \[\S+, \S+\]", lines[2])
     assert (RUN / "answer.md").read_text().splitlines() == lines
     page = (RUN / "report.html").read_text()
-    assert page.index("The answer") < page.index("Are the visual tokens inert?")
+    assert page.index("The answer") < page.index("Are the visual tokens of ") < page.index("Measured in this run")
     scores = json.loads((RUN / "scores.json").read_text())
     assert {row["method"] for row in scores if row["source"] == "measured"} == {"start", "baseline", "norm"}
     kept = {path: path.stat().st_mtime_ns for path in RUN.glob("checkpoints/*/finetuned/*")}
@@ -91,3 +91,6 @@ def test_without_benchmarks_it_rests_on_the_held_out_loss(command):
     said = run([*command, "--seeds", "1", "2"])
     assert "by held-out loss, 2 seeds:" in said and "Not covered: benchmarks (give --data)" in said
     assert re.search(r"norm: (better|worse|not shown), \S+ nats \[\S+, \S+\]\.", said)
+    page = (RUN / "report.html").read_text()
+    assert page.index("The answer") < page.index("Are the visual tokens of ") < page.index("L2 norm of the input")
+    assert "Measured in this run" not in page and "Loss, finetuned" in page and "not measured" not in page

@@ -22,7 +22,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Overlay:
-    """An image, the question, its boxes (pixels), and the layers by model."""
+    """An image, its benchmark or file, the question, its boxes (pixels), and the layers by model."""
 
     benchmark: str
     question: str
@@ -50,7 +50,7 @@ def overlays(sample: list[ImageQuestion], measured: dict[str, dict[str, Any]]) -
         image = asked.open()
         drawn.append(
             Overlay(
-                TITLES[name.split("/")[0]],
+                TITLES.get(name.split("/")[0], name),
                 asked.question,
                 thumbnail(image),
                 image.size,

@@ -26,8 +26,10 @@ def free_questions(sample: list[ImageQuestion]) -> list[tuple[ImageQuestion, str
     """The first images with an open question, and that question without instructions on the form of the answer."""
     found: dict[str, tuple[ImageQuestion, str]] = {}
     for asked in sample:
-        kind = BY_KEY[asked.id.split("/")[0]].image_sample
-        if kind is not None and not kind.lists_options:
+        benchmark = BY_KEY.get(asked.id.split("/")[0])
+        if benchmark is None:  # a file of a folder: all have the same question
+            found[asked.id] = (asked, asked.question)
+        elif (kind := benchmark.image_sample) is not None and not kind.lists_options:
             question = asked.question.removesuffix(kind.suffix)
             found.setdefault(question, (asked, question))
     return list(found.values())[:ASKED]

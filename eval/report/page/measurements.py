@@ -16,7 +16,7 @@ from eval.data.image_sample import SAMPLE, in_benchmarks
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.page.free_answers import answer_freely
 from modeling_aligned_llava.diagnostics.hooks.loading import load
-from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
 from modeling_aligned_llava.diagnostics.measure.attention import AttentionReader, attention_by_image
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
@@ -51,13 +51,18 @@ def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
 def image_sample(run: FinishedRun) -> list[ImageQuestion]:
     """The images for the profile, drawn with the diagnostics' seed from the benchmarks that were evaluated.
 
+    Without any benchmark, the data root is a folder of images.
+
     Raises:
         UserError: there are none.
     """
     root = run.data()
     if root is None:
         raise UserError("the data root is gone")
-    keys = tuple(key for key in SAMPLE if key in run.record["data"]["tasks"])
+    tasks = run.record["data"]["tasks"]
+    if not tasks:
+        return in_folder(root, PROFILED)
+    keys = tuple(key for key in SAMPLE if key in tasks)
     if not keys:
         raise UserError("none of MMBench, POPE and MM-Star was evaluated, so there are no images to measure on")
     return in_benchmarks(root, PROFILED, keys=keys)
@@ -121,12 +126,13 @@ def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[s
 
 
 def of_each_benchmark(sample: list[ImageQuestion]) -> list[ImageQuestion]:
-    """The first images of each benchmark, equally many of each, in the order of the benchmarks."""
+    """The first images of each benchmark or folder, equally many of each, in the order of the benchmarks."""
     groups: dict[str, list[ImageQuestion]] = defaultdict(list)
     for asked in sample:
         groups[asked.id.split("/")[0]].append(asked)
     each = -(-SHOWN // len(groups))
-    return [asked for key in SAMPLE for asked in groups[key][:each]][:SHOWN]
+    order = sorted(groups, key=lambda key: SAMPLE.index(key) if key in SAMPLE else 0)
+    return [asked for key in order for asked in groups[key][:each]][:SHOWN]
 
 
 def _mean(values: list[float]) -> float:

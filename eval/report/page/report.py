@@ -42,6 +42,7 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
     """
     colours = {model.name: number for number, model in enumerate(run.models)}
     profiles = {name: found["profile"] for name, found in measured.items() if "profile" in found}
+    firsts = {(model.backbone, model.method): model.name for model in reversed(run.models)}  # of each method's seeds
     overlaid, overlay_note = _on_images(run, measured, "attention", overlays)
     if not overlaid and not overlay_note:
         overlay_note = (
@@ -65,14 +66,14 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             compared=differences(run),
             limits=limitations(run),
             columns=list(columns(run.rows).values()),
-            scores=score_table.measured(run, run.lines),
+            scores=score_table.measured(run, run.lines) if run.has_scores else [],
             single_seeds=score_table.measured(run, run.single_seeds),
-            notes=[*notes(run.rows), *departures(run.record)],
+            notes=[*notes(run.rows), *departures(run.record)] if run.has_scores else [],
             paper=score_table.published(run),
             differences=_differences(run),
             everything=(score_table.ALL, score_table.everything(run)),
             measured=measured,
-            layers=layer_curves(profiles, colours),
+            layers=layer_curves({name: profiles[name] for name in profiles if name in firsts.values()}, colours),
             norms=_norms(profiles),
             overlays=overlaid,
             overlay_note=overlay_note,

@@ -46,7 +46,8 @@ def caveats(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[str]:
     said: list[str] = next(iter(verdicts.values()))["lines"][-2:] if verdicts else []
     if run.is_toy:
         return [*said, "This is a toy result: tiny models, benchmarks of their own. It says nothing about real sizes."]
-    if not is_official([row for line in run.lines for row in line.cells.values()], run.data() or run.folder):
+    cells = [row for line in run.lines for row in line.cells.values()]
+    if run.has_scores and not is_official(cells, run.data() or run.folder):
         return [
             *said,
             "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
@@ -67,6 +68,8 @@ def differences(run: FinishedRun) -> list[Part]:
 def limitations(run: FinishedRun) -> list[str]:
     """What is missing, and what the numbers do not say."""
     limits = [f"{name}: no scores because its evaluation did not finish." for name in run.unscored]
+    if not run.has_scores:
+        return [*limits, "No benchmark was run: the answer rests on the loss on rows kept from training."]
     limits += [sentence for line in run.lines for sentence in _gaps(line.name, line.cells)]
     limits += [sentence for line in run.lines for sentence in _unparseable(line.name, line.cells)]
     if any(DETECTABLE in sentence for _, sentences in differences(run) for sentence in sentences):
