@@ -79,6 +79,7 @@ _OTHER_CONNECTORS = (
     *("mm_projector", "modality_projection", "embed_vision", "vte", "mlp1", "aligner", "mlp_AR", "vision_projection"),
     *("vision_projector", "multimodal_projector", "image_projection", "vision_adapter", "visual_projection"),
     *("language_projection", "image_to_text_projection", "layerwise_projectors", "resampler_model", "projector"),
+    "patch_merger",
 )
 _IMAGE_TOKENS = (
     *("image_token_id", "image_token_index", "image_patch_id", "media_placeholder_token_id"),

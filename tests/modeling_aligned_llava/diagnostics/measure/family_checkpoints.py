@@ -402,6 +402,19 @@ def video_llama_3() -> Any:
 
 
 @profiled()
+def hunyuan_vl() -> Any:
+    """Its connector frames the image and ends each row with trained vectors."""
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    text = {**TEXT, "rope_parameters": rope}
+    vision = {**NO_SIZES, "num_channels": 3, "patch_size": 7, "text_hidden_size": TEXT["hidden_size"]}
+    config = hf.HunYuanVLConfig(text_config=text, vision_config=vision, image_token_id=IMAGE)
+    images = hf.HunYuanVLImageProcessor(**PIXELS)
+    tokens = named(image="<image>", image_start="<start>", image_end="<end>")
+    processor = hf.HunYuanVLProcessor(images, tokens, chat_template=template("<start><image><end>"))
+    return hf.HunYuanVLForConditionalGeneration(config), processor
+
+
+@profiled()
 def ernie4_5_vl_moe() -> Any:
     experts = {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "moe_intermediate_size": [32, 32]}
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
