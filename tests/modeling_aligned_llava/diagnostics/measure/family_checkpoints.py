@@ -401,6 +401,59 @@ def video_llama_3() -> Any:
     return hf.VideoLlama3ForConditionalGeneration(config), processor
 
 
+SAM = {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_dim": 64}
+SAM |= {"global_attn_indexes": [1], "initializer_range": 0.02}
+
+
+@profiled()
+def got_ocr2() -> Any:
+    config = hf.GotOcr2Config(
+        vision_config=SAM,
+        text_config=hf.Qwen2Config(**TEXT).to_dict() | {"model_type": "qwen2"},
+        image_token_index=IMAGE,
+    )
+    images = hf.GotOcr2ImageProcessor(size={"height": 1024, "width": 1024})
+    return hf.GotOcr2ForConditionalGeneration(config), hf.GotOcr2Processor(
+        images, words("<imgpad>"), chat_template=template("<imgpad>")
+    )
+
+
+@profiled()
+def deepseek_ocr2() -> Any:
+    """A trained separator follows each image."""
+    experts = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = hf.DeepseekOcr2Config(
+        vision_config={
+            "sam_config": {**SAM, "downsample_channels": [16, TEXT["hidden_size"]]},
+            "encoder_config": TEXT,
+        },
+        text_config={**TEXT, **experts, "mlp_layer_types": ["dense", "sparse", "sparse"]},
+        image_token_id=IMAGE,
+    )
+    processor = hf.DeepseekOcr2Processor(
+        hf.DeepseekOcr2ImageProcessor(), words("<image>"), chat_template=template("<image>")
+    )
+    return hf.DeepseekOcr2ForConditionalGeneration(config), processor
+
+
+@profiled()
+def minimax_m3_vl() -> Any:
+    text = {**TEXT, "head_dim": 8, "rotary_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    text |= {"dense_intermediate_size": 64, "shared_intermediate_size": 32}
+    vision = {**VISION, "patch_size": 7}
+    config = hf.MiniMaxM3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_index=IMAGE,
+        video_token_index=VIDEO,
+        projector_hidden_size=64,
+    )
+    images, videos = hf.MiniMaxM3VLImageProcessor(**PIXELS), hf.MiniMaxM3VLVideoProcessor(**PIXELS)
+    tokens = words(*(f"]<]{each}[>[" for each in ("image", "video", "start of image", "end of image")))
+    processor = hf.MiniMaxM3VLProcessor(images, tokens, videos, chat_template=template("]<]image[>["))
+    return hf.MiniMaxM3SparseForConditionalGeneration(config), processor
+
+
 @profiled()
 def hunyuan_vl() -> Any:
     """Its connector frames the image and ends each row with trained vectors."""
