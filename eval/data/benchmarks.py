@@ -3,8 +3,8 @@
 How to add one: docs/contributing.md.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,7 @@ class Benchmark:
         hub_rows: rows of the split on the Hub, where they are not the questions.
         fixed_rows: the stock score divides by this number of rows, whatever the data has.
         subtasks: column that names the parts of the breakdown; None for none.
-        further: other numbers of the harness that the breakdown shows, name -> key, on the scale of `metric`.
+        further: other numbers of the harness that the breakdown shows, (name, key), on the scale of `metric`.
         always_image: whether every question is about an image; lm-eval's tasks have none.
 
         correct: 1 or 0 from the lines of one item in the sample log.
@@ -93,7 +93,7 @@ class Benchmark:
     hub_rows: int | None = None
     fixed_rows: int | None = None
     subtasks: str | None = None
-    further: Mapping[str, str] = field(default_factory=dict)
+    further: tuple[tuple[str, str], ...] = ()
     always_image: bool = True
 
     correct: Callable[[list[Line]], float]
@@ -171,7 +171,7 @@ BENCHMARKS = (
         columns=("question_id", "question", "answer", "image"),
         num_questions=9000,
         subtasks="category",
-        further={"F1": "pope_f1_score,none"},
+        further=(("F1", "pope_f1_score,none"),),
         correct=logged("pope_accuracy", "score"),
         parses=sample_lines.pope_parses,
         example=sample_lines.generated,

@@ -159,6 +159,6 @@ def read_result(
     if abs(recomputed - score) > 1e-6:
         raise ValueError(f"the harness reports {score:.4f}, its sample log adds up to {recomputed:.4f}")
     unparseable = sum(not benchmark.parses(line) for line in lines) / len(lines)
-    further = {name: reported[key] * benchmark.scale for name, key in benchmark.further.items()}
+    further = {name: reported[key] * benchmark.scale for name, key in benchmark.further}
     asked = results["configs"].get(benchmark.task, {}).get("generation_kwargs") or {}
     return TaskResult(score, len(lines), unparseable, items, further, asked.get("max_new_tokens"))
