@@ -67,6 +67,9 @@ def attach_norm(model: Any) -> GlobalWeightCompensatedLayerNorm | None:
     if norm is not None:
         connector.add_module(NORM, norm.to(next(connector.parameters()).device).train(connector.training))
         connector.register_forward_hook(_normalise)
+        # For AutoModel and vLLM, which would build the plain model; saving adds the class itself.
+        headless = type(model).__name__.removeprefix("Aligned").replace("ForConditionalGeneration", "Model")
+        model.config.auto_map = {"AutoModel": f"{__name__.rpartition('.')[2]}.Aligned{headless}"}
     return norm
 
 

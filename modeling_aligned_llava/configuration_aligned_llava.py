@@ -141,6 +141,10 @@ class AlignedLlavaConfig(LlavaConfig):
                     f"{name} cannot change from {saved[name]!r} to {getattr(config, name)!r}: the checkpoint holds a "
                     "norm whose tensors would mean something else; switch from a baseline checkpoint"
                 )
+        in_no_tensor = config.norm_parametrization == "relative" or config.norm_gain == "fixed"
+        if in_no_tensor and saved["projector_norm"] != "none" and config.starts_at_target and config.target is None:
+            measured = " or ".join(_MEASURED_FOR[config.norm_target])
+            raise ValueError(f"the config holds no {measured}, on which its norm depends; copy config.json again")
         if changed and "method" not in kwargs:
             config.method = None  # the combination no longer has a name
         return result

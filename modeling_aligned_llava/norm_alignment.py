@@ -110,7 +110,8 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         if self.centred:
             y = F.layer_norm(x_wide, (self.dim,), gain_D, bias_D, self.eps)
         else:
-            y = F.rms_norm(x_wide, (self.dim,), gain_D, self.eps)
+            # With the gain inside, vLLM takes the module for an RMSNorm of gain `weight` and puts its own there.
+            y = F.rms_norm(x_wide, (self.dim,), eps=self.eps) * gain_D
             y = y if bias_D is None else y + bias_D
         return y.to(x.dtype)
 

@@ -100,20 +100,25 @@ AlignedLlavaForConditionalGeneration(config).save_pretrained(sys.argv[3])
 class Environment:
     """Some packages of their own, laid over those of this Python; without ours, unless it is on `path`."""
 
-    def __init__(self, root: Path, packages=()):
+    def __init__(self, root: Path, packages=(), over=True):
         venv.create(root, symlinks=True)
         self.root, self.python = root, root / "bin/python"
+        self.variables = {**os.environ, "PYTHONPATH": "", "HF_MODULES_CACHE": str(root / "modules")}
         layout = {"base": str(root), "platbase": str(root)}
-        site = Path(sysconfig.get_path("purelib", "venv", layout))
-        (site / "pinned.pth").write_text(sysconfig.get_path("purelib"))
+        self.site = Path(sysconfig.get_path("purelib", "venv", layout))
+        if over:
+            (self.site / "pinned.pth").write_text(sysconfig.get_path("purelib"))
         if packages:
-            pip = [sys.executable, "-m", "pip", "--python", str(self.python), "install", "--quiet", *packages]
-            done = subprocess.run(pip, capture_output=True, text=True)  # noqa: S603
-            if done.returncode:
-                pytest.skip(f"pip cannot install {packages[0]}: {done.stderr.strip().splitlines()[-1]}")
+            self.pip("install", *packages)
+
+    def pip(self, *words) -> None:
+        pip = [sys.executable, "-m", "pip", "--python", str(self.python), *words, "--quiet"]
+        done = subprocess.run(pip, capture_output=True, text=True)  # noqa: S603
+        if done.returncode:
+            pytest.skip(f"pip {' '.join(words[:2])}: {done.stderr.strip().splitlines()[-1]}")
 
     def run(self, program, *arguments, path="") -> str:
-        env = {**os.environ, "PYTHONPATH": str(path), "HF_MODULES_CACHE": str(self.root / "modules")}
+        env = {**self.variables, "PYTHONPATH": str(path)}
         command = [str(self.python), "-c", program, *map(str, arguments)]
         done = subprocess.run(command, cwd=self.root, env=env, capture_output=True, text=True)  # noqa: S603
         assert done.returncode == 0, done.stderr[-3000:]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import CONFIG_MAPPING, AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
+from transformers import CONFIG_MAPPING, AutoModel, AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
 from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
 from modeling_aligned_llava.aligned_family import NORM
@@ -149,6 +149,9 @@ def test_transformers_loads_a_saved_folder_with_its_norm(name, tmp_path):
     assert torch.equal(logits(again, inputs), logits(model, inputs))
     again.save_pretrained(tmp_path / "again")
     assert torch.equal(logits(load_aligned(tmp_path / "again"), inputs), logits(model, inputs))
+    headless = AutoModel.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
+    with torch.no_grad():
+        assert torch.equal(headless(**inputs).last_hidden_state, model.model(**inputs).last_hidden_state)
 
 
 @pytest.mark.parametrize("name", ["llava", "qwen2_5_vl", "gemma3"])

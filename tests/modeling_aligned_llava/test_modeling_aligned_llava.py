@@ -255,8 +255,9 @@ def test_a_trained_gain_is_kept_in_float32_by_every_way_of_loading(tiny_checkpoi
     assert torch.equal(norm_of(load(tmp_path / "half", dtype=torch.bfloat16)).weight, trained)
 
 
-def test_trained_norm_without_a_recorded_text_norm_is_refused(tiny_checkpoint, tmp_path):
-    load(tiny_checkpoint("norm-gwc")).save_pretrained(tmp_path)
+@pytest.mark.parametrize("method", ["norm-gwc", "norm-relative", "norm-fixed"])
+def test_a_norm_without_a_recorded_text_norm_is_refused(method, tiny_checkpoint, tmp_path):
+    load(tiny_checkpoint(method)).save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "text_norm": None}))
     with pytest.raises(ValueError, match="no text_norm"):

