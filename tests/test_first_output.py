@@ -29,11 +29,12 @@ KNOWN = re.compile(
   | results/\S+:\ (done|already\ done|resuming\ from\ .*)
   | [\w-]+\ \w+:\ done
   | (all\ rows|everything|images|attention|training\ images\ and\ conversations|benchmark\ folders)\ ━+.*
-  | (scores|report|tables):\ results/.*
+  | (scores|report|tables,\ with\ the\ paper's):\ results/.*
   | ==\ \d\ .*
   | ==\ --limit\ \d+:\ a\ trial,\ without\ tables;.*
-  | \s*Table\ 4\s*
-  | [┏┡├└│┃].*
+  | \s*Table\ 4\ .*
+  | \s*─+\s*
+  | \s+(MMBench|MM-Star|POPE|SEED-2-Plus|OCRBench|ScienceQA|AI2D|HellaSwag|MMLU|Avg)\ .*
   | ±\ half\ a\ 95\ %\ interval.*
     """,
     re.VERBOSE,
