@@ -28,9 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.machine import matmul_tflops
 from benchmarks.random_checkpoints import (
     SHAPES,
     write_checkpoint,
@@ -154,19 +152,6 @@ def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
     return AlignedLlavaLM(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
 
 
-def prefill(folder: Path, device: str, dtype: str, batch_size: int) -> dict[str, float]:
-    """Share of the machine's matmul speed that reading POPE's prompts reaches (answers of one token)."""
-
-    def read() -> float:
-        return run_lmms(our_generation(folder, device, dtype, batch_size), "pope", 1)[0]
-
-    with FlopCounterMode(display=False) as counter:
-        read()
-    ceiling, seconds = matmul_tflops(dtype == "bfloat16"), read()
-    reached = counter.get_total_flops() / seconds / 1e12
-    return {"tflops": reached, "matmul_tflops": ceiling, "share": reached / ceiling}
-
-
 def compare(stock: Callable[[], tuple], ours: Callable[[], tuple], rounds: int) -> dict[str, Any]:
     """Run stock and ours in turn, `rounds` times; the ratio is the median over rounds."""
     pairs = [(stock(), ours()) for _ in range(rounds)]
@@ -241,7 +226,6 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "batch_size": args.batch_size,
         "max_new_tokens": args.max_new_tokens,
         "peak_memory_bytes_of_both": peak,
-        "prefill": prefill(*where, args.batch_size),
         "tasks": results,
         "ratios": {name: result["ratio"] for name, result in results.items()},
     }

@@ -27,7 +27,6 @@ from datasets import Dataset
 from transformers import TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from benchmarks.machine import copy_terabytes, matmul_tflops, sheet_here
 from benchmarks.record import environment, write
 from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
 from train.data.collator import ImageTextCollator
@@ -172,8 +171,6 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         "tokens": tokens,
         "labels": labels,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "work_flops": model_flops(model, stage, int(tokens), len(rows), labels if ours else int(tokens)),
-        "model_flops": model_flops(model, stage, int(tokens), len(rows)),
         "peak_memory_bytes": peak,
         "loss": sum(line["loss"] for line in logged) / len(logged),
     }
@@ -197,22 +194,6 @@ def _peak_memory(device: str) -> int:
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def model_flops(model: Any, stage: int, tokens: int, images: int, labels: int | None = None) -> float:
-    """Floating-point operations of an epoch without recomputation: 2 per weight, token and pass.
-
-    Stage 1 runs the frozen decoder forward and backward to its activations (4) and the frozen tower forward (2); stage
-    2 makes three passes through everything (6). By the usual convention attention scores do not count, and the head
-    counts at every token; with `labels`, it counts at the labelled positions only, as a compact head works.
-    """
-    patches = images * model.config.image_seq_length
-    tower = sum(p.numel() for p in model.model.vision_tower.encoder.parameters())
-    projector = sum(p.numel() for p in model.model.multi_modal_projector.parameters())
-    decoder = sum(p.numel() for p in model.model.language_model.layers.parameters())
-    head = model.lm_head.weight.numel() * (tokens if labels is None else labels)
-    passes = {1: (2, 6, 4), 2: (6, 6, 6)}[stage]
-    return passes[0] * tower * patches + passes[1] * projector * patches + passes[2] * (decoder * tokens + head)
 
 
 def child(who: str, stage: int, args: argparse.Namespace, folder: Path, flags: dict[str, Any]) -> dict[str, Any]:
@@ -275,31 +256,6 @@ def _progress(what: str, run: dict[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def utilisation(stage: dict[str, Any]) -> float | None:
-    """Share of the GPU's peak performance that our runs reached; None if the peak is not known."""
-    sheet = sheet_here()
-    if sheet is None:
-        return None
-    runs = [pair["ours"] for pair in stage["pairs"]]
-    return statistics.median(run["model_flops"] / run["seconds"] for run in runs) / sheet.matmul
-
-
-def matmul_share(stages: dict[str, Any], device: str) -> dict[str, Any]:
-    """The speed of this machine's matrix products and copies, and the share of the first that our steps reach."""
-    precisions = ["bfloat16"] if device == "cuda" else ["float32", "bfloat16"]
-    shares: dict[str, Any] = {}
-    for precision in precisions:
-        speed = matmul_tflops(precision == "bfloat16")
-        shares[precision] = {"matmul_tflops": speed, "copy_terabytes": copy_terabytes()}
-        for name, stage in stages.items():
-            runs = [pair["ours"] for pair in stage["pairs"]]
-            if device == "cpu" and precision == "bfloat16":
-                runs = [stage["ablation"].get("with bf16", {})]
-            done = [run["work_flops"] / run["seconds"] for run in runs if "seconds" in run]
-            shares[precision][name] = statistics.median(done) / (speed * 1e12) if done else None
-    return shares
-
-
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_throughput", description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
@@ -336,13 +292,6 @@ def main(argv: list[str] | None = None) -> None:
         "ratios": {name: stage["ratio"] for name, stage in stages.items()},
         "memory_ratios": {name: stage["memory_ratio"] for name, stage in stages.items()},
         **({"targets": TARGETS} if args.shape == "40m" else {}),
-        **(
-            {"model_flops_utilisation": {name: utilisation(stage) for name, stage in stages.items()}}
-            if args.device == "cuda"
-            else {}
-        ),
-        "matmul_share": matmul_share(stages, args.device),
-        "on_cuda": "TRL's head is compact there already: without labelled_logits_only nothing changes",
         "shape": {
             "name": args.shape,
             "device": args.device,

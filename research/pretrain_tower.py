@@ -6,7 +6,7 @@ import torch
 
 from modeling_aligned_llava.errors import run_main
 from research.pictures.world import WORLD
-from tinyworld.backbones.pretrain_vision import Phase, Tower, main
+from research.pretrain_vision import Phase, Tower, main
 
 
 TOWER = Tower(

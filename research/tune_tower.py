@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, SiglipImageProcess
 from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from research.pretrain_tower import TOWER
-from tinyworld.backbones.pretrain_vision import Tower, draw_ahead, matches_of, sigmoid_loss
+from research.pretrain_vision import Tower, draw_ahead, matches_of, sigmoid_loss
 
 
 LLAVA_LAYER = -2

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm
 
 from eval.scoring.items import Items
 
@@ -23,6 +23,12 @@ RESAMPLES = 10_000
 LEVEL = 95
 TAIL = (100 - LEVEL) / 200  # probability on either side of an interval
 NO_SPREAD = 1e-9  # points; below it, differences are rounding errors
+POWER = 0.80
+
+
+def detectable(standard_error: float) -> float:
+    """The smallest true difference that a two-sided test at 5 % detects in 80 % of repetitions."""
+    return float(norm.ppf(1 - TAIL) + norm.ppf(POWER)) * standard_error
 
 
 @dataclass

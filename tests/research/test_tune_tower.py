@@ -4,9 +4,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, SiglipVisionModel
 
+from research.pretrain_vision import TOWER
 from research.tune_tower import locked_texts, tune
 from tests import REPOSITORY
-from tinyworld.backbones.pretrain_vision import TOWER
 
 
 BACKBONES = REPOSITORY / "tinyworld/backbones"

@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+from research.pretrain_language import LIFT, check_norms, multiply_writes, text_norms
 from tests import REPOSITORY
-from tinyworld.backbones.pretrain_language import LIFT, check_norms, multiply_writes, text_norms
 from tinyworld.benchmarks import hellaswag, mmlu
 from tinyworld.language import LISTED_WORDS
 

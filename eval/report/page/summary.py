@@ -13,7 +13,7 @@ from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
 from eval.report.tables.table4 import ScoreEntry
-from eval.scoring.power import detectable
+from eval.scoring.statistics import detectable
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 
 

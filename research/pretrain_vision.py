@@ -1,6 +1,6 @@
 """Pretrains the vision tower: a small SigLIP that matches images with captions, and cells with the names of items.
 
-`python -m tinyworld.backbones.pretrain_vision OUT` takes half an hour on two cores. The loss is SigLIP's sigmoid loss
+`python -m research.pretrain_vision OUT` takes half an hour on two cores. The loss is SigLIP's sigmoid loss
 (arXiv 2303.15343), of images against captions and of their parts against all names; only the vision tower is kept.
 """
 

@@ -1,6 +1,6 @@
 """Pretrains the decoder: a small Qwen2 that reads listings of scenes, follows the prompts and knows the facts.
 
-`python -m tinyworld.backbones.pretrain_language OUT` takes about half an hour on one core. A listing stands where the
+`python -m research.pretrain_language OUT` takes about half an hour on one core. A listing stands where the
 visual tokens of an image will be, one word per token, so that a projector has something to align to. Embeddings have a
 norm of about 1, as in the paper's Table 2, and layer 0 less than triples the norm of text. `--lift 20` continues the
 shipped decoder into one whose layer 0 multiplies it by 20.
@@ -46,7 +46,7 @@ from tinyworld.tokenizer import END, START, train_tokenizer
 
 IGNORE_INDEX = -100
 WIDTH = 64
-SHIPPED = Path(__file__).with_name("language")
+SHIPPED = Path(__file__).parents[1] / "tinyworld" / "backbones" / "language"
 # Muon's steps have one size whatever the gradient. At full size they make what layers add to the residual stream 60
 # times as large as the embeddings; smaller steps on the matrices that write to it, and on those before, prevent that.
 WRITING = ("v_proj", "o_proj", "up_proj", "down_proj")

