@@ -19,7 +19,7 @@ from transformers.conversion_mapping import (
 )
 
 from .hub_folder import missing_tensors
-from .modeling_aligned_llava import build_norm
+from .modeling_aligned_llava import build_norm, forget_absent_layers
 from .norm_alignment import GlobalWeightCompensatedLayerNorm
 
 
@@ -33,6 +33,7 @@ class _Aligned:
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # of the class it is mixed into
         attach_norm(self)
+        forget_absent_layers(self)
 
     @classmethod
     def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:

@@ -62,6 +62,15 @@ def set_initial_gain(norm: GlobalWeightCompensatedLayerNorm, config: AlignedLlav
     norm.reset_parameters()
 
 
+def forget_absent_layers(model: Any) -> None:
+    """Keep only classes of the model's own modules in `_no_split_modules`.
+
+    A vision tower brings the layer classes of its text half too, which accelerate's FSDP2 would not find.
+    """
+    present = {type(module).__name__ for module in model.modules()}
+    model._no_split_modules = sorted(present & set(model._no_split_modules or ()))
+
+
 class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
     """LLaVA's two-layer projector, then a constant factor or the norm: [..., vision width] -> [..., D]."""
 
@@ -87,9 +96,7 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        # A vision tower brings the layer classes of its text half too, which accelerate's FSDP2 would not find.
-        present = {type(module).__name__ for module in self.modules()}
-        self._no_split_modules = sorted(present & set(self._no_split_modules or ()))
+        forget_absent_layers(self)
 
     def _init_weights(self, module: nn.Module) -> None:
         # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.

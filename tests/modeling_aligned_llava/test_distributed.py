@@ -5,14 +5,16 @@ import os
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from transformers import AutoModelForImageTextToText
 from transformers.integrations import is_deepspeed_available
 from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align
+from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.train.sharded_on_cpu import shard_on_cpu
 
 
 PROCESSES = 2
@@ -20,11 +22,17 @@ PROCESSES = 2
 ARMS = {
     "qwen2": {"projector_norm": "layernorm", "compensation_exponent": 1.0},
     "llama": {"projector_norm": "layernorm", "norm_gain": "scalar", "compensation_exponent": 0.5},
+    "another family": None,
 }
 
 
 def batch(model):
     """Two rows of one image each, with as many labels."""
+    if not isinstance(model, AlignedLlavaForConditionalGeneration):
+        _, row = tiny("llava")
+        ids = row["input_ids"].repeat(PROCESSES, 1)
+        ids[1, -3:] += 1
+        return {**row, "input_ids": ids, "pixel_values": row["pixel_values"].repeat(PROCESSES, 1, 1, 1), "labels": ids}
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(5, 200, (PROCESSES, 20), generator=generator)
     ids[:, 2:6] = model.config.image_token_id
@@ -33,6 +41,9 @@ def batch(model):
 
 
 def load(folder, fields):
+    """One of our class, or without fields the one that a folder of another family brings."""
+    if fields is None:
+        return AutoModelForImageTextToText.from_pretrained(folder, trust_remote_code=True).train()
     return AlignedLlavaForConditionalGeneration.from_pretrained(folder, **fields).train()
 
 
@@ -43,31 +54,33 @@ def gradients(model, run, inputs):
 
 
 def shard(model):
-    mesh = init_device_mesh("cpu", (PROCESSES,))
-    blocks = [*model.model.language_model.layers, *model.model.vision_tower.encoder.layers]
-    for module in (*blocks, model.model.multi_modal_projector, model):
-        fully_shard(module, mesh=mesh)
-    assert isinstance(model.model.multi_modal_projector.norm.weight, DTensor)
-    return model
+    """As accelerate does it, without our trainer."""
+    shard_on_cpu()
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="transformer_based_wrap")
+    sharded, _ = Accelerator(cpu=True, fsdp_plugin=plugin).prepare(model, torch.optim.SGD(model.parameters()))
+    assert all(isinstance(parameter, DTensor) for parameter in sharded.parameters())
+    return sharded
 
 
 def meet(rank, root):
     torch.set_num_threads(1)
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": PROCESSES, "LOCAL_WORLD_SIZE": PROCESSES}
+    os.environ.update({name: str(place) for name, place in places.items()})
     dist.init_process_group("gloo", init_method=f"file://{root}/meet", rank=rank, world_size=PROCESSES)
 
 
 def process(rank, root, folders):
     meet(rank, root)
-    for decoder, fields in ARMS.items():
-        model = load(folders[decoder], fields)
-        mine = {name: tensor[rank : rank + 1] for name, tensor in batch(model).items()}
+    for name, fields in ARMS.items():
+        model = load(folders[name], fields)
+        mine = {key: tensor[rank : rank + 1] for key, tensor in batch(model).items()}
         # SigLIP's post_layernorm comes after the features that LLaVA reads
         ddp = DistributedDataParallel(model, find_unused_parameters=True)
         found = {"ddp": gradients(model, ddp, mine)}
-        sharded = shard(load(folders[decoder], fields))
+        sharded = shard(load(folders[name], fields))
         found["fsdp2"] = gradients(sharded, sharded, mine)
         if rank == 0:
-            torch.save(found, f"{root}/{decoder}.pt")
+            torch.save(found, f"{root}/{name}.pt")
     dist.destroy_process_group()
 
 
@@ -81,18 +94,21 @@ def assert_close(way, found, expected):
 
 @pytest.mark.slow
 def test_gradients_of_two_processes_are_those_of_one(tiny_checkpoint, tmp_path):
-    folders = {decoder: str(tiny_checkpoint("baseline", decoder)) for decoder in ARMS}
+    folders = {name: str(tiny_checkpoint("baseline", name)) for name, fields in ARMS.items() if fields}
+    aligned, _ = tiny("llava")
+    folders["another family"] = str(tmp_path / "aligned")
+    align(aligned, "norm-gwc", text_norm=1.0).save_pretrained(folders["another family"])
     torch.multiprocessing.spawn(process, args=(str(tmp_path), folders), nprocs=PROCESSES)
-    for decoder, fields in ARMS.items():
-        model = load(folders[decoder], fields)
+    for name, fields in ARMS.items():
+        model = load(folders[name], fields)
         expected = gradients(model, model, batch(model))
-        assert sum("projector.norm" in name for name in expected) == 2
-        for way, found in torch.load(tmp_path / f"{decoder}.pt", weights_only=True).items():
+        assert sum("projector.norm" in key or "alignment_norm" in key for key in expected) == 2
+        for way, found in torch.load(tmp_path / f"{name}.pt", weights_only=True).items():
             assert_close(way, found, expected)
 
 
 def zero_3(rank, root, folder):
-    os.environ.update(DS_ACCELERATOR="cpu", RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(PROCESSES))
+    os.environ.update(DS_ACCELERATOR="cpu")
     import deepspeed
 
     meet(rank, root)

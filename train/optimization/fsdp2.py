@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
+from modeling_aligned_llava.modeling_aligned_llava import forget_absent_layers
 
 
 if TYPE_CHECKING:
@@ -31,8 +32,7 @@ def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: PreTrainedMode
     """
     if plugin.fsdp_version != 2:
         raise UserError("FSDP1 is not supported: set fsdp_version: 2, as in configuration/accelerate/fsdp2.yaml")
-    present = {type(module).__name__ for module in model.modules()}  # transformers also names layers of unused towers
-    model._no_split_modules = sorted(present & {*(model._no_split_modules or ())})  # type: ignore[assignment]
+    forget_absent_layers(model)
     half = None if plugin.mixed_precision_policy is None else plugin.mixed_precision_policy.param_dtype
     policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32)
     plugin.mixed_precision_policy = policy
