@@ -1,10 +1,12 @@
 """`eval/run_all.sh --finetune`: profile, training, benchmarks, and the answer; killed and started again."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -59,8 +61,9 @@ def command(tmp_path, tiny_llava):
     shutil.rmtree(RUN, ignore_errors=True)
 
 
-def run(command):
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=900)  # noqa: S603
+def run(command, **variables):
+    env = os.environ | variables
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=900)  # noqa: S603
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -88,7 +91,11 @@ def test_killed_and_started_again_it_ends_with_the_answer(command, mirror_root, 
 
 
 def test_without_benchmarks_it_rests_on_the_held_out_loss(command):
-    said = run([*command, "--seeds", "1", "2"])
+    """Each training has two processes."""
+    (recipe,) = [Path(word) for word in command if word.endswith("recipe.yaml")]
+    recipe.write_text(recipe.read_text().replace("device_train_batch_size: 4", "device_train_batch_size: 2"))
+    said = run([*command, "--seeds", "1", "2"], LAUNCH="torchrun --standalone --nproc_per_node 2")
+    assert "global batch 4 = 2 rows x 2 processes" in (RUN / "logs/train.norm.2.log").read_text()
     assert "by held-out loss, 2 seeds:" in said and "Not covered: benchmarks (give --data)" in said
     assert re.search(r"norm: (better|worse|not shown), \S+ nats \[\S+, \S+\]\.", said)
     page = (RUN / "report.html").read_text()
