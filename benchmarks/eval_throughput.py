@@ -5,8 +5,7 @@ python -m benchmarks.eval_throughput --out benchmarks/results/eval_throughput.js
 Stock is lmms-eval's `llava_hf` (batch size 1, the only one it supports; needs decord) and lm-eval's `hf-multimodal` at
 its best batch size of 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`. Timed is the model's own
 call (`generate_until`, `loglikelihood`), because reading the tasks costs both sides the same. A random network never
-ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation. Besides that
-LLaVA: a LLaVA-OneVision with tiles on POPE, and on MM-Star one that rambles on after the task's stop string.
+ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation.
 """
 
 import os
@@ -29,12 +28,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.random_checkpoints import (
-    SHAPES,
-    write_checkpoint,
-    write_rambling_checkpoint,
-    write_tiled_checkpoint,
-)
+from benchmarks.random_checkpoints import SHAPES, write_checkpoint
 from benchmarks.record import environment, write
 from tinyworld import benchmarks as tinyworld
 from tinyworld.facts import FACTS
@@ -50,8 +44,7 @@ TASKS = {
     "mmlu_5shot": SUBJECTS,
     "hellaswag": ("hellaswag",),
 }
-COLUMNS = [*TASKS, "pope_tiles", "mmstar_rambling"]
-RAMBLING = 128  # tokens that a model may answer which never ends by itself
+SHOTS = {"mmlu_5shot": 5, "hellaswag": 0}  # of the text tasks
 
 
 def write_documents(root: Path, images: int) -> None:
@@ -178,39 +171,28 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     where = (checkpoint, args.device, dtype)
     results: dict[str, Any] = {}
 
-    def chosen(*names: str) -> list[str]:
-        return [name for name in names if name in args.columns]
-
-    def compared(there: tuple[Path, str, str], task: str, limit: int) -> dict[str, Any]:
+    def generation(task: str) -> dict[str, Any]:
         return compare(
-            lambda: run_lmms(stock_generation(*there), task, limit),
-            lambda: run_lmms(our_generation(*there, args.batch_size), task, limit),
+            lambda: run_lmms(stock_generation(*where), task, args.max_new_tokens),
+            lambda: run_lmms(our_generation(*where, args.batch_size), task, args.max_new_tokens),
             args.rounds,
         )
 
-    def compared_text(tasks: tuple[str, ...], shots: int, best: int) -> dict[str, Any]:
-        return compare(
+    def likelihoods(tasks: tuple[str, ...], shots: int) -> dict[str, Any]:
+        tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
+        best = min(tried, key=lambda size: tried[size])
+        found = compare(
             lambda: run_lm(stock_text(*where, best), tasks, shots),
             lambda: run_lm(our_text(*where, args.batch_size), tasks, shots),
             args.rounds,
         )
+        return {**found, "stock_seconds_by_batch_size": tried}
 
-    for name in chosen("pope", "mmbench", "mmstar"):
-        (task,) = TASKS[name]
-        results[name] = compared(where, task, args.max_new_tokens)
-    others = {"pope_tiles": ("pope", write_tiled_checkpoint, args.max_new_tokens)}
-    others["mmstar_rambling"] = ("mmstar", write_rambling_checkpoint, RAMBLING)
-    for name in chosen(*others):
-        task, write_other, limit = others[name]
-        write_other(folder / name, shape, getattr(torch, dtype))
-        results[name] = compared((folder / name, args.device, dtype), task, limit)
-    shots_of = {"mmlu_5shot": 5, "hellaswag": 0}
-    for name in chosen(*shots_of):
-        tasks, shots = TASKS[name], shots_of[name]
-        tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
-        best = min(tried, key=lambda size: tried[size])
-        results[name] = compared_text(tasks, shots, best)
-        results[name]["stock_seconds_by_batch_size"] = tried
+    for name in args.columns:
+        if name in SHOTS:
+            results[name] = likelihoods(TASKS[name], SHOTS[name])
+        else:
+            results[name] = generation(*TASKS[name])
     peak = (
         torch.cuda.max_memory_allocated()
         if args.device == "cuda"
@@ -239,7 +221,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--columns", nargs="+", choices=COLUMNS, default=COLUMNS)
+    parser.add_argument("--columns", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args(argv)
     out = args.out.resolve() if args.out else None

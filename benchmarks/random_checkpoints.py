@@ -1,7 +1,6 @@
-"""Random checkpoints of stated sizes that stock evaluation loads too: LLaVA, one that rambles on, one with tiles."""
+"""Random LLaVA checkpoints of stated sizes that stock evaluation loads too."""
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,6 @@ from transformers import (
     AutoTokenizer,
     LlavaConfig,
     LlavaForConditionalGeneration,
-    LlavaOnevisionConfig,
-    LlavaOnevisionForConditionalGeneration,
-    LlavaOnevisionImageProcessor,
-    LlavaOnevisionProcessor,
-    LlavaOnevisionVideoProcessor,
     LlavaProcessor,
     Qwen2Config,
     SiglipImageProcessor,
@@ -94,70 +88,8 @@ def make_tokenizer() -> Any:
 def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
     """Write a plain LLaVA with random weights and 729 visual tokens per image; return its number of parameters."""
     tokenizer = make_tokenizer()
-    model = random_llava(shape, tokenizer, dtype)
-    model.save_pretrained(folder)
-    save_llava_processor(folder, tokenizer)
-    return model.num_parameters()
-
-
-def write_rambling_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> None:
-    """Write the same LLaVA, but one that answers four tokens and then empty lines for ever.
-
-    Its layers add nothing to the stream, at the same cost; the head maps each token to the next of a fixed chain.
-    """
-    tokenizer = make_tokenizer()
-    model = random_llava(replace(shape, text={**shape.text, "tie_word_embeddings": False}), tokenizer, dtype)
-    prompt = tokenizer.encode(" ASSISTANT:", add_special_tokens=False)[-1]
-    (newline,) = tokenizer.encode("\n", add_special_tokens=False)
-    words = tokenizer.encode("red blue green", add_special_tokens=False)[:4]
-    chain = [prompt, *words, newline, newline]
-    with torch.no_grad():
-        for layer in model.model.language_model.layers:
-            layer.self_attn.o_proj.weight.zero_()
-            layer.mlp.down_proj.weight.zero_()
-        embeddings = model.get_input_embeddings().weight
-        model.lm_head.weight.zero_()
-        for token, following in pairwise(chain):
-            model.lm_head.weight[following] += embeddings[token] / embeddings[token].norm()
-    model.save_pretrained(folder)
-    save_llava_processor(folder, tokenizer)
-
-
-def write_tiled_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> None:
-    """Write a LLaVA-OneVision of the same sizes: an image becomes an overview and tiles, depending on its shape."""
-    tokenizer = make_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<image>", "<video>"]})
-    vision, text = parts(shape)
-    grids = [[378, 378], [378, 756], [756, 378]]
-    config = LlavaOnevisionConfig(
-        vision_config=vision,
-        text_config=text,
-        image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
-        video_token_index=tokenizer.convert_tokens_to_ids("<video>"),
-        image_grid_pinpoints=grids,
-        vision_feature_select_strategy="full",
-        vision_feature_layer=-1,
-        tie_word_embeddings=shape.text["tie_word_embeddings"],
-    )
-    random_model(LlavaOnevisionForConditionalGeneration, config, dtype).save_pretrained(folder)
-    size = {"height": 378, "width": 378}
-    LlavaOnevisionProcessor(
-        LlavaOnevisionImageProcessor(size=size, image_grid_pinpoints=grids),
-        tokenizer,
-        LlavaOnevisionVideoProcessor(size=size),
-        num_image_tokens=729,
-        vision_feature_select_strategy="full",
-        chat_template=tokenizer.chat_template,
-    ).save_pretrained(folder)
-
-
-def parts(shape: Shape) -> tuple[SiglipVisionConfig, Qwen2Config]:
     vision = SiglipVisionConfig(**shape.vision, image_size=378, patch_size=14, vision_use_head=False)
-    return vision, Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
-
-
-def random_llava(shape: Shape, tokenizer: Any, dtype: torch.dtype) -> Any:
-    vision, text = parts(shape)
+    text = Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,
@@ -167,15 +99,9 @@ def random_llava(shape: Shape, tokenizer: Any, dtype: torch.dtype) -> Any:
         vision_feature_layer=-2,
         tie_word_embeddings=text.tie_word_embeddings,
     )
-    return random_model(LlavaForConditionalGeneration, config, dtype)
-
-
-def random_model(kind: Any, config: Any, dtype: torch.dtype) -> Any:
     torch.manual_seed(0)
-    return kind._from_config(config, dtype=dtype)
-
-
-def save_llava_processor(folder: Path, tokenizer: Any) -> None:
+    model: Any = LlavaForConditionalGeneration._from_config(config, dtype=dtype)
+    model.save_pretrained(folder)
     LlavaProcessor(
         SiglipImageProcessor(size={"height": 378, "width": 378}),
         tokenizer,
@@ -183,3 +109,4 @@ def save_llava_processor(folder: Path, tokenizer: Any) -> None:
         vision_feature_select_strategy="full",
         chat_template=tokenizer.chat_template,
     ).save_pretrained(folder)
+    return model.num_parameters()
