@@ -41,7 +41,6 @@ def parser() -> argparse.ArgumentParser:
     )
     p.add_argument("--backbone", help="its name in the tables (default: from the checkpoint's configuration)")
     p.add_argument("--seed", type=int, help="seed of the models whose names do not tell")
-    p.add_argument("--estimate", action="store_true", help="say hours and memory, from a trial on 8 rows of each task")
     p.add_argument(
         "--max-new-tokens", type=count, help="upper limit on the length of answers (default: the tasks' own)"
     )

@@ -7,7 +7,6 @@ to standard error, a log file. When the process that started it dies, so does th
 import gc
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
@@ -60,15 +59,6 @@ def read_cards_fast() -> None:
     yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]  # mypy takes classes for final
 
 
-def peak_memory(device: str) -> int:
-    """Bytes that this process has held at most: of the GPU, or of the machine without one."""
-    if device.startswith("cuda"):
-        import torch
-
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def describe(error: BaseException) -> str:
     """One line for a table cell: the innermost cause (scorers are wrapped in retries), its first line."""
     attempt = getattr(error, "last_attempt", None)
@@ -85,7 +75,6 @@ class Worker:
         self.job = job
         self.events = events
         self.harness: Any = None
-        self.resumed = {task.stock for task in job.tasks if Path(job.answer_log(task.stock)).exists()}
 
     def report(self, **event: Any) -> None:
         self.events.write(json.dumps(event) + "\n")
@@ -123,14 +112,10 @@ class Worker:
         images = self.harness.evaluate(
             benchmark, folder, lambda rows: self.report(event="progress", task=task.key, rows=rows)
         )
-        cost = {
-            "seconds": time.perf_counter() - start,
-            "resumed": task.stock in self.resumed,  # with answers of an earlier start, which took none of the seconds
-            "peak_memory": peak_memory(self.job.device),
-        }
+        seconds = time.perf_counter() - start
         root, trial = Path(self.job.root), self.job.limit is not None
         result = read_result(benchmark, folder, task.rows, images, root, trial).to_json()
-        return result | cost | {"made_by": made_by()}
+        return result | {"seconds": seconds, "made_by": made_by()}
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)
