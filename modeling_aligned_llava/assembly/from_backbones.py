@@ -4,7 +4,8 @@ python -m modeling_aligned_llava.assembly --vision-tower DIR --language-model DI
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,12 +26,13 @@ from transformers import (
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
+from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.chat_templates import choose_template
 from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
-from .checkpoint_folder import build_checkpoint, choose_template
 from .initial_norm import initialise_norm
 
 
@@ -85,11 +87,38 @@ def assemble(
     Raises:
         UserError: a backbone is missing, incomplete or not supported, or `out` exists and `exist_ok` is not set.
     """
-
-    def make() -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
-        return _assembled(vision_tower, language_model, fields, seed, chat_template, images, texts)
-
+    make = partial(_assembled, vision_tower, language_model, fields, seed, chat_template, images, texts)
     return build_checkpoint(Path(out), make, exist_ok)
+
+
+def build_checkpoint(
+    out: Path, make: Callable[[], tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]], exist_ok: bool = False
+) -> Path:
+    """Write weights, code, processor and generation config of what `make` returns; `out` appears whole or not at all.
+
+    Raises:
+        UserError: `out` exists, and `exist_ok` is not set.
+    """
+
+    def build(folder: Path) -> None:
+        model, processor = make()
+        _state_image_size(processor)
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+
+    if not build_once(out, build) and not exist_ok:
+        raise UserError(f"{out} already exists: remove it or choose another --out")
+    return out
+
+
+def _state_image_size(processor: LlavaProcessor) -> None:
+    """Give the size of images the name under which LlavaProcessor tells vLLM the number of their tokens.
+
+    SigLIP's image processor does not crop, and has no `crop_size`; with `do_center_crop` off, no pixel changes.
+    """
+    images: Any = processor.image_processor
+    if getattr(images, "crop_size", None) is None:
+        images.crop_size, images.do_center_crop = images.size, False
 
 
 def _assembled(

@@ -23,7 +23,7 @@ PROGRAMS = {
     "train.sft": SFT,
     "train.preview": SFT,
     "train.preflight": [*SFT, "--no-measure"],
-    "modeling_aligned_llava.assembly": ["--llava", "MODEL", "--method", "norm", "--out", "OUT"],
+    "modeling_aligned_llava.assembly": ["--vision-tower", "MODEL", "--language-model", "MODEL", "--out", "OUT"],
 }
 SERVED = {  # they look at text embeddings or at a vision tower alone
     "text-only": "eval.diagnostics embeddings",

@@ -118,6 +118,12 @@ def test_command_line_assembles(tiny_backbones, tmp_path, call, capsys):
     call(main, *parts, "--out", tmp_path / "a", "--method", "norm")
     assert "text norm s = 0.1" in capsys.readouterr().out
     assert AlignedLlavaConfig.from_pretrained(tmp_path / "a").method == "norm"
+    (tmp_path / "texts.txt").write_text("a red ball\n\ntwo cats\n")
+    stream = [*parts, "--method", "norm-stream", "--out", tmp_path / "b", "--texts"]
+    call(main, *stream, tmp_path / "texts.txt")
+    assert "text enters layer 1 at " in capsys.readouterr().out
+    with one_line(r"--texts: there is no file .*none\.txt"):
+        call(main, *stream, tmp_path / "none.txt")
 
 
 @pytest.mark.slow
@@ -143,6 +149,16 @@ def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
     ):
         with one_line(message):
             assemble(tower, language, out, fields=method_fields("norm"), chat_template=template)
+    broken = tmp_path / "broken.png"
+    broken.write_text("no image")
+    for images, method, message in (
+        (None, "norm-geomean", "target is measured on training images: there are none"),
+        (None, "norm-stream", r"text at layer 1 is measured on training text: there is none \(--texts\)"),
+        ([broken], "norm-geomean", "broken.png cannot be read as an image"),
+    ):
+        with one_line(message):
+            assemble(vision, language, tmp_path / "a", fields=method_fields(method), images=images)
+        assert not (tmp_path / "a").exists()
 
 
 def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypatch):
