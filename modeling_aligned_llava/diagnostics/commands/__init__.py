@@ -9,14 +9,10 @@ from modeling_aligned_llava.diagnostics.commands import (
     attention,
     compare,
     dynamics,
-    embeddings,
-    encoders,
     gradients,
-    parameters,
     profile,
     rescale,
     theory,
-    vocabulary,
 )
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 
@@ -24,10 +20,6 @@ from modeling_aligned_llava.diagnostics.images import ImageQuestion
 COMMANDS = {
     "profile": profile,
     "compare": compare,
-    "encoders": encoders,
-    "embeddings": embeddings,
-    "vocabulary": vocabulary,
-    "parameters": parameters,
     "dynamics": dynamics,
     "attention": attention,
     "rescale": rescale,
