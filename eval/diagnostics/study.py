@@ -13,18 +13,16 @@ from modeling_aligned_llava.diagnostics.measure.attention import attention
 from modeling_aligned_llava.diagnostics.measure.gradients import gradients
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
-from modeling_aligned_llava.diagnostics.measure.rescale import FACTORS, rescale
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
 from modeling_aligned_llava.diagnostics.output.dynamics import write_dynamics
-from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_rescale, draw_training
+from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import write_json
 
 
-# Images for the costlier measurements: 8 passes each, and 3 passes with gradients each.
-RESCALED, DIFFERENTIATED = 60, 16
+DIFFERENTIATED = 16  # images for the gradients, which take three passes each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,17 +75,12 @@ def _checkpoints(folder: Path, methods: list[str] | None) -> dict[str, Path]:
 
 
 def _intervene(method: str, model: Any, processor: Any, sample: list[ImageQuestion], out: Path) -> None:
-    """Attention, rescaling and gradients of one model."""
+    """Attention and gradients of one model."""
     with_boxes = [image for image in sample if image.boxes]
     attended = attention(model, processor, with_boxes or sample)
     tables.show_attention(method, attended, out / "attention.md")
     draw_maps(attended["maps"], out / "attention.svg")
     write_json(out / "attention.json", attended)
-    with_answer = [image for image in sample if image.answer is not None]
-    scaled = rescale(model, processor, (with_answer or sample)[:RESCALED], list(FACTORS))
-    tables.show_rescale(method, scaled, out / "rescale.md")
-    draw_rescale(scaled, out / "rescale.svg")
-    write_json(out / "rescale.json", scaled)
     flowing = gradients(model, processor, sample[:DIFFERENTIATED])
     tables.show_gradients(method, flowing, out / "gradients.md")
     write_json(out / "gradients.json", flowing)

@@ -11,7 +11,7 @@ from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint, write_decoder
 
 
-ON_IMAGES = ("profile", "attention", "gradients", "rescale")
+ON_IMAGES = ("profile", "attention", "gradients")
 SFT = ["--config", "configuration/train/finetune/full.yaml", "--method", "norm", "--data_path", "ROWS"]
 SFT += ["--image_folder", "IMAGES", "--output_dir", "OUT", "--model_name_or_path", "MODEL", "--bf16", "false"]
 PROGRAMS = {

@@ -11,7 +11,6 @@ from modeling_aligned_llava.diagnostics.commands import (
     dynamics,
     gradients,
     profile,
-    rescale,
     theory,
 )
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
@@ -22,7 +21,6 @@ COMMANDS = {
     "compare": compare,
     "dynamics": dynamics,
     "attention": attention,
-    "rescale": rescale,
     "gradients": gradients,
     "theory": theory,
 }
