@@ -135,28 +135,6 @@ def test_statistics_equal_a_float64_computation(image_batches):
     assert found.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
 
 
-def test_merging_batches_gives_the_same(image_batches):
-    model, batches = image_batches
-    results = []
-    for parts in (1, 3, 7):
-        whole = Measurement(2)
-        for start in range(parts):
-            part = Measurement(2)
-            for inputs in batches[start::parts]:
-                measure(model, inputs, into=part)
-            whole.merge(pickle.loads(pickle.dumps(part)))  # noqa: S301 - as between processes
-        results.append(whole)
-    for other in results[1:]:
-        for series in ("visual", "text"):
-            ours, theirs = results[0].layers[series], other.layers[series]
-            assert torch.equal(ours.count, theirs.count)
-            assert torch.equal(ours.histogram, theirs.histogram)
-            torch.testing.assert_close(ours.mean, theirs.mean, rtol=1e-12, atol=1e-14)
-            torch.testing.assert_close(ours.std, theirs.std, rtol=1e-12, atol=1e-12)
-            assert torch.equal(ours.low, theirs.low) and torch.equal(ours.high, theirs.high)
-        assert len(other.images) == len(batches)
-
-
 def test_memory_grows_by_less_than_20_mb_over_1000_images(image_batches):
     """Only the sums by image grow; scaled here to a decoder of 32 layers."""
     model, batches = image_batches
