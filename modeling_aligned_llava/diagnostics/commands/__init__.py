@@ -11,7 +11,6 @@ from modeling_aligned_llava.diagnostics.commands import (
     dynamics,
     gradients,
     profile,
-    theory,
 )
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 
@@ -22,7 +21,6 @@ COMMANDS = {
     "dynamics": dynamics,
     "attention": attention,
     "gradients": gradients,
-    "theory": theory,
 }
 
 
