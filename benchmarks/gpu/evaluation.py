@@ -25,7 +25,6 @@ from benchmarks.record import environment, write
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.inference.prefix_plan import pack, plan
 from modeling_aligned_llava.inference.prompt import user_turn
-from modeling_aligned_llava.loading.checkpoint import ATTENTION
 
 
 WORDS = "is there a red cube left of the small blue sphere or behind it in this picture how many objects".split()
@@ -131,7 +130,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if who == "stock":
             answer = stock(folder, device, dtype)
         else:
-            generator = load_generator(str(folder), args.dtype, device, attn_implementation=args.attention)
+            generator = load_generator(str(folder), args.dtype, device)
 
             def answer(some: Sequence[Document], tokens: int, generator: Generator = generator) -> list[str]:
                 return shared_answers(generator, some, tokens, args.batch_size)
@@ -160,7 +159,6 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "peak_memory_bytes": peaks,
         "shape": {"name": args.shape, "parameters": parameters, "visual_tokens": 729, "dtype": args.dtype},
         "batch_size": args.batch_size,
-        "attention": args.attention,
         **environment(),
     }
 
@@ -173,7 +171,6 @@ def main(argv: list[str] | None = None) -> None:
     )
     parser.add_argument("--shape", choices=SHAPES, default="3b")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="bfloat16")
-    parser.add_argument("--attention", choices=ATTENTION, default="sdpa", help="of our decoder")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--fraction", type=float, default=1.0, help="of groups and of questions in each")
     parser.add_argument("--out", type=Path, help="JSON file to write")

@@ -1,6 +1,5 @@
 """The lm-eval model: log-likelihoods of a plain forward pass, whatever is shared, and nothing scored twice."""
 
-import json
 import random
 
 import pytest
@@ -131,15 +130,6 @@ def test_a_model_that_shares_nothing_says_so_once(tmp_path, caplog):
     assert said.startswith("gemma2 reads no shared prefixes: ") and "keys and values" in said
     model(tmp_path / "tiny", shared_prefix=False)
     assert len(told()) == 1
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_flex_attention_gives_the_same_log_likelihoods(eager_flex, tiny_checkpoint, expected, shared):
-    options = {"batch_size": 16, "shared_prefix": shared}
-    ours = model(tiny_checkpoint("norm-gwc"), attn_implementation="flex_attention", **options)
-    assert_scores(ours, expected)
-    assert json.loads(ours._settings)["attention"] == "flex_attention"
-    assert json.loads(model(tiny_checkpoint("norm-gwc"), **options)._settings)["attention"] == "sdpa"
 
 
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):
