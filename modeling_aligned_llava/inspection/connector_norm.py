@@ -1,6 +1,7 @@
 """The mean L2 norm N of the tokens that a model's connector makes of images, for targets that depend on it."""
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -32,9 +33,8 @@ def mean_connector_norm(model: PreTrainedModel, processor: Any, images: Iterable
     total, count = 0.0, 0
     for image in islice(images, IMAGES):
         inputs = processor(text=[processor.image_token], images=[[image]], return_tensors="pt")
-        inputs = inputs.to(model.device, model.dtype)
-        tokens = output_of(connector, lambda inputs=inputs: model(**inputs, use_cache=False))
-        norms = tokens.double().norm(dim=-1)
+        run = partial(model, **inputs.to(model.device, model.dtype), use_cache=False)
+        norms = output_of(connector, run).double().norm(dim=-1)
         total, count = total + norms.sum().item(), count + norms.numel()
     if not count:
         raise UserError("the method's target is measured on training images: there are none (--images)")
