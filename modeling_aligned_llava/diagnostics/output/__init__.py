@@ -1,1 +1,1 @@
-"""Tables and figures of the diagnostics, with the paper's values."""
+"""Tables and figures of the diagnostics."""

@@ -148,20 +148,6 @@ def blip_2() -> Any:
     return hf.Blip2ForConditionalGeneration(config), processor
 
 
-@profiled("text_model.model.layers")
-def kosmos_2() -> Any:
-    """Its processor marks the places of visual tokens in a mask, and gives them ids of other tokens."""
-    sizes = {"vocab_size": 256, "embed_dim": WIDTH, "layers": 2, "ffn_dim": 64, "attention_heads": 4}
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = hf.Kosmos2Config(
-        text_config={**sizes, **ids, "max_position_embeddings": 256, "init_std": 0.2}, vision_config=VISION
-    )
-    tokens = words(begins=True)
-    tokens.unk_token = "<unused110>"  # noqa: S105
-    processor = hf.Kosmos2Processor(hf.CLIPImageProcessor(**CROPPED), tokens, 4)
-    return hf.Kosmos2ForConditionalGeneration(config), processor
-
-
 @profiled("git.encoder.layer")
 def git() -> Any:
     """It puts visual tokens before the text itself, and normalises text before its first layer."""
@@ -200,19 +186,6 @@ def molmo2() -> Any:
     images = hf.Molmo2ImageProcessor(size=SQUARE, patch_size=7, max_crops=2, overlap_margins=[1, 1])
     processor = hf.Molmo2Processor(images, hf.Molmo2VideoProcessor(), tokens, chat_template=template("<|image|>"))
     return hf.Molmo2ForConditionalGeneration(config), processor
-
-
-@profiled()
-def hunyuan_vl() -> Any:
-    """Its connector frames the image and ends each row with trained vectors."""
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    text = {**TEXT, "rope_parameters": rope}
-    vision = {**NO_SIZES, "num_channels": 3, "patch_size": 7, "text_hidden_size": TEXT["hidden_size"]}
-    config = hf.HunYuanVLConfig(text_config=text, vision_config=vision, image_token_id=IMAGE)
-    images = hf.HunYuanVLImageProcessor(**PIXELS)
-    tokens = named(image="<image>", image_start="<start>", image_end="<end>")
-    processor = hf.HunYuanVLProcessor(images, tokens, chat_template=template("<start><image><end>"))
-    return hf.HunYuanVLForConditionalGeneration(config), processor
 
 
 @profiled()
