@@ -27,7 +27,7 @@ from modeling_aligned_llava.inspection.model_parts import image_token_id
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
-LLAVA = ("llava", "aligned_llava")  # their vision layers after the one that the projector reads are dropped
+LLAVA = ("llava", "aligned_llava")
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -218,16 +218,6 @@ class Generator:
         return [CONTROL_CHARACTERS.sub("", answer) for answer in answers]
 
 
-def _configuration(folder: str, trust_remote_code: bool) -> Any:
-    """Load the configuration; in a LLaVA the vision layers after the one that its projector reads are dropped."""
-    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
-    if config.model_type in LLAVA and isinstance(config.vision_feature_layer, int):
-        unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
-        config.vision_config.num_hidden_layers -= unused
-        config.vision_feature_layer += unused
-    return config
-
-
 def _check_tokenizer(folder: str, model: Any, processor: Any) -> None:
     """Check that a LLaVA's tokenizer and its model mean the same by an id.
 
@@ -261,7 +251,7 @@ def load_generator(
     Raises:
         UserError: it cannot be loaded, lacks tensors or is of a kind that cannot answer.
     """
-    config = _configuration(folder, trust_remote_code)
+    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
     processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
     if not names_image_token(processor):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")

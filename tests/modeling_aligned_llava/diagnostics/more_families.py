@@ -1,12 +1,11 @@
-"""Tiny random models of further families, one with cross-attention, and two that look like remote code."""
+"""Tiny random models of further families, one with cross-attention, and one that looks like remote code."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import transformers as hf
 from torch import nn
-from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+from transformers import PreTrainedModel, Qwen2Config, Qwen2Model
 
 from tests.modeling_aligned_llava.tiny_families import (
     BUILDERS,
@@ -42,20 +41,15 @@ def tiny(name: str) -> Tiny:
     return model.eval(), inputs
 
 
-def stock_llava(vision: Any, text: Any, **fields: Any) -> Any:
-    config = hf.LlavaConfig(
-        vision_config=vision,
-        text_config=text,
-        image_token_index=IMAGE,
-        vision_feature_select_strategy="full",
-        **fields,
-    )
-    return hf.LlavaForConditionalGeneration(config)
-
-
 @family
 def llava_siglip_qwen2() -> Tiny:
-    return stock_llava(hf.SiglipVisionConfig(**VISION), hf.Qwen2Config(**TEXT)), square(16)
+    config = hf.LlavaConfig(
+        vision_config=hf.SiglipVisionConfig(**VISION),
+        text_config=hf.Qwen2Config(**TEXT),
+        image_token_index=IMAGE,
+        vision_feature_select_strategy="full",
+    )
+    return hf.LlavaForConditionalGeneration(config), square(16)
 
 
 @family
@@ -165,38 +159,9 @@ class OriginalLlava(PreTrainedModel):
         return self.lm_head(states.last_hidden_state)
 
 
-class ContextTokenModel(PreTrainedModel):
-    """As InternVL's remote code does: the id of the image token is given to the model object, not to its config."""
-
-    config_class = Qwen2Config
-
-    def __init__(self, config: Qwen2Config):
-        super().__init__(config)
-        self.vision_model = nn.Sequential(nn.Conv2d(3, 24, 7, 7), nn.Flatten(2))
-        self.mlp1 = nn.Sequential(nn.LayerNorm(24), nn.Linear(24, WIDTH))
-        self.language_model = Qwen2ForCausalLM(config)
-        self.img_context = IMAGE
-        self.post_init()
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.language_model.get_input_embeddings()
-
-    def forward(self, input_ids, pixel_values, attention_mask=None, **kwargs):
-        states = self.get_input_embeddings()(input_ids).clone()
-        states[input_ids == self.img_context] = self.mlp1(self.vision_model(pixel_values).transpose(1, 2)).flatten(
-            0, 1
-        )
-        return self.language_model(inputs_embeds=states, attention_mask=attention_mask, use_cache=False)
-
-
 def original_llava() -> tuple[PreTrainedModel, dict, int, int]:
     """Model, inputs, and the range of its visual tokens: the first position and the one after the last."""
     torch.manual_seed(0)
     ids = torch.tensor([[5, 6, 7, -200, 8, 9, 10, 11]])
     inputs = {"input_ids": ids, "pixel_values": pixels(1, 3, 28, 28)}
     return OriginalLlava(hf.Qwen2Config(**TEXT)).eval(), inputs, 3, 3 + 16
-
-
-def context_token_model() -> tuple[PreTrainedModel, dict, int, int]:
-    torch.manual_seed(0)
-    return ContextTokenModel(hf.Qwen2Config(**TEXT)).eval(), square(16), 4, 4 + 16

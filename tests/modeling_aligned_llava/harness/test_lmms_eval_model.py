@@ -72,20 +72,6 @@ def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
     assert answers[1] == expected.split("\n\n")[0]
 
 
-def test_the_vision_tower_ends_where_the_projector_reads(tiny_llava, tmp_path):
-    shutil.copytree(tiny_llava, tmp_path / "llava")
-    config = json.loads((tmp_path / "llava/config.json").read_text())
-    (tmp_path / "llava/config.json").write_text(json.dumps(config | {"vision_feature_layer": -2}))
-    whole = LlavaForConditionalGeneration.from_pretrained(tmp_path / "llava").eval()
-    cut = load_generator(str(tmp_path / "llava"), "float32").model
-    layers = [len(model.model.vision_tower.encoder.layers) for model in (whole, cut)]
-    assert layers[1] == layers[0] - 1
-    pixels = torch.randn(2, 3, 28, 28, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        features = [model.model.get_image_features(pixels).pooler_output for model in (whole, cut)]
-    assert all(torch.equal(a, b) for a, b in zip(*features, strict=True))
-
-
 def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
     log = tmp_path / "log.jsonl"
     sizes = []

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers as hf
 from torch import nn
@@ -186,48 +185,6 @@ def molmo2() -> Any:
     images = hf.Molmo2ImageProcessor(size=SQUARE, patch_size=7, max_crops=2, overlap_margins=[1, 1])
     processor = hf.Molmo2Processor(images, hf.Molmo2VideoProcessor(), tokens, chat_template=template("<|image|>"))
     return hf.Molmo2ForConditionalGeneration(config), processor
-
-
-@profiled()
-def step3p7() -> Any:
-    """Crops and the whole image go through the connector one after the other."""
-    experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "share_expert_dim": 32}
-    kinds = {"layer_types": ["full_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse"]}
-    config = hf.Step3p7Config(
-        text_config={**TEXT, **experts, **kinds, "sliding_window": 64},
-        vision_config={**VISION, "image_size": 56, "max_position_embeddings": 64, "mlp_ratio": 2.0},
-        image_token_id=IMAGE,
-    )
-    images = hf.Step3p7ImageProcessor(
-        size={"height": 56, "width": 56}, patch_size=28, vision_patch_size=7, max_image_size=112
-    )
-    tokens = words("<im_patch>", "<im_start>", "<im_end>", "<patch_start>", "<patch_end>", "<patch_newline>")
-    processor = hf.Step3p7Processor(images, tokens, chat_template=template("<im_patch>"))
-    return hf.Step3p7ForConditionalGeneration(config), processor
-
-
-@refused("read several streams at once: a token has no one norm in them")
-def gemma3n() -> Any:
-    pytest.importorskip("timm")
-    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64, "num_kv_shared_layers": 0}
-    per_layer = {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4}
-    encoder = {"img_size": 28, "patch_size": 14, "class_token": False, "global_pool": "avg"}
-    config = hf.Gemma3nConfig(
-        text_config={**TEXT, **kinds, **per_layer, "laurel_rank": 4, "altup_num_inputs": 2},
-        vision_config={"architecture": "test_vit", "hidden_size": 64, "vocab_size": 8, "vocab_offset": VOCABULARY}
-        | {"model_args": encoder},
-        audio_config={"hidden_size": 32, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 1},
-        vision_soft_tokens_per_image=4,
-        image_token_id=IMAGE,
-        audio_token_id=121,
-    )
-    marks = {f"{edge}{kind}": f"<{edge}{kind}>" for kind in ("i", "a") for edge in ("bo", "eo")}
-    tokens = named(begins=True, image="<image>", audio="<audio>", **marks)
-    images, text = hf.SiglipImageProcessor(size=SQUARE), template("<image>")
-    processor = hf.Gemma3nProcessor(
-        hf.Gemma3nAudioFeatureExtractor(), images, tokens, chat_template=text, image_seq_length=4
-    )
-    return hf.Gemma3nForConditionalGeneration(config), processor
 
 
 @refused("fails on 0.png: ValueError: Image features and image tokens do not match")

@@ -1,7 +1,5 @@
 """One function measures every family; its numbers are those of a plain float64 computation on stored tensors."""
 
-import pickle
-
 import pytest
 import torch
 import transformers as hf
@@ -80,9 +78,8 @@ def test_the_ratio_compares_both_where_layer_0_reads_them():
     assert found["ratio"] == pytest.approx((visual / (12 * rows[rows > 0].mean())).item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("build", [more_families.original_llava, more_families.context_token_model])
-def test_visual_tokens_are_found_without_an_image_token_id(build):
-    model, inputs, start, end = build()
+def test_visual_tokens_are_found_without_an_image_token_id():
+    model, inputs, start, end = more_families.original_llava()
     assert model_parts(model).image_token_id is None
     states, rows = layer_inputs(model, inputs)
     masks = find_tokens(states, inputs["input_ids"], None, rows, None, frozenset({5}))
@@ -133,20 +130,6 @@ def test_statistics_equal_a_float64_computation(image_batches):
             torch.testing.assert_close(moments.quantile(0.5)[row, :2], median, rtol=0.05, atol=0)
     last = after[-1][visual].norm(dim=-1)
     assert found.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
-
-
-def test_memory_grows_by_less_than_20_mb_over_1000_images(image_batches):
-    """Only the sums by image grow; scaled here to a decoder of 32 layers."""
-    model, batches = image_batches
-    sizes = []
-    for count in (1, 11):
-        found = Measurement(2)
-        for inputs in batches[:count]:
-            measure(model, inputs, into=found)
-        sizes.append(len(pickle.dumps(found)))
-    by_image = sum(t.nbytes for pair in found.images[0].values() for t in pair) + found.coherence[0].nbytes
-    assert 990 * by_image * 33 / 3 < 20e6
-    assert (sizes[1] - sizes[0]) / 10 < 2 * by_image + 2000
 
 
 def test_sinks_are_a_series_of_their_own():
