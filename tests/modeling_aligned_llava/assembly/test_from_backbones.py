@@ -1,8 +1,6 @@
 """Assembly: the measured text norm, unchanged backbones, equal projectors, special tokens, clear errors."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -88,15 +86,6 @@ def test_pixels_are_those_of_the_towers_own_processor(tiny_checkpoint, tiny_back
     )
 
 
-@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
-def test_tokenizer_splits_text_as_it_was_saved(tiny_checkpoint, tiny_backbones, decoder):
-    saved = json.loads((getattr(tiny_backbones, decoder) / "tokenizer.json").read_text())
-    for load_from in (AutoProcessor, AutoTokenizer):
-        loaded = load_from.from_pretrained(tiny_checkpoint("norm", decoder))
-        backend = getattr(loaded, "tokenizer", loaded).backend_tokenizer
-        assert json.loads(backend.to_str())["pre_tokenizer"] == saved["pre_tokenizer"]
-
-
 def test_pad_token_and_end_of_sequence_ids(tiny_backbones, tmp_path):
     language = tmp_path / "language"
     tokenizer = AutoTokenizer.from_pretrained(tiny_backbones.qwen2)
@@ -124,15 +113,6 @@ def test_command_line_assembles(tiny_backbones, tmp_path, call, capsys):
     assert "text enters layer 1 at " in capsys.readouterr().out
     with one_line(r"--texts: there is no file .*none\.txt"):
         call(main, *stream, tmp_path / "none.txt")
-
-
-@pytest.mark.slow
-def test_a_wrong_path_on_the_command_line_is_one_line(tiny_backbones, tmp_path):
-    argv = ["--vision-tower", tiny_backbones.vision, "--language-model", tmp_path / "no", "--out", tmp_path / "b"]
-    command = [sys.executable, "-m", "modeling_aligned_llava.assembly", *map(str, argv)]
-    wrong = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
-    assert (wrong.returncode, wrong.stderr) == (1, f"error: language model: there is no folder {tmp_path / 'no'}\n")
-    assert not (tmp_path / "b").exists()
 
 
 def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):

@@ -7,9 +7,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
-from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.memory import Budget
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_decoder
 
 
 def requests():
@@ -117,19 +115,6 @@ def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expect
     monkeypatch.setattr(type(ours.model), "forward", watched)
     assert_scores(ours, expected)
     assert 50 < max(sizes) <= 100
-
-
-def test_a_model_that_shares_nothing_says_so_once(tmp_path, caplog):
-    def told():
-        return [record.message for record in caplog.records if record.name == prefix_tree.__name__]
-
-    ours = model(write_decoder("gemma2", tmp_path / "tiny"))
-    for _ in range(2):
-        ours._loglikelihood_tokens([(("a", "b"), [5, 6], [7])])
-    (said,) = told()
-    assert said.startswith("gemma2 reads no shared prefixes: ") and "keys and values" in said
-    model(tmp_path / "tiny", shared_prefix=False)
-    assert len(told()) == 1
 
 
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):

@@ -7,7 +7,6 @@ import pytest
 from transformers import AutoProcessor
 
 from modeling_aligned_llava.harness import provenance
-from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 from modeling_aligned_llava.harness.provenance import producer, producer_digest
 from tests import REPOSITORY
@@ -65,15 +64,3 @@ def test_after_an_upgrade_a_question_is_asked_again(tiny_llava, tmp_path, reques
     assert ask(tiny_llava, log) == 1 and ask(tiny_llava, log) == 1
     request.getfixturevalue("upgraded")
     assert ask(tiny_llava, log) == 2 and ask(tiny_llava, log) == 2
-
-
-def test_after_an_upgrade_a_likelihood_is_computed_again(tiny_llava, tmp_path, request):
-    def score():
-        log = tmp_path / "scores.jsonl"
-        model = AlignedLlavaLM(str(tiny_llava), dtype="float32", answer_log=str(log), progress=lambda rows: None)
-        model._loglikelihood_tokens([(("a", "b"), [1, 2], [3])])
-        return len(log.read_text().splitlines())
-
-    assert score() == 1 and score() == 1
-    request.getfixturevalue("upgraded")
-    assert score() == 2
