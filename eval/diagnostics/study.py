@@ -6,6 +6,7 @@ from typing import Any
 
 from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
 from eval.run.finished_models import find_data_root, finished_models, read_record
+from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.attention import attention
@@ -13,7 +14,6 @@ from modeling_aligned_llava.diagnostics.measure.gradients import gradients
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
-from modeling_aligned_llava.diagnostics.output.dynamics import write_dynamics
 from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import write_json

@@ -17,7 +17,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, REFUSED, model_parts
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.tiny_families import IMAGE, START, TEXT, WIDTH, pixels, tiny
+from tests.modeling_aligned_llava.tiny_families import IMAGE, TEXT, WIDTH, tiny
 from tests.one_line import one_line
 from tests.pages import blocks
 
@@ -267,24 +267,6 @@ def test_a_copy_calls_its_own_norm_and_initialisation_leaves_it_alone():
     trained = norm_of(other).weight.clone()
     other.init_weights()
     assert torch.equal(norm_of(other).weight, trained)
-
-
-def test_resampled_videos_of_llava_onevision_are_shorter_as_its_note_says():
-    model, _ = tiny("llava_onevision")
-    align(model)
-    features = model.base_model.get_video_features(pixels(1, 2, 3, 28, 28)).pooler_output[0]
-    *tokens, newline = features.norm(dim=-1)
-    assert torch.equal(features[-1], model.base_model.image_newline) and len(tokens) == 2 * 4
-    target = model.config.alignment_norm["text_norm"]
-    assert max(tokens) < 0.99 * target and newline.item() != pytest.approx(target, rel=0.05)
-
-
-def test_indicators_of_ovis2_are_aligned_as_its_note_says():
-    model, inputs = tiny("ovis2")
-    align(model)
-    states = layer_0_input(lambda: model(**inputs), model)
-    indicator = states[(inputs["input_ids"][0] == START).nonzero().item()]
-    assert indicator.norm().item() == pytest.approx(model.config.alignment_norm["text_norm"], rel=0.01)
 
 
 @pytest.mark.parametrize("model_type", list(REFUSED))

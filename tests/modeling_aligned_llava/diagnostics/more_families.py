@@ -65,22 +65,6 @@ def llava_granite() -> Tiny:
 
 
 @family
-def lfm2_vl() -> Tiny:
-    vision = hf.Siglip2VisionConfig(
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_patches=16, patch_size=7
-    )
-    text = hf.Lfm2Config(**LESS_TEXT, layer_types=["conv", "full_attention"])
-    config = hf.Lfm2VlConfig(vision_config=vision, text_config=text, image_token_id=IMAGE, projector_hidden_size=32)
-    inputs = {
-        **prompt(4),
-        "pixel_values": pixels(1, 16, 3 * 49),
-        "spatial_shapes": torch.tensor([[4, 4]]),
-        "pixel_attention_mask": torch.ones(1, 16, dtype=torch.long),
-    }
-    return hf.Lfm2VlForConditionalGeneration(config), inputs
-
-
-@family
 def llama4() -> Tiny:
     vision = {
         "hidden_size": 32,

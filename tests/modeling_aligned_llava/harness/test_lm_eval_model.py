@@ -89,19 +89,6 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
     assert scored
 
 
-def test_a_batch_that_does_not_fit_is_halved(tiny_checkpoint, expected, monkeypatch):
-    ours = model(tiny_checkpoint("norm-gwc"), batch_size=16)
-    score = AlignedLlavaLM._score
-
-    def short_of_memory(self, rows, tails, batch):
-        if sum(len(segment.rows) for segment in batch) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return score(self, rows, tails, batch)
-
-    monkeypatch.setattr(AlignedLlavaLM, "_score", short_of_memory)
-    assert_scores(ours, expected)
-
-
 def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expected, monkeypatch):
     ours = model(tiny_checkpoint("norm-gwc"), batch_size=16, shared_prefix=False)
     monkeypatch.setattr(ours, "_budget", Budget(100, 100))

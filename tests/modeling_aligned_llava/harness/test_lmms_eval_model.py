@@ -12,7 +12,7 @@ from transformers import LlavaForConditionalGeneration
 
 from modeling_aligned_llava import align
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava, Question, manifest
+from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava, manifest
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.inference.image_slots import ImageSlots
 from modeling_aligned_llava.inference.memory import Budget
@@ -223,19 +223,6 @@ def test_images_have_the_size_of_lmms_eval_for_the_family(tmp_path):
     assert tokens[0] == pytest.approx(256 * 28 * 28 / patches, rel=0.1)
     assert tokens[1] == pytest.approx(1_605_632 / patches, rel=0.1)
     assert adapter(write_checkpoint("qwen3_vl", tmp_path / "three"))._generator.system_prompt.startswith("You are")
-
-
-def test_batches_are_as_large_as_memory_allows(tiny_llava, monkeypatch):
-    """Questions of a long limit do not reserve it: 64 rows of MMBench share one batch."""
-    model = adapter(tiny_llava, batch_size=64)
-    rows = [[index, *range(1000)] for index in range(64)]
-    questions = [Question(SimpleNamespace(image=str(index)), "", [], list) for index in range(64)]
-    monkeypatch.setattr(model, "_budget", Budget(2**17, 1024))
-    assert len(model._batches(questions, rows, 1024)) == 1
-    monkeypatch.setattr(model, "_budget", Budget(2**14, 1024))
-    assert len(model._batches(questions, rows, 1024)) > 4
-    monkeypatch.setattr(model, "_shared_prefix", False)
-    assert len(model._batches(questions, rows, 1024)) > 4
 
 
 def test_a_processor_that_tells_no_visual_tokens_gets_left_padded_batches(tmp_path, monkeypatch):

@@ -6,12 +6,10 @@ import transformers as hf
 
 from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
-from modeling_aligned_llava.diagnostics.measure.profile import summarise
 from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
-from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.modeling_aligned_llava.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
 
@@ -66,16 +64,6 @@ def test_every_family_is_measured(name):
     indicators = 2 if name == "ovis2" else 0  # its <img> and </img> are rows of the visual vocabulary too
     assert (by_value & ~by_id).sum() == found.layers["special"].count[0, 0] == indicators
     assert (by_id & ~by_value).sum() == (newlines if scale == 1 else by_id.sum())
-
-
-def test_the_ratio_compares_both_where_layer_0_reads_them():
-    model, inputs = more_families.tiny("llava_granite")
-    embedding = {"text embeddings": embedding_norms(model.get_input_embeddings())}
-    found = summarise(measure(model, inputs), embedding, {}, ["a"], [])
-    states, _ = layer_inputs(model, inputs)
-    visual = states[inputs["input_ids"] == IMAGE].norm(dim=-1).mean()
-    rows = model.get_input_embeddings().weight.norm(dim=-1)
-    assert found["ratio"] == pytest.approx((visual / (12 * rows[rows > 0].mean())).item(), rel=1e-5)
 
 
 def test_visual_tokens_are_found_without_an_image_token_id():
