@@ -9,6 +9,7 @@ from eval.run.finished_models import find_data_root, finished_models, read_recor
 from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.asymmetry import asymmetry
 from modeling_aligned_llava.diagnostics.measure.attention import attention
 from modeling_aligned_llava.diagnostics.measure.gradients import gradients
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
@@ -44,6 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         tables.show_norms(profiles[method], out / method / "norms.md")
         _intervene(method, model, processor, sample, out / method)
     write_dynamics(profiles, out)
+    found = asymmetry(profiles)
+    tables.show_asymmetry(found, out / "asymmetry.md")
+    write_json(out / "asymmetry.json", found)
     probes = {method: checkpoint.parent / "stage1" / "probe.jsonl" for method, checkpoint in checkpoints.items()}
     runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
     if runs:

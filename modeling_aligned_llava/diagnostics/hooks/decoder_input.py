@@ -13,6 +13,7 @@ from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
 CROSS_ATTENTION = ("cross_attention_states", "encoder_hidden_states", "image_hidden_states")
+PLACES, AT_PLACE = "image_embeds_position_mask", -1  # Kosmos-2 marks visual tokens in a mask and has no id for them
 OnDecoderInput = Callable[[Tensor, Masks], Tensor | None]
 
 
@@ -27,16 +28,21 @@ def watch_decoder_input(
     """
     given: dict[str, Any] = {}
     connector_rows: list[Tensor] = []
+    marks: dict[Any, Tensor] = {}  # connector -> its trained rows
 
     def before_model(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        given["input_ids"] = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        ids, places = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get(PLACES)
+        given["input_ids"] = ids if places is None else ids.masked_fill(places == 1, AT_PLACE)
+        given["image_token_id"] = parts.image_token_id if places is None else AT_PLACE
         given["attention_mask"] = kwargs.get("attention_mask")
         connector_rows.clear()
 
-    def after_connector(_: Any, args: tuple, output: Any) -> None:
+    def after_connector(module: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         states = states_of(output)
         if states is not None:
             connector_rows.append(states.detach())
+            if module not in marks:
+                marks[module] = _trained_rows(module, args, kwargs, states)
 
     def before_first_layer(_: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
         if any(kwargs.get(name) is not None for name in CROSS_ATTENTION):
@@ -47,8 +53,9 @@ def watch_decoder_input(
             given["input_ids"],
             given["attention_mask"],
             connector_rows,
-            parts.image_token_id,
+            given["image_token_id"],
             special_ids,
+            list(marks.values()),
         )
         connector_rows.clear()
         changed = on_input(in_rows(states), masks)
@@ -59,7 +66,7 @@ def watch_decoder_input(
 
     handles = [
         model.register_forward_pre_hook(before_model, with_kwargs=True),
-        *(each.register_forward_hook(after_connector) for each in parts.connectors),
+        *(each.register_forward_hook(after_connector, with_kwargs=True) for each in parts.connectors),
         parts.layers[0].register_forward_pre_hook(before_first_layer, with_kwargs=True),
     ]
     try:
@@ -67,6 +74,30 @@ def watch_decoder_input(
     finally:
         for handle in handles:
             handle.remove()
+
+
+@torch.no_grad()
+def _trained_rows(connector: Any, args: tuple, kwargs: dict[str, Any], states: Tensor) -> Tensor:
+    """The rows [n, D] of `states` that another input would not change: trained marks, such as the end of a line.
+
+    None if no row would change: then the connector does not read its input, as one that starts at zero.
+    """
+    before = states_of(connector.forward(*args, **kwargs))
+    after = states_of(connector.forward(*_flipped(args), **_flipped(kwargs)))
+    rows = states.detach().flatten(0, -2)
+    if before is None or after is None or before.shape != states.shape or after.shape != states.shape:
+        return rows[:0]
+    same = (before == after).all(-1).flatten()
+    return rows[:0] if same.all() else rows[same]
+
+
+def _flipped(value: Any) -> Any:
+    """Other features of the same shapes."""
+    if isinstance(value, Tensor):
+        return value.flip(-1) if value.is_floating_point() and value.dim() else value
+    if isinstance(value, dict):
+        return {name: _flipped(each) for name, each in value.items()}
+    return type(value)(map(_flipped, value)) if type(value) in (list, tuple) else value
 
 
 def in_rows(states: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Which positions of the decoder input are visual and which are text, by image token id and by matching values.
 
 Values settle what ids cannot: remote code without an image token id, a placeholder that the model expands itself, and
-trained newline tokens, which take image positions but come from no image.
+trained newline tokens, which take image positions but come from no image, some of them inside the connector.
 """
 
 from collections.abc import Sequence
@@ -57,6 +57,7 @@ def find_tokens(
     connector_rows: list[Tensor],
     image_token_id: int | None,
     special_ids: frozenset[int] = frozenset(),
+    marks: Sequence[Tensor] = (),
 ) -> Masks:
     """The masks of one batch.
 
@@ -65,6 +66,7 @@ def find_tokens(
         input_ids: the model's input; shorter than `states` if the model expands a placeholder.
         connector_rows: all outputs of the connector in this pass, each [..., D].
         special_ids: ids of text tokens that are not content (the tokenizer's special tokens).
+        marks: trained rows [..., D] among the connector's outputs.
 
     Raises:
         UserError: no position is visual.
@@ -76,15 +78,15 @@ def find_tokens(
     real = torch.ones_like(by_value)
     if attention_mask is not None and attention_mask.shape == real.shape:
         real = attention_mask.bool().to(real.device)
-    newline = torch.zeros_like(by_value)
+    newline = visual_by_value(states, marks)
     if not (by_value & by_id if by_id.any() else by_value).any():
         by_value = visual_by_direction(states, connector_rows)
     if not by_id.any():
-        visual = by_value
+        visual = by_value & ~newline
     elif not (by_id & by_value).any():
-        visual = by_id  # features were resampled or added to after the connector
+        visual = by_id & ~newline  # features were resampled or added to after the connector
     else:
-        newline = _repeated(states, by_id & ~by_value)
+        newline |= _repeated(states, by_id & ~by_value)
         visual = by_id & ~newline
     visual, newline = visual & real, newline & real
     if not visual.any():

@@ -217,7 +217,7 @@ def _layers(measurement: Measurement) -> dict[str, Any]:
 
 
 def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, Any]:
-    """Visual against text: attribution, gap of the cosines and coherence, with intervals.
+    """Visual against text: attribution, gap of the cosines, differences by image and coherence, with intervals.
 
     Also adds intervals to the norms, cosines and angles in `layers`. Empty if no image has both modalities.
     """
@@ -260,11 +260,27 @@ def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, A
             "value": [v - t for v, t in zip(means["visual"]["cosine"], means["text"]["cosine"], strict=True)],
             "ci95": _intervals(gap["cosine"]),
         },
+        "by_image": _by_image(both),
         "coherence": {
             "value": coherence.mean(0).tolist(),
             "ci95": _intervals(draws(len(coherence)) @ coherence / len(coherence)),
         },
     }
+
+
+def _by_image(images: list[dict[str, tuple[Tensor, Tensor]]]) -> dict[str, list[float]]:
+    """Visual minus text of each image, for paired tests of two models: in layer 0, and as a mean over layers."""
+    found: dict[str, list[float]] = {}
+    for name in ("log_norm", "cosine", "log_tangent"):
+        row = QUANTITIES.index(name)
+        means = {
+            series: torch.stack([i[series][0][row, :-1] / i[series][1][row, :-1] for i in images])
+            for series in ("visual", "text")
+        }
+        gap = means["visual"] - means["text"]  # [images, L]
+        found[f"{name}, layer 0"] = gap[:, 0].tolist()
+        found[f"{name}, mean over layers"] = gap.mean(1).tolist()
+    return found
 
 
 def _intervals(values: Tensor) -> list[list[float]]:

@@ -1,1 +1,1 @@
-"""Tables and figures of the diagnostics."""
+"""Tables and figures of the diagnostics, with the paper's values."""

@@ -1,29 +1,37 @@
-"""The table of each measurement, printed and, with `out`, written as Markdown."""
+"""The table of each measurement, printed and, with `out`, written as Markdown; the paper's numbers beside ours."""
 
 from pathlib import Path
 from typing import Any
 
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
-from modeling_aligned_llava.diagnostics.output.tables import number, show_table
+from modeling_aligned_llava.diagnostics.output.tables import number, paper_row, show_table, spread
 
 
 def show_norms(profile: dict[str, Any], out: Path | None = None) -> None:
     """Table 2: the norms at every stage."""
+    paper = paper_row(profile["model"])
+    beside = {
+        "connector input": paper.get("before"),
+        "visual tokens at layer 0": paper.get("after"),
+        "text embeddings": {"mean": paper["text"], "std": None} if paper else None,
+    }
     rows = []
     for where, norms in profile["norms"].items():
         low, high = norms.get("mean_ci95", (None, None))
+        theirs = beside.get(where)
         rows.append(
             [
                 where,
-                f"{norms['mean']:.4f} ± {norms['std']:.4f}",
+                spread(norms["mean"], norms["std"]),
                 "-" if low is None else f"[{low:.4f}, {high:.4f}]",
                 number(norms["median"]),
                 f"{100 * norms['outlier_share']:.1f} %",
                 str(norms["count"]),
+                spread(theirs["mean"], theirs["std"], 2) if theirs else "-",
             ]
         )
-    heads = ["where", "mean ± std over tokens", "95 % over images", "median", "> 5 x median", "tokens"]
+    heads = ["where", "mean ± std over tokens", "95 % over images", "median", "> 5 x median", "tokens", "paper"]
     show_table(f"{profile['model']}: L2 norms", heads, rows, out)
 
 
@@ -65,3 +73,18 @@ def show_gradients(model: str, found: dict[str, dict[str, Any]], out: Path | Non
         rows.append([name, *cells])
     title = f"{model}: gradients of one batch (geometric mean of the ratio to no norm, 95 %)"
     show_table(title, ["", *found], rows, out)
+
+
+def show_asymmetry(found: dict[str, dict[str, Any]], out: Path | None = None) -> None:
+    """Visual minus text of every model, and the paired difference from the first model."""
+    rows = []
+    for model, quantities in found.items():
+        for name, cell in quantities.items():
+            change = _signed_cell(cell["change"], cell["change_ci95"]) if "change" in cell else "-"
+            rows.append([model, name, _signed_cell(cell["mean"], cell["ci95"]), change])
+    heads = ["model", "quantity", "visual - text, 95 %", f"minus {next(iter(found))}, paired, 95 %"]
+    show_table("Asymmetry of visual and text tokens, means over images", heads, rows, out)
+
+
+def _signed_cell(mean: float, interval: list[float]) -> str:
+    return f"{mean:+.4f} [{interval[0]:+.4f}, {interval[1]:+.4f}]"

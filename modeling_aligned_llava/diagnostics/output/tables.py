@@ -1,12 +1,17 @@
-"""Tables of text cells, printed and written as Markdown; the formats of their numbers."""
+"""Tables of text cells, printed and written as Markdown; the formats of their numbers; the paper's values."""
 
 import re
 from pathlib import Path
+from typing import Any
 
+import yaml
 from rich.console import Console
 from rich.table import Table
 
 from modeling_aligned_llava.loading.files import write_text
+
+
+PAPER: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "paper_values.yaml").read_text(encoding="utf-8"))
 
 
 def show_table(title: str, heads: list[str], rows: list[list[str]], out: Path | None = None) -> None:
@@ -36,3 +41,14 @@ def _escape(cell: str) -> str:
 def number(value: float | None, digits: int = 4) -> str:
     """Format a number with `digits` decimals; "-" for None."""
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def spread(mean: float | None, std: float | None, digits: int = 4) -> str:
+    """Format mean ± standard deviation; "-" without a mean, the mean alone without a deviation."""
+    return "-" if mean is None else number(mean, digits) + (f" ± {number(std, digits)}" if std is not None else "")
+
+
+def paper_row(model: str) -> dict[str, Any]:
+    """The row of the paper's Table 2 whose key occurs in the model's name; empty if none does."""
+    name = Path(model).name.lower()
+    return next((row for key, row in PAPER["projectors"].items() if key in name), {})

@@ -56,7 +56,9 @@ def test_models_that_were_given_are_studied_on_the_data_that_was_given(
 
 
 def _check(out):
-    for name in ("dynamics.svg", "attribution.svg"):
+    for name in ("dynamics.svg", "attribution.svg", "asymmetry.md"):
         assert (out / name).stat().st_size > 200, name
     for name in ("norms.md", "attention.svg", "attention.md", "gradients.md"):
         assert (out / "norm" / name).stat().st_size > 200, name
+    change = json.loads((out / "asymmetry.json").read_text(encoding="utf-8"))["norm"]["log_norm, layer 0"]
+    assert change["change_ci95"][0] <= change["change"] <= change["change_ci95"][1]
