@@ -16,6 +16,8 @@ from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
 from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
+from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
+from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import write_json
 
@@ -52,6 +54,10 @@ def run(arguments: argparse.Namespace) -> None:
     runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
     if runs:
         draw_training(runs, out / "figure5.svg")
+    tables.show_checks([check for group in GROUPS.values() for check in group()], out / "theory.md")
+    for measured in profiles.values():
+        tables.show_prediction(measured)
+    write_json(out / "predictions.json", {method: predicted_rotation(each) for method, each in profiles.items()})
     print(f"all tables and figures are in {out}")  # noqa: T201
 
 

@@ -11,6 +11,7 @@ from modeling_aligned_llava.diagnostics.commands import (
     dynamics,
     gradients,
     profile,
+    theory,
 )
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 
@@ -21,6 +22,7 @@ COMMANDS = {
     "dynamics": dynamics,
     "attention": attention,
     "gradients": gradients,
+    "theory": theory,
 }
 
 

@@ -6,6 +6,8 @@ from typing import Any
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.diagnostics.output.tables import number, paper_row, show_table, spread
+from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
+from modeling_aligned_llava.diagnostics.theory.simulation import Check
 
 
 def show_norms(profile: dict[str, Any], out: Path | None = None) -> None:
@@ -88,3 +90,34 @@ def show_asymmetry(found: dict[str, dict[str, Any]], out: Path | None = None) ->
 
 def _signed_cell(mean: float, interval: list[float]) -> str:
     return f"{mean:+.4f} [{interval[0]:+.4f}, {interval[1]:+.4f}]"
+
+
+def show_checks(checks: list[Check], out: Path | None = None) -> None:
+    """Every statement of the theory: its closed form, its simulation and whether they agree."""
+    rows = [
+        [
+            f"{check.equation}: {check.statement}",
+            number(check.predicted, 5),
+            f"{check.estimate:.5f} ± {check.error:.5f}",
+            "holds" if check.holds else "fails",
+        ]
+        for check in checks
+    ]
+    show_table(
+        "Closed form against Monte-Carlo (± one standard error; holds: within 3)",
+        ["Eq.", "closed form", "simulated", ""],
+        rows,
+        out,
+    )
+
+
+def show_prediction(profile: dict[str, Any]) -> None:
+    """Eq. 9 by layer against the profile."""
+    found = predicted_rotation(profile)
+    columns = [found[name] for name in ("predicted_ratio", "measured_ratio", "coherence")]
+    rows = [[str(i), *(number(value) for value in cells)] for i, cells in enumerate(zip(*columns, strict=True))]
+    title = (
+        f"{profile['model']}: rotation of visual over text tokens; the norms explain {found['share']:.2f} of the log "
+        f"ratio, R² about zero {found['r_squared']:.2f}"
+    )
+    show_table(title, ["layer", "N_t / N_v (Eq. 9)", "measured", "coherence c"], rows)

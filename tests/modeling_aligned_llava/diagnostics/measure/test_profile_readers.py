@@ -1,11 +1,11 @@
-"""`compare` and `dynamics` on profiles of a tiny model."""
+"""`compare`, `dynamics` and `theory PROFILE` on profiles of a tiny model."""
 
 import json
 
 import pytest
 
 from modeling_aligned_llava.diagnostics.commands.compare import compare
-from modeling_aligned_llava.diagnostics.measure.profile_file import attribution_of
+from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.errors import UserError
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
 
@@ -66,10 +66,17 @@ def test_dynamics_draws_and_tabulates(profiles, tmp_path, run):
         run("dynamics", "--out", out)
 
 
+def test_the_predicted_ratio_is_that_of_the_norms(profiles):
+    found = predicted_rotation(profiles[0])
+    visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
+    assert found["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
+    assert len(found["measured_ratio"]) == len(found["coherence"]) == 2
+
+
 def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):
     found = small_profile(0.0)
     json.dumps(found, allow_nan=False)
     assert found["norms"]["visual tokens at layer 0"]["mean"] == 0
     assert found["layers"]["text"]["norm"]["mean"][0] > 0
     with pytest.raises(UserError, match="no angles to compare"):
-        attribution_of(found)
+        predicted_rotation(found)

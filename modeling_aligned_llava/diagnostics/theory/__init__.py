@@ -1,0 +1,1 @@
+"""The paper's Appendix B: closed forms, simulation, predictions for a profile."""
