@@ -7,11 +7,14 @@ from typing import Any
 from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
 from eval.run.finished_models import find_data_root, finished_models, read_record
 from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
-from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.diagnostics.hooks.loading import feature_layer, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.asymmetry import asymmetry
 from modeling_aligned_llava.diagnostics.measure.attention import attention
+from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_tables
+from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.measure.gradients import gradients
+from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
@@ -19,7 +22,9 @@ from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_tr
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 DIFFERENTIATED = 16  # images for the gradients, which take three passes each
@@ -41,15 +46,18 @@ def run(arguments: argparse.Namespace) -> None:
         raise UserError(f"{folder}: the data that its models were evaluated on is gone")
     sample = in_benchmarks(root, arguments.limit, keys=sampled_benchmarks(root) or SAMPLE)
     profiles: dict[str, dict[str, Any]] = {}
+    static = _StaticTables()
     for method, checkpoint in checkpoints.items():
         model, processor = load(str(checkpoint), arguments.trust_remote_code)
         profiles[method] = profile_loaded(str(checkpoint), model, processor, sample, out / method / "profile.json")
         tables.show_norms(profiles[method], out / method / "norms.md")
         _intervene(method, model, processor, sample, out / method)
+        static.add(method, model, processor, sample)
     write_dynamics(profiles, out)
     found = asymmetry(profiles)
     tables.show_asymmetry(found, out / "asymmetry.md")
     write_json(out / "asymmetry.json", found)
+    static.write(out)
     probes = {method: checkpoint.parent / "stage1" / "probe.jsonl" for method, checkpoint in checkpoints.items()}
     runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
     if runs:
@@ -84,3 +92,29 @@ def _intervene(method: str, model: Any, processor: Any, sample: list[ImageQuesti
     flowing = gradients(model, processor, sample[:DIFFERENTIATED])
     tables.show_gradients(method, flowing, out / "gradients.md")
     write_json(out / "gradients.json", flowing)
+
+
+class _StaticTables:
+    """Tables 1 and 5-8: encoders, embeddings, norm parameters."""
+
+    def __init__(self) -> None:
+        self.encoders: dict[str, Any] = {}
+        self.embeddings: dict[str, Any] = {}
+        self.parameters: dict[str, Any] = {}
+
+    def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
+        encoder = model.get_encoder(modality="image")
+        images = sample[:RESCALED]
+        self.encoders[method] = encoder_norms(encoder, processor.image_processor, images, feature_layer(model))
+        norms = embedding_norms(model.get_input_embeddings())
+        self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))
+        if (norm := alignment_norm(model)) is not None:
+            self.parameters[method] = norm_statistics(norm)
+
+    def write(self, out: Path) -> None:
+        tables.show_encoders(self.encoders, out / "encoders.md")
+        tables.show_embeddings(self.embeddings, out)
+        if self.parameters:
+            tables.show_parameters(self.parameters, out / "parameters.md")
+        found = {"encoders": self.encoders, "embeddings": self.embeddings, "parameters": self.parameters}
+        write_json(out / "static.json", found)

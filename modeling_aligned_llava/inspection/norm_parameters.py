@@ -1,5 +1,10 @@
-"""Gain and bias of the alignment norm, in numbers (paper Table 5): `norm_parameters.json` of a training run."""
+"""Gain and bias of the alignment norm, in numbers (paper Table 5).
 
+`effective_parameters` and `statistics` compute them; `norm_parameters.json` of a training run and the diagnostics'
+`parameters` command choose which they show.
+"""
+
+import math
 from typing import Any
 
 import torch
@@ -37,6 +42,22 @@ def collapsed(gain: Tensor, norm: GlobalWeightCompensatedLayerNorm) -> bool:
     return gain.abs().mean().item() < norm.compensation_eps
 
 
+def statistics(values: Tensor) -> dict[str, float]:
+    """Return norm, spread and extremes of gain or bias [D]; `var_abs` and `std_abs` are those of the magnitudes."""
+    size = values.abs()
+    return {
+        "l2": values.norm().item(),
+        "mean_abs": size.mean().item(),
+        "var_abs": size.var().item(),
+        "std_abs": size.std().item(),
+        "standard_error": size.std().item() / math.sqrt(len(values)),
+        "std": values.std().item(),
+        "min": values.min().item(),
+        "negative": float((values < 0).sum()),
+        "rms": values.square().mean().sqrt().item(),
+    }
+
+
 def norm_parameters(model: PreTrainedModel) -> dict[str, Any]:
     """Return the content of a training run's `norm_parameters.json`; gain and bias are None where there is none."""
     norm, settings = alignment_norm(model), getattr(model.config, NORM, None)  # other families keep them in a dict
@@ -51,13 +72,12 @@ def norm_parameters(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _recorded(values: Tensor) -> dict[str, float]:
-    """Statistics of gain or bias [D]; `mean_abs` and `mean_abs_std` are those of the magnitudes."""
-    size = values.abs()
+    found = statistics(values)
     return {
-        "l2": values.norm().item(),
-        "mean_abs": size.mean().item(),
-        "mean_abs_std": size.std().item(),
-        "std": values.std().item(),
+        "l2": found["l2"],
+        "mean_abs": found["mean_abs"],
+        "mean_abs_std": found["std_abs"],
+        "std": found["std"],
     }
 
 

@@ -164,6 +164,7 @@ def load_strict(
     what: str = "",
     *,
     unused: str | None = None,
+    optional: str | None = None,
     **kwargs: Any,
 ) -> Any:
     """Load a model, in evaluation mode, whose tensors all come from the checkpoint's safetensors; pickles are refused.
@@ -175,6 +176,7 @@ def load_strict(
         unused: pattern of the tensors that the model leaves unread on purpose (dropped layers, a head); any other
             unexpected tensor is then an error. None: transformers reports unexpected tensors, and only those of an
             alignment norm are an error.
+        optional: pattern of the tensors that may be missing because nothing reads them.
         **kwargs: as for `from_pretrained`.
 
     Raises:
@@ -191,7 +193,8 @@ def load_strict(
             use_safetensors=True,
             **kwargs,
         )
-    if missing := sorted(info["missing_keys"]):
+    missing = sorted(name for name in info["missing_keys"] if optional is None or not re.fullmatch(optional, name))
+    if missing:
         raise UserError(f"{_prefix(what)}{source} lacks {_tensors(missing)}; copy the weights again")
     for name, found, expected in sorted(info["mismatched_keys"]):
         raise UserError(

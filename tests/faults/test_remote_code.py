@@ -19,6 +19,8 @@ from tests.faults.traps import nothing_runs
 LOADERS = {
     "generator": lambda path, flag: load_generator(path, trust_remote_code=flag),
     "model": diagnostics.load,
+    "language": diagnostics.load_language,
+    "encoder": diagnostics.load_encoder,
     "tokenizer": lambda path, flag: load_part(AutoTokenizer, path, trust_remote_code=flag),
 }
 OWN, OF_THE_HUB = "evil.Evil", "someone/evil--evil.Evil"

@@ -11,11 +11,12 @@ from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint, write_decoder
 
 
-ON_IMAGES = ("profile", "attention", "gradients")
+ON_IMAGES = ("profile", "attention", "gradients", "vocabulary", "encoders")
 SFT = ["--config", "configuration/train/finetune/full.yaml", "--method", "norm", "--data_path", "ROWS"]
 SFT += ["--image_folder", "IMAGES", "--output_dir", "OUT", "--model_name_or_path", "MODEL", "--bf16", "false"]
 PROGRAMS = {
     **{f"eval.diagnostics {name}": [name, "MODEL", "--images", "IMAGES"] for name in ON_IMAGES},
+    **{f"eval.diagnostics {name}": [name, "MODEL"] for name in ("embeddings", "parameters")},
     "eval.diagnostics compare": ["compare", "MODEL", "MODEL"],
     "eval.suite": ["--run", "OUT", "--data", "IMAGES", "--models", "a=MODEL"],
     "eval.demo": ["--models", "a=MODEL"],
@@ -23,6 +24,11 @@ PROGRAMS = {
     "train.preview": SFT,
     "train.preflight": [*SFT, "--no-measure"],
     "modeling_aligned_llava.assembly": ["--vision-tower", "MODEL", "--language-model", "MODEL", "--out", "OUT"],
+}
+SERVED = {  # they look at text embeddings or at a vision tower alone
+    "text-only": "eval.diagnostics embeddings",
+    "no processor": "eval.diagnostics embeddings",
+    "vision tower": "eval.diagnostics encoders",
 }
 
 
@@ -56,6 +62,9 @@ def test_it_is_one_line(program, what, wrong, tiny_data_of_two, tmp_path, monkey
     words = [str(places.get(word, word.replace("=MODEL", f"={places['MODEL']}"))) for word in PROGRAMS[program]]
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(sys, "argv", [program, *words])
+    if SERVED.get(what) == program:
+        runpy.run_module(program.split()[0], run_name="__main__")
+        return
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(program.split()[0], run_name="__main__")
     said = capsys.readouterr()

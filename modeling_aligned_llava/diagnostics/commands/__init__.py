@@ -9,9 +9,13 @@ from modeling_aligned_llava.diagnostics.commands import (
     attention,
     compare,
     dynamics,
+    embeddings,
+    encoders,
     gradients,
+    parameters,
     profile,
     theory,
+    vocabulary,
 )
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 
@@ -19,6 +23,10 @@ from modeling_aligned_llava.diagnostics.images import ImageQuestion
 COMMANDS = {
     "profile": profile,
     "compare": compare,
+    "encoders": encoders,
+    "embeddings": embeddings,
+    "vocabulary": vocabulary,
+    "parameters": parameters,
     "dynamics": dynamics,
     "attention": attention,
     "gradients": gradients,

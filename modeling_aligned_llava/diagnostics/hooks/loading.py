@@ -8,7 +8,11 @@ import torch
 from transformers import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING,
     AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
     AutoProcessor,
+    AutoTokenizer,
 )
 
 import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
@@ -16,7 +20,7 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
-from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
 
 
@@ -38,6 +42,43 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
 
 def _is_remote(config: Any) -> bool:
     return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+
+
+def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
+    """Model and tokenizer of a language model, or of a vision-language model: what `embeddings` compares.
+
+    Raises:
+        UserError: either cannot be loaded.
+    """
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config = load_part(AutoConfig, path, **flag)
+    visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+    model = load_vision_language(path, config, **flag) if visual else load_strict(AutoModelForCausalLM, path, **flag)
+    return model, load_part(AutoTokenizer, path, **flag)
+
+
+def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any, int | None]:
+    """Vision encoder and image processor, out of an encoder's, a CLIP-like or a vision-language checkpoint.
+
+    The third is the layer of the encoder that the connector reads; None if the checkpoint does not name one.
+
+    Raises:
+        UserError: either cannot be loaded, or the model has no vision encoder.
+    """
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    # Only the encoder's hidden states are read: neither the other parts nor a pooling head.
+    model = load_strict(AutoModel, path, unused=".*", optional=r"(.*\.)?(pooler|head)\..*", **flag)
+    encoder = model.get_encoder(modality="image")
+    if encoder.main_input_name != "pixel_values":
+        raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
+    processor = load_part(AutoImageProcessor, path, **flag)
+    return encoder.to(resolve_device("auto")), processor, feature_layer(model)
+
+
+def feature_layer(model: Any) -> int | None:
+    """The index in `hidden_states` of the vision encoder's layer that the connector reads, if the config names one."""
+    layer = getattr(model.config, "vision_feature_layer", None)
+    return layer if isinstance(layer, int) else None
 
 
 def tokenizer_of(processor: Any) -> Any:

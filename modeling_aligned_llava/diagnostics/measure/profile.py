@@ -18,11 +18,11 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
 from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, TERMS, attribution
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import draws, interval, resampled_means
-from modeling_aligned_llava.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.files import write_json
@@ -31,7 +31,6 @@ from modeling_aligned_llava.norm_alignment import embedding_norms
 
 SCHEMA = 1
 SETTLED = 0.25  # the largest relative change of text's mean norm in a layer after it has settled
-UNTRAINED = 1e-3  # an embedding below this share of the median norm is reserved and was never trained
 POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
 
 
@@ -136,21 +135,6 @@ def summarise(
     }
     result = _without_nan(result)
     return {**result, "verdict": verdict(result)}
-
-
-def embedding_statistics(norms: Tensor) -> dict[str, Any]:
-    """Statistics over the norms of non-zero rows (Eq. 11), and the numbers of zero and of untrained rows."""
-    moments = Moments()
-    alive = norms[norms > 0].double()
-    moments.add(alive)
-    median = alive.median().item() if len(alive) else 0.0
-    return {
-        **moments.summary(),
-        "median": median,
-        "rms": alive.square().mean().sqrt().item(),
-        "zero_rows": int((norms == 0).sum()),
-        "untrained_rows": int(((norms > 0) & (norms < UNTRAINED * median)).sum()),
-    }
 
 
 def _stream(layers: dict[str, Any]) -> dict[str, Any] | None:

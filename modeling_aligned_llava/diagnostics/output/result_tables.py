@@ -5,14 +5,14 @@ from typing import Any
 
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
-from modeling_aligned_llava.diagnostics.output.tables import number, paper_row, show_table, spread
+from modeling_aligned_llava.diagnostics.output.tables import PAPER, number, paper_row, show_table, spread
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.theory.simulation import Check
 
 
 def show_norms(profile: dict[str, Any], out: Path | None = None) -> None:
     """Table 2: the norms at every stage."""
-    paper = paper_row(profile["model"])
+    paper = paper_row("projectors", profile["model"])
     beside = {
         "connector input": paper.get("before"),
         "visual tokens at layer 0": paper.get("after"),
@@ -42,6 +42,86 @@ def show_verdict(profile: dict[str, Any]) -> None:
     found = verdict(profile)
     lines = found["lines"] if found else ["No image had both visual tokens and text: there is no verdict."]
     print("\n".join([f"{profile['model']}, {profile['images']} images:", *(f"  {line}" for line in lines)]))  # noqa: T201
+
+
+def show_encoders(found: dict[str, dict[str, Any]], out: Path | None = None) -> None:
+    """Table 1: every output of every vision encoder."""
+    rows = []
+    for model, columns in found.items():
+        paper = paper_row("encoders", model)
+        for name, norms in columns.items():
+            if name != "dim":
+                cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), str(norms["count"])]
+                theirs = spread(paper.get("mean"), paper.get("std"), 2)
+                rows.append([f"{model}: {name}", str(columns["dim"]), *cells, theirs])
+    heads = ["encoder", "dimension", "mean ± std over tokens", "median", "tokens", "paper"]
+    show_table("Norms of vision encoder outputs (Table 1)", heads, rows, out)
+
+
+def show_embeddings(found: dict[str, dict[str, Any]], out: Path | None = None) -> None:
+    """Tables 6-8: norms of the embedding rows, and the largest rows of each model; `out` is a folder."""
+    rows = []
+    for model, tables in found.items():
+        paper = paper_row("embeddings", model)
+        for name in ("module output", "stored rows"):
+            norms = tables[name]
+            counts = [str(norms.get(key, "-")) for key in ("count", "zero_rows", "untrained_rows", "initial_rows")]
+            cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), *counts]
+            rows.append([f"{model}: {name}", *cells, spread(paper.get("mean"), paper.get("std"))])
+    heads = ["embedding", "mean ± std over rows", "median", "rows", "zero", "untrained", "at initial scale", "paper"]
+    show_table("Norms of text embeddings, non-zero rows (Eq. 11, Table 6)", heads, rows, out and out / "embeddings.md")
+    for position, (model, tables) in enumerate(found.items()):
+        first = paper_row("largest_rows", model)
+        rows = [
+            [
+                str(rank),
+                row["token"],
+                str(row["id"]),
+                number(row["norm"]),
+                f"{first.get('token', '')} {number(first['norm'])}" if rank == 1 and first else "-",
+            ]
+            for rank, row in enumerate(tables["largest"], 1)
+        ]
+        path = out and out / f"largest-rows-{position}.md"
+        show_table(f"{model}: largest rows (Tables 7-8)", ["rank", "token", "id", "norm", "paper"], rows, path)
+
+
+def show_vocabulary(model: str, found: dict[str, Any], out: Path | None = None) -> None:
+    """Table 3; warns of a table that looks untrained."""
+    paper = paper_row("vocabulary", model)
+    beside = {"rows": paper.get("visual"), "text rows": paper.get("text")}
+    rows = []
+    for name in ("rows", "tokens at layer 0", "N_eff", "text rows"):
+        norms, theirs = found[name], beside.get(name)
+        cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), str(norms["count"])]
+        rows.append([name, *cells, spread(theirs["mean"], theirs["std"], 2) if theirs else "-"])
+    show_table(f"{model}: visual vocabulary (Table 3)", ["", "mean ± std", "median", "count", "paper"], rows, out)
+    if found["looks_untrained"]:
+        print("warning: the table looks untrained: its rows have the norms of a random initialization")  # noqa: T201
+
+
+def show_parameters(found: dict[str, dict[str, Any]], out: Path | None = None) -> None:
+    """Table 5; judging by its digits, the paper's number in brackets is the variance of |x|."""
+    rows = []
+    for path, numbers in found.items():
+        for name in ("gain", "bias"):
+            each = numbers[name]
+            cells = [number(each[key]) for key in ("l2", "mean_abs")]
+            cells += [f"{each[key]:.2e}" for key in ("var_abs", "std_abs", "standard_error")]
+            extra = [number(numbers[key]) for key in ("gain_start", "relative_drift", "token_norm")]
+            rows.append([f"{path}: {name}", *cells, *(extra if name == "gain" else ["-"] * 3)])
+    for method, paper in PAPER["norm_parameters"].items():
+        for name in ("gain", "bias"):
+            cells = [
+                number(paper.get(f"{name}_l2")),
+                number(paper[f"{name}_mean_abs"]),
+                f"{paper[f'{name}_spread']:.0e}",
+            ]
+            rows.append([f"paper, {method}: {name}", *cells, *["-"] * 5])
+    heads = ["", "L2", "mean abs", "var abs", "std abs", "s.e.", "start", "relative drift", "token norm"]
+    show_table("Gain and bias of the norm (Table 5)", heads, rows, out)
+    for path in (path for path, numbers in found.items() if numbers["gain_collapsed"]):
+        print(f"warning: {path}: the gain has collapsed: its mean magnitude is below compensation_eps")  # noqa: T201
 
 
 def show_attention(model: str, found: dict[str, Any], out: Path | None = None) -> None:

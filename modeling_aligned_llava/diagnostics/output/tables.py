@@ -48,7 +48,7 @@ def spread(mean: float | None, std: float | None, digits: int = 4) -> str:
     return "-" if mean is None else number(mean, digits) + (f" ± {number(std, digits)}" if std is not None else "")
 
 
-def paper_row(model: str) -> dict[str, Any]:
-    """The row of the paper's Table 2 whose key occurs in the model's name; empty if none does."""
+def paper_row(table: str, model: str) -> dict[str, Any]:
+    """The paper's row whose key occurs in the model's name; empty if none does."""
     name = Path(model).name.lower()
-    return next((row for key, row in PAPER["projectors"].items() if key in name), {})
+    return next((row for key, row in PAPER[table].items() if key in name), {})

@@ -56,7 +56,7 @@ def test_models_that_were_given_are_studied_on_the_data_that_was_given(
 
 
 def _check(out):
-    for name in ("dynamics.svg", "attribution.svg", "asymmetry.md"):
+    for name in ("dynamics.svg", "attribution.svg", "asymmetry.md", "encoders.md", "embeddings.md", "parameters.md"):
         assert (out / name).stat().st_size > 200, name
     for name in ("norms.md", "attention.svg", "attention.md", "gradients.md"):
         assert (out / "norm" / name).stat().st_size > 200, name

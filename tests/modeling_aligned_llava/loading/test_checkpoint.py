@@ -69,6 +69,10 @@ FIELDS = method_fields("norm")
         ("aligned_llava", TEXT_LAYER, lambda folder, out: load_generator(str(folder))),
         ("llama", "embed_tokens.weight", lambda folder, out: load_strict(AutoModelForCausalLM, folder)),  # a tied head
         ("ours", PROJECTOR, lambda folder, out: diagnostics.load(str(folder))),
+        ("ours", "embed_tokens.weight", lambda folder, out: diagnostics.load_language(str(folder))),
+        ("qwen2", TEXT_LAYER, lambda folder, out: diagnostics.load_language(str(folder))),
+        ("ours", VISION_LAYER, lambda folder, out: diagnostics.load_encoder(str(folder))),
+        ("vision", "encoder.layers.2.mlp.fc1.weight", lambda folder, out: diagnostics.load_encoder(str(folder))),
     ],
 )
 def test_a_missing_tensor_is_named(
@@ -116,6 +120,13 @@ def test_unexpected_tensors_are_an_error_where_none_may_be_left_unread(tiny_chec
     load_strict(AlignedLlavaForConditionalGeneration, folder, unused="ex.*")
     with pytest.raises(UserError, match=r"more holds the tensor extra, which its configuration does not describe"):
         load_strict(AlignedLlavaForConditionalGeneration, folder, unused="")
+
+
+def test_optional_tensors_may_be_missing(tiny_backbones, tmp_path):
+    folder = without(tiny_backbones.qwen2, tmp_path / "headless", "lm_head.weight")
+    load_strict(AutoModelForCausalLM, folder, optional=r"lm_head\..*")
+    with pytest.raises(UserError, match=r"lm_head.weight"):
+        load_strict(AutoModelForCausalLM, folder)
 
 
 def test_a_source_is_a_folder_or_owner_and_name(tmp_path, monkeypatch):

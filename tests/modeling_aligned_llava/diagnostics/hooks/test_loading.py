@@ -1,10 +1,19 @@
-"""In which precision the diagnostics load. What they refuse: loading/test_checkpoint.py."""
+"""What the loaders of the diagnostics accept, and in which precision. What they refuse: loading/test_checkpoint.py."""
 
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.diagnostics.hooks.loading import load, load_encoder
 from modeling_aligned_llava.loading.checkpoint import load_part
+from tests.modeling_aligned_llava.loading.test_checkpoint import rewrite
+
+
+def test_an_encoder_may_lack_the_pooling_head_that_is_not_measured(tiny_backbones, tmp_path):
+    def drop_head(state):
+        return {name: value for name, value in state.items() if ".head." not in name and not name.startswith("head.")}
+
+    encoder, _, _ = load_encoder(str(rewrite(tiny_backbones.vision, tmp_path / "headless", drop_head)))
+    assert encoder.main_input_name == "pixel_values"
 
 
 def test_models_that_are_compared_have_one_precision(tiny_checkpoint, tmp_path):

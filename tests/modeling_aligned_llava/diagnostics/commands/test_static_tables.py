@@ -1,0 +1,113 @@
+"""`encoders`, `embeddings`, `vocabulary` and `parameters`: Tables 1, 3 and 5-8 on tiny models."""
+
+import json
+import math
+
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoImageProcessor, AutoModelForCausalLM, SiglipVisionModel
+
+from modeling_aligned_llava.diagnostics.hooks.loading import load_language
+from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics, embedding_tables, largest_rows
+from modeling_aligned_llava.diagnostics.measure.vocabulary import check_vocabulary, looks_untrained, vocabulary
+from modeling_aligned_llava.diagnostics.output.result_tables import show_vocabulary
+from modeling_aligned_llava.diagnostics.output.tables import paper_row
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.norm_alignment import embedding_norms
+from tests.modeling_aligned_llava.diagnostics import more_families
+
+
+def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
+    tiny_backbones, tiny_checkpoint, tiny_images, tmp_path, run
+):
+    models = [tiny_backbones.vision, tiny_checkpoint("baseline")]
+    run("encoders", *models, "--images", tiny_images[0], "--out", tmp_path)
+    found = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8"))
+    process = AutoImageProcessor.from_pretrained(tiny_backbones.vision)
+    pixels = process(images=Image.open(tiny_images[0]), return_tensors="pt")["pixel_values"]
+    with torch.no_grad():
+        states = SiglipVisionModel.from_pretrained(tiny_backbones.vision)(pixels, output_hidden_states=True)
+    alone, inside = found.values()
+    assert alone["last, patches"] == alone["last hidden state"]  # SigLIP has no class token
+    expected = states.last_hidden_state.norm(dim=-1).mean().item()
+    assert alone["last hidden state"]["mean"] == pytest.approx(expected, rel=1e-5)
+    expected = states.hidden_states[-2].norm(dim=-1).mean().item()
+    assert alone["layer -2, patches"]["mean"] == pytest.approx(expected, rel=1e-5)
+    assert inside["dim"] == 32 and "read by the connector" not in alone
+    run("profile", models[1], "--images", tiny_images[0], "--json", tmp_path / "profile.json")
+    profile = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
+    read = profile["norms"]["connector input"]["mean"]
+    assert inside["read by the connector"]["mean"] == pytest.approx(read, rel=1e-5)
+    with pytest.raises(UserError, match="text-only"):
+        run("encoders", tiny_backbones.qwen2, "--images", tiny_images[0])
+
+
+def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, run):
+    vl = tiny_checkpoint("baseline")
+    run("embeddings", vl, "--base", tiny_backbones.qwen2, "--out", tmp_path)
+    found = json.loads((tmp_path / "embeddings.json").read_text(encoding="utf-8"))
+    weight = AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2).get_input_embeddings().weight
+    norms = weight.double().norm(dim=-1)
+    base = found[str(tiny_backbones.qwen2)]["module output"]
+    assert base["mean"] == pytest.approx(norms[norms > 0].mean().item(), rel=1e-6)
+    assert base["zero_rows"] == int((norms == 0).sum()) == 1  # the padding row
+    assert found["shift"]["ratio of means"] == pytest.approx(1)  # assembled, not trained
+    assert found["shift"]["common tokens"] == 259
+    top = largest_rows(norms.float(), load_language(str(tiny_backbones.qwen2))[1], 3)
+    assert [row["id"] for row in top] == norms.topk(3).indices.tolist()
+
+
+def test_rows_at_their_initial_scale_are_counted():
+    model, _ = more_families.tiny("llava")
+    with torch.no_grad():
+        model.get_input_embeddings().weight[:3] *= 10  # three trained rows
+    tables = embedding_tables(model, torch.ones(4), None, top=0)["stored rows"]
+    assert tables["initial_rows"] == tables["count"] - 3
+
+
+def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
+    model, _ = more_families.tiny("paligemma")
+    embedding = model.get_input_embeddings()
+    seen, stored = (embedding_statistics(embedding_norms(embedding, stored)) for stored in (False, True))
+    assert seen["mean"] == pytest.approx(stored["mean"] * math.sqrt(32), rel=1e-3)
+
+
+def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
+    model, inputs = more_families.tiny("ovis2")
+    parts = model_parts(model)
+    found = vocabulary(model, parts, [inputs])
+    assert found["tokens at layer 0"]["count"] == 4
+    assert 1 <= found["N_eff"]["mean"] <= 64
+    predicted = found["rows"]["mean"] / math.sqrt(found["N_eff"]["mean"])
+    assert found["tokens at layer 0"]["mean"] == pytest.approx(predicted, rel=0.5)
+    show_vocabulary("tiny", found | {"looks_untrained": True})
+    assert "looks untrained" in capsys.readouterr().out
+    model, _ = more_families.tiny("llava")
+    with pytest.raises(UserError, match="no visual vocabulary"):
+        check_vocabulary(model_parts(model), "tiny")
+
+
+def test_an_untrained_table_has_the_norms_of_table_3():
+    weight = torch.randn(1024, 4096, generator=torch.Generator().manual_seed(0))
+    assert weight.norm(dim=-1).mean().item() == pytest.approx(64.00, abs=0.05)
+    assert weight.norm(dim=-1).std().item() == pytest.approx(0.71, abs=0.05)
+    assert looks_untrained(weight)
+    assert not looks_untrained(weight * torch.linspace(0.9, 1.1, 1024)[:, None])
+
+
+def test_an_untrained_norm_has_no_drift(tiny_checkpoint, tmp_path, run):
+    run("parameters", tiny_checkpoint("norm-gwc"), "--out", tmp_path)
+    (found,) = json.loads((tmp_path / "parameters.json").read_text(encoding="utf-8")).values()
+    assert found["relative_drift"] == pytest.approx(0, abs=1e-6)
+    assert found["gain"]["mean_abs"] == pytest.approx(found["gain_start"])
+    assert found["token_norm"] == pytest.approx(found["gain_start"] * math.sqrt(32))
+    with pytest.raises(UserError, match="no alignment norm"):
+        run("parameters", tiny_checkpoint("baseline"))
+
+
+def test_the_papers_row_is_found_by_name():
+    assert paper_row("embeddings", "Qwen/Qwen2.5-VL-7B-Instruct")["mean"] == 0.8965
+    assert paper_row("embeddings", "Qwen/Qwen2.5-7B-Instruct")["mean"] == 0.8031
+    assert paper_row("projectors", "tiny") == {}
