@@ -27,6 +27,7 @@ from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
+ENCODED = 60  # images for the norms of the vision encoder
 DIFFERENTIATED = 16  # images for the gradients, which take three passes each
 
 
@@ -104,7 +105,7 @@ class _StaticTables:
 
     def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
         encoder = model.get_encoder(modality="image")
-        images = sample[:RESCALED]
+        images = sample[:ENCODED]
         self.encoders[method] = encoder_norms(encoder, processor.image_processor, images, feature_layer(model))
         norms = embedding_norms(model.get_input_embeddings())
         self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))

@@ -24,7 +24,7 @@ def watch_decoder_input(
     """Call `on_input(states [rows, tokens, D], masks)` in every pass; states that it returns replace the input.
 
     Raises:
-        UserError: in a pass whose images do not enter as tokens.
+        UserError: in a pass whose images do not enter as tokens, or whose tokens are several states at once.
     """
     given: dict[str, Any] = {}
     connector_rows: list[Tensor] = []
@@ -48,6 +48,8 @@ def watch_decoder_input(
         if any(kwargs.get(name) is not None for name in CROSS_ATTENTION):
             raise UserError("images enter this model by cross-attention: there are no visual tokens among the text")
         states = args[0] if args else kwargs["hidden_states"]
+        if states.dim() > 3:
+            raise UserError("this decoder's layers read several streams at once: a token has no one norm in them")
         masks = find_tokens(
             in_rows(states),
             given["input_ids"],
