@@ -119,7 +119,7 @@ def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) ->
 
     Args:
         path: folder or Hub id.
-        config: its configuration, perhaps with unused layers dropped; None: read from `path`.
+        config: its configuration; None: read from `path`.
         **kwargs: as for `from_pretrained`.
 
     Raises:

@@ -20,7 +20,7 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, align
-from modeling_aligned_llava.assembly.checkpoint_folder import build_checkpoint
+from modeling_aligned_llava.assembly.from_backbones import build_checkpoint
 from modeling_aligned_llava.methods import method_fields
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import SQUARE, WRITERS, template, words

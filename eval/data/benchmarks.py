@@ -22,13 +22,11 @@ class ImageSample:
     Attributes:
         id_column: column that names a row, in the data and in the data root's boxes.json.
         suffix: what the harness adds to the question.
-        asks_for_words: whether the question and its suffix alone ask for the words of the answer.
         lists_options: whether the question column holds the options too.
     """
 
     id_column: str
     suffix: str = ""
-    asks_for_words: bool = False
     lists_options: bool = False
 
 
@@ -178,7 +176,6 @@ BENCHMARKS = (
         image_sample=ImageSample(
             "question_id",
             suffix="\nAnswer the question using a single word or phrase.",
-            asks_for_words=True,
         ),
     ),
     Benchmark(

@@ -50,7 +50,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
     for file in split_files(root, benchmark):
         try:
             reader = pyarrow.parquet.ParquetFile(file)
-            columns = [key, "question", "answer"]
+            columns = [key, "question"]
             if lacking := sorted(set(columns) - set(reader.schema_arrow.names)):
                 raise UserError(f"--data: {file} has no column {', '.join(lacking)}")
             rows = reader.read(columns).to_pylist()
@@ -65,7 +65,6 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
                 partial(_decode, file, number),
                 row["question"] + sample.suffix,
                 tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ())),
-                row["answer"] if sample.asks_for_words else None,
             )
             for number, row in enumerate(rows)
         ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
 from eval.run.finished_models import find_data_root, finished_models, read_record
+from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
 from modeling_aligned_llava.diagnostics.hooks.loading import feature_layer, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.asymmetry import asymmetry
@@ -16,10 +17,8 @@ from modeling_aligned_llava.diagnostics.measure.gradients import gradients
 from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
-from modeling_aligned_llava.diagnostics.measure.rescale import FACTORS, rescale
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
-from modeling_aligned_llava.diagnostics.output.dynamics import write_dynamics
-from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_rescale, draw_training
+from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
 from modeling_aligned_llava.errors import UserError
@@ -28,8 +27,8 @@ from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
-# Images for the costlier measurements: 8 passes each, and 3 passes with gradients each.
-RESCALED, DIFFERENTIATED = 60, 16
+ENCODED = 60  # images for the norms of the vision encoder
+DIFFERENTIATED = 16  # images for the gradients, which take three passes each
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -85,17 +84,12 @@ def _checkpoints(folder: Path, methods: list[str] | None) -> dict[str, Path]:
 
 
 def _intervene(method: str, model: Any, processor: Any, sample: list[ImageQuestion], out: Path) -> None:
-    """Attention, rescaling and gradients of one model."""
+    """Attention and gradients of one model."""
     with_boxes = [image for image in sample if image.boxes]
     attended = attention(model, processor, with_boxes or sample)
     tables.show_attention(method, attended, out / "attention.md")
     draw_maps(attended["maps"], out / "attention.svg")
     write_json(out / "attention.json", attended)
-    with_answer = [image for image in sample if image.answer is not None]
-    scaled = rescale(model, processor, (with_answer or sample)[:RESCALED], list(FACTORS))
-    tables.show_rescale(method, scaled, out / "rescale.md")
-    draw_rescale(scaled, out / "rescale.svg")
-    write_json(out / "rescale.json", scaled)
     flowing = gradients(model, processor, sample[:DIFFERENTIATED])
     tables.show_gradients(method, flowing, out / "gradients.md")
     write_json(out / "gradients.json", flowing)
@@ -111,7 +105,7 @@ class _StaticTables:
 
     def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
         encoder = model.get_encoder(modality="image")
-        images = sample[:RESCALED]
+        images = sample[:ENCODED]
         self.encoders[method] = encoder_norms(encoder, processor.image_processor, images, feature_layer(model))
         norms = embedding_norms(model.get_input_embeddings())
         self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))

@@ -1,7 +1,6 @@
-"""Make checkpoints: `assemble` from two backbones, `convert` from a LLaVA."""
+"""Make a checkpoint from two backbones."""
 
 from .from_backbones import assemble
-from .from_llava import convert
 
 
-__all__ = ["assemble", "convert"]
+__all__ = ["assemble"]

@@ -1,12 +1,10 @@
-"""Build an untrained checkpoint from two backbones or a LLaVA checkpoint, and measure the text norm (Eq. 11)."""
+"""Build an untrained checkpoint from two backbones, and measure the text norm (Eq. 11)."""
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.assembly.from_llava import convert
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.methods import method_fields
@@ -14,11 +12,8 @@ from modeling_aligned_llava.methods import method_fields
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m modeling_aligned_llava.assembly", description=__doc__)
-    parser.add_argument("--vision-tower", help="folder or Hub id of a SigLIP, SigLIP2 or CLIP model")
-    parser.add_argument("--language-model", help="folder or Hub id of a causal language model")
-    parser.add_argument(
-        "--llava", help="folder or Hub id of a llava-hf checkpoint to convert, instead of the two backbones"
-    )
+    parser.add_argument("--vision-tower", required=True, help="folder or Hub id of a SigLIP, SigLIP2 or CLIP model")
+    parser.add_argument("--language-model", required=True, help="folder or Hub id of a causal language model")
     parser.add_argument("--method", default="norm-gwc", help="a method of configuration/methods.yaml")
     parser.add_argument("--images", type=Path, help="folder of training images, for methods that measure N")
     parser.add_argument("--texts", type=Path, help="file of training text, one a line, for methods that measure it")
@@ -26,21 +21,22 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
     parser.add_argument("--seed", type=int, default=42, help="seed of the projector (default: %(default)s)")
     args = parser.parse_args()
-    backbones = [args.vision_tower, args.language_model]
-    if (None in backbones) if args.llava is None else any(backbones):
-        raise UserError("give --vision-tower and --language-model, or --llava alone")
     if args.images is not None and not args.images.is_dir():
         raise UserError(f"--images: there is no folder {args.images}")
     if args.texts is not None and not args.texts.is_file():
         raise UserError(f"--texts: there is no file {args.texts}")
-    fields = method_fields(args.method)
     images = None if args.images is None else sorted(file for file in args.images.rglob("*") if file.is_file())
     texts = None if args.texts is None else _lines(args.texts)
-    shared: dict[str, Any] = {"fields": fields, "chat_template": args.chat_template, "images": images, "texts": texts}
-    if args.llava is None:
-        out = assemble(args.vision_tower, args.language_model, args.out, seed=args.seed, **shared)
-    else:
-        out = convert(args.llava, args.out, **shared)
+    out = assemble(
+        args.vision_tower,
+        args.language_model,
+        args.out,
+        fields=method_fields(args.method),
+        seed=args.seed,
+        chat_template=args.chat_template,
+        images=images,
+        texts=texts,
+    )
     config = AlignedLlavaConfig.from_pretrained(out)
     measured = [f"text norm s = {config.text_norm:.4f}"]
     if config.visual_norm is not None:

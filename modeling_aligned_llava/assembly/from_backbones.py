@@ -4,7 +4,8 @@ python -m modeling_aligned_llava.assembly --vision-tower DIR --language-model DI
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,14 +25,16 @@ from transformers import (
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
+from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
+from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.chat_templates import choose_template
 from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
+from modeling_aligned_llava.loading.images import open_image
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
-from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
-
-from .checkpoint_folder import build_checkpoint, choose_template
-from .initial_norm import initialise_norm
 
 
 VOCABULARY_MULTIPLE = 64
@@ -85,11 +88,38 @@ def assemble(
     Raises:
         UserError: a backbone is missing, incomplete or not supported, or `out` exists and `exist_ok` is not set.
     """
-
-    def make() -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
-        return _assembled(vision_tower, language_model, fields, seed, chat_template, images, texts)
-
+    make = partial(_assembled, vision_tower, language_model, fields, seed, chat_template, images, texts)
     return build_checkpoint(Path(out), make, exist_ok)
+
+
+def build_checkpoint(
+    out: Path, make: Callable[[], tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]], exist_ok: bool = False
+) -> Path:
+    """Write weights, code, processor and generation config of what `make` returns; `out` appears whole or not at all.
+
+    Raises:
+        UserError: `out` exists, and `exist_ok` is not set.
+    """
+
+    def build(folder: Path) -> None:
+        model, processor = make()
+        _state_image_size(processor)
+        model.save_pretrained(folder)
+        processor.save_pretrained(folder)
+
+    if not build_once(out, build) and not exist_ok:
+        raise UserError(f"{out} already exists: remove it or choose another --out")
+    return out
+
+
+def _state_image_size(processor: LlavaProcessor) -> None:
+    """Give the size of images the name under which LlavaProcessor tells vLLM the number of their tokens.
+
+    SigLIP's image processor does not crop, and has no `crop_size`; with `do_center_crop` off, no pixel changes.
+    """
+    images: Any = processor.image_processor
+    if getattr(images, "crop_size", None) is None:
+        images.crop_size, images.do_center_crop = images.size, False
 
 
 def _assembled(
@@ -132,7 +162,7 @@ def _assembled(
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
-    initialise_norm(model, processor, images, texts)
+    _initialise_norm(model, processor, images, texts)
     model.generation_config = language.generation_config
     model.generation_config._from_model_config = False  # or transformers would derive it from the config again
     # Chat models have several, and their configs disagree on which.
@@ -141,6 +171,44 @@ def _assembled(
     # Hub ids are for the model card; `save_pretrained` removes local paths.
     config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
     return model, processor
+
+
+@torch.no_grad()
+def _initialise_norm(
+    model: AlignedLlavaForConditionalGeneration,
+    processor: LlavaProcessor,
+    images: Iterable[str | Path | bytes] | None,
+    texts: Iterable[str] | None,
+) -> None:
+    """Initialise the norm (Eq. 11), or rescale the projector, of a model whose `config.text_norm` is known.
+
+    Some targets need N, the mean token norm of the initial projector, measured here on training images, or the norm
+    of text inside the decoder, measured on training text (docs/reference.md).
+
+    Raises:
+        UserError: the method needs images or texts and there is none, or an image cannot be read.
+    """
+    config, projector = model.config, model.model.multi_modal_projector
+    if config.needs_visual_norm and config.visual_norm is None:
+        config.visual_norm = _mean_token_norm(model, processor, images)
+    if config.needs_stream_norm and config.stream_norm is None:
+        config.stream_norm = mean_stream_norm(model, processor.tokenizer, texts or (), config.stream_layer)
+    if projector.norm is not None:
+        set_initial_gain(projector.norm, config)
+    if config.projector_init == "rescaled":
+        assert config.target is not None and config.visual_norm is not None
+        projector.scale = config.projector_scale = config.target / config.visual_norm
+
+
+def _mean_token_norm(
+    model: AlignedLlavaForConditionalGeneration, processor: LlavaProcessor, images: Iterable[str | Path | bytes] | None
+) -> float:
+    projector = model.model.multi_modal_projector
+    norm, projector.norm = projector.norm, None
+    try:
+        return mean_connector_norm(model, processor, (open_image(file) for file in images or ()))
+    finally:
+        projector.norm = norm
 
 
 def tower_configs(source: str | Path) -> tuple[PreTrainedConfig, PreTrainedConfig]:

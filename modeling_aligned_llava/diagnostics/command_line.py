@@ -1,8 +1,6 @@
 """Options that several commands share: the model, and the images to measure it on."""
 
 import argparse
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
@@ -42,24 +40,3 @@ def named_images(arguments: argparse.Namespace) -> list[ImageQuestion]:
             raise UserError("--data needs a clone of the repository; without one, measure on --images")
         return arguments.sample(arguments.data, arguments.limit or SAMPLE_LIMIT)
     return in_folder(arguments.images, arguments.limit or FOLDER_LIMIT)
-
-
-@contextmanager
-def readable_images(arguments: argparse.Namespace) -> Iterator[list[ImageQuestion]]:
-    """The named images that can be read; the others are reported after the `with` block.
-
-    Raises:
-        UserError: an image cannot be read.
-    """
-    readable, reasons = [], []
-    for image in named_images(arguments):
-        try:
-            image.open()
-            readable.append(image)
-        except UserError as error:
-            reasons.append(str(error))
-    if not readable:
-        raise UserError(reasons[0])
-    yield readable
-    if reasons:
-        raise UserError(f"{len(reasons)} images could not be read, such as: {reasons[0]}; the rest were measured")

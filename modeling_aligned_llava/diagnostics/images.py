@@ -1,7 +1,7 @@
 """Images with a question about each, to measure a model on."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -18,16 +18,12 @@ Box = tuple[float, float, float, float]
 
 @dataclass(frozen=True)
 class ImageQuestion:
-    """An image and a question about it; where known, boxes (pixels) that show the answer, and a one-word answer.
-
-    Only answers whose words the question itself asks for are kept (POPE's).
-    """
+    """An image and a question about it; where known, boxes (pixels) that show the answer."""
 
     id: str
     open: Callable[[], Image.Image]  # raises UserError
     question: str = QUESTION
-    boxes: tuple[Box, ...] = field(default=())
-    answer: str | None = None
+    boxes: tuple[Box, ...] = ()
 
 
 def in_folder(path: Path, limit: int) -> list[ImageQuestion]:

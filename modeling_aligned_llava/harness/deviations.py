@@ -17,18 +17,12 @@ class Stock:
         max_new_tokens: for tasks without a limit of their own (MM-Star).
         system_prompt: put before every question; None: what the chat template writes by itself.
         processor: what it changes in the checkpoint's processor.
-        until: whether it honours a task's stop strings: "yes", "no", or "but an empty line".
-        samples: whether it draws answers at random where a task does not set a temperature.
-        repetition_penalty: how much less likely it makes tokens that stand in the prompt or the answer.
     """
 
     model: str
     max_new_tokens: int
     system_prompt: str | None = None
     processor: dict[str, Any] = field(default_factory=dict)
-    until: str = "no"
-    samples: bool = False
-    repetition_penalty: float = 1.0
 
     def answer_tokens(self, asked: int | None, most: int | None) -> int:
         """How long an answer may be: as the task asks (None: this family's own length), but at most `most`."""
@@ -50,13 +44,13 @@ STOCK: dict[str, Stock] = {
     "aligned_llava": LLAVA,
     "llava_next": LLAVA,
     "llava_onevision": LLAVA,
-    "qwen2_vl": Stock("qwen2_vl", 128, ASSISTANT, _pixels(3136, 602_112), until="yes"),
+    "qwen2_vl": Stock("qwen2_vl", 128, ASSISTANT, _pixels(3136, 602_112)),
     "qwen2_5_vl": Stock("qwen2_5_vl", 128, processor=LARGE_IMAGES),
     "qwen3_vl": Stock("qwen3_vl", 128, ASSISTANT, LARGE_IMAGES),
     "internvl": Stock("internvl_hf", 1024),
-    "gemma3": Stock("gemma3", 128, ASSISTANT, until="but an empty line"),
-    "mistral3": Stock("mistral3_vl", 512, samples=True, repetition_penalty=1.2),
-    "glm4v": Stock("glm4v", 8192, until="yes"),
+    "gemma3": Stock("gemma3", 128, ASSISTANT),
+    "mistral3": Stock("mistral3_vl", 512),
+    "glm4v": Stock("glm4v", 8192),
 }
 
 
@@ -76,17 +70,11 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
     found = [
         f"Special tokens: one beginning-of-sequence token, by transformers' rule; {own.model} lets the tokenizer add "
         "one even where the chat template has written it.",
-        "Answers: greedy, and control characters are removed.",
+        f"Answers: greedy, without a penalty for repetition, up to the task's stop strings, whatever {own.model} "
+        "does; control characters are removed.",
     ]
     if own is OTHER:
         found.append(f"Settings: lmms-eval has no model for {model_type}; they are those of its `{own.model}`.")
-    if own.until != "yes":
-        ignored = "ignores them" if own.until == "no" else "ignores an empty line"
-        found.append(f"Stop strings of a task end an answer; {own.model} {ignored}.")
-    if own.samples:
-        found.append(f"{own.model} samples its answers where a task sets no temperature.")
-    if own.repetition_penalty != 1:
-        found.append(f"{own.model} penalizes repetition ({own.repetition_penalty}).")
     if own is LLAVA:
         found.append(f"A checkpoint without a chat template gets the bare question; {own.model} uses Vicuna's.")
     if own is LLAVA and any(task.startswith("scienceqa") for task in tasks):

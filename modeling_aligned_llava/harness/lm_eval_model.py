@@ -29,7 +29,7 @@ from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
-from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder, set_attention
+from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
@@ -49,7 +49,6 @@ class AlignedLlavaLM(HFLM):
         answer_log: JSONL file that stores every batch; a killed run continues from it.
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
         shared_prefix: compute what requests share only once, if the model allows it.
-        attn_implementation: "sdpa", "eager" or "flex_attention" (compiled; for shared prefixes on a GPU).
         trust_remote_code: run model code from the checkpoint.
         progress: called with the number of requests after each batch, instead of a progress bar.
     """
@@ -63,7 +62,6 @@ class AlignedLlavaLM(HFLM):
         answer_log: str | None = None,
         fingerprint: str | None = None,
         shared_prefix: bool = True,
-        attn_implementation: str | None = None,
         trust_remote_code: bool = False,
         progress: Callable[[int], None] | None = None,
         **kwargs: Any,
@@ -80,8 +78,6 @@ class AlignedLlavaLM(HFLM):
         model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
         model.to(device or "cpu")
         _check_causal(model)
-        if attn_implementation is not None:
-            set_attention(model, attn_implementation)
         tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents

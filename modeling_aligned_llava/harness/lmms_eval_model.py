@@ -41,14 +41,13 @@ def manifest() -> Any:
 
 
 @functools.cache
-def _load(folder: str, dtype: str, device: str, trust_remote_code: bool, attn_implementation: str | None) -> Any:
+def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
     """Load the model once per process: lmms-eval creates a new adapter for every call."""
     from modeling_aligned_llava.inference.generator import load_generator  # torch and transformers only when needed
     from modeling_aligned_llava.loading.checkpoint import read_config
 
     own = stock(read_config(folder).get("model_type", ""))
-    chosen = {"system_prompt": own.system_prompt, "attn_implementation": attn_implementation}
-    return load_generator(folder, dtype, device, trust_remote_code, **chosen, **own.processor)
+    return load_generator(folder, dtype, device, trust_remote_code, own.system_prompt, **own.processor)
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class AlignedLlava(lmms):
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
         shared_prefix: compute what questions about one image share only once, if the model allows it.
         blank_images: replace every image by a grey one of the same size, to check that vision is used.
-        attn_implementation: "sdpa", "eager" or "flex_attention" (compiled; for shared prefixes on a GPU).
         trust_remote_code: run model code from the checkpoint.
         progress: called with the number of rows after each batch, instead of a progress bar.
 
@@ -97,7 +95,6 @@ class AlignedLlava(lmms):
         fingerprint: str | None = None,
         shared_prefix: bool = True,
         blank_images: bool = False,
-        attn_implementation: str | None = None,
         trust_remote_code: bool = False,
         progress: Callable[[int], None] | None = None,
     ) -> None:
@@ -111,7 +108,7 @@ class AlignedLlava(lmms):
             self.accelerator, device = accelerator, device or str(accelerator.device)
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
         self.device = torch.device(device or "cpu")
-        self._generator = _load(folder, dtype, str(self.device), trust_remote_code, attn_implementation)
+        self._generator = _load(folder, dtype, str(self.device), trust_remote_code)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
         self.batch_size = int(batch_size or 1)
@@ -158,28 +155,26 @@ class AlignedLlava(lmms):
             questions.append(Question(key, prompt, sizes, functools.partial(documents.open, visual, document)))
         return questions
 
-    def _tokenize(self, rows: list[Question]) -> list[list[int]] | None:
-        """The tokens of each question; None if the processor does not tell those of an image."""
+    def _tokenize(self, rows: list[Question]) -> list[list[int]]:
+        """The tokens of each question; without those of its images if the processor does not tell them."""
         from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 
+        prompts = [row.prompt for row in rows]
         try:
-            return self._generator.tokenize([row.prompt for row in rows], [row.sizes for row in rows])
-        except NoSharedPrefix:
-            return None
+            return self._generator.tokenize(prompts, [row.sizes for row in rows])
+        except NoSharedPrefix:  # a batch that is too large for the memory is halved
+            return self._generator.processor.tokenizer(prompts)["input_ids"]
 
-    def _batches(self, rows: list[Question], tokens: list[list[int]] | None, limit: int) -> list[list[Segment]]:
+    def _batches(self, rows: list[Question], tokens: list[list[int]], limit: int) -> list[list[Segment]]:
         """Group questions about the same images if the model can share a prefix, else those of similar length."""
-        reserve, most = min(limit, ANSWER_TOKENS), self._budget.tokens
-        if tokens is None or not self._shared_prefix:
+        most = self._budget.tokens
+        lengths = [len(ids) + min(limit, ANSWER_TOKENS) for ids in tokens]
+        if not self._shared_prefix:
             alone = [Segment((index,), 0) for index in range(len(rows))]
-            if tokens is None:
-                lengths = self._generator.lengths([row.prompt for row in rows], [row.sizes for row in rows])
-            else:
-                lengths = [len(ids) for ids in tokens]
-            return pack(alone, [length + reserve for length in lengths], self.batch_size, most, padded=True)
+            return pack(alone, lengths, self.batch_size, most, padded=True)
         ranges = [(self._generator.end_of_images(ids), len(ids) - 1) for ids in tokens]
         segments = plan(tokens, [row.key.image for row in rows], ranges, self.batch_size)
-        return pack(segments, [len(ids) + reserve for ids in tokens], self.batch_size, most)
+        return pack(segments, lengths, self.batch_size, most)
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Return canonical JSON of everything that shapes an answer besides its prompt and image."""
@@ -200,7 +195,7 @@ class AlignedLlava(lmms):
         return json.dumps(settings, sort_keys=True)
 
     def _answered(
-        self, rows: list[Question], tokens: list[list[int]] | None, options: dict[str, Any]
+        self, rows: list[Question], tokens: list[list[int]], options: dict[str, Any]
     ) -> Iterator[tuple[list[int], list[str]]]:
         """Yield the rows of each batch and their answers, from the log or by the model."""
         batches = self._batches(rows, tokens, options["max_new_tokens"])
@@ -228,7 +223,7 @@ class AlignedLlava(lmms):
     def _answer(
         self,
         rows: list[Question],
-        tokens: list[list[int]] | None,
+        tokens: list[list[int]],
         images: dict[str, list[Image.Image]],
         options: dict[str, Any],
         batch: list[Segment],

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from modeling_aligned_llava.inspection.early_exit import input_of
+
 
 class NoSharedPrefix(Exception):
     """The model cannot read shared prefixes; the message is the reason."""
@@ -27,13 +29,6 @@ class DecoderInput:
         return DecoderInput(self.embeddings[tokens], self.positions[:, tokens])
 
 
-class _Reached(Exception):
-    """Carries what the decoder was called with."""
-
-    def __init__(self, arguments: dict[str, Any]) -> None:
-        self.arguments = arguments
-
-
 def decoder_inputs(model: Any, inputs: Mapping[str, Tensor]) -> list[DecoderInput]:
     """Return what the decoder of `model` gets for each row of `inputs`, without the padding.
 
@@ -44,20 +39,10 @@ def decoder_inputs(model: Any, inputs: Mapping[str, Tensor]) -> list[DecoderInpu
         NoSharedPrefix: the decoder gets more than a causal sequence: a mask of the model's own (images that see
             tokens after them) or features for its layers (DeepStack, cross-attention).
     """
-
-    def reached(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        raise _Reached(kwargs)
-
-    handle = model.get_decoder().register_forward_pre_hook(reached, with_kwargs=True)
-    try:
-        model(**inputs, use_cache=False)
-    except _Reached as stop:
-        arguments = stop.arguments
-    else:
+    found = input_of(model.get_decoder(), lambda: model(**inputs, use_cache=False))
+    if found is None:
         raise NoSharedPrefix("its images do not pass through the decoder that it names")
-    finally:
-        handle.remove()
-
+    _, arguments = found
     mask = arguments.pop("attention_mask", None)
     embeddings, positions = arguments.pop("inputs_embeds", None), arguments.pop("position_ids", None)
     further = [name for name, value in arguments.items() if _holds_tensors(value)]

@@ -7,7 +7,7 @@ end-of-sequence tokens come from the checkpoint.
 import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -24,10 +24,10 @@ from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, names_image_token, user_turn
 from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, set_attention
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 
 
-LLAVA = ("llava", "aligned_llava")  # their vision layers after the one that the projector reads are dropped
+LLAVA = ("llava", "aligned_llava")
 # Some scorers write answers to .xlsx, which refuses these: one such character would lose the whole task.
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 
@@ -39,7 +39,6 @@ class Generator:
     model: Any
     processor: Any
     system_prompt: str | None = None
-    _visual_tokens: dict[tuple[Size, ...], int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._slots = ImageSlots(self.processor)
@@ -97,21 +96,6 @@ class Generator:
             raise NoSharedPrefix(str(error)) from error
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])  # one template rendered all of them
         return self.processor.tokenizer(expanded, add_special_tokens=special)["input_ids"]
-
-    def lengths(self, prompts: list[str], sizes: Sequence[Sequence[Size]]) -> list[int]:
-        """Count the tokens of rendered prompts, for a processor that `tokenize` cannot follow; arguments as there."""
-        texts = self.processor.tokenizer(prompts)["input_ids"]
-        return [len(text) + self._added(tuple(own)) for text, own in zip(texts, sizes, strict=True)]
-
-    def _added(self, sizes: tuple[Size, ...]) -> int:
-        """The tokens that the processor adds to a prompt for images of these sizes, counted on blank ones."""
-        if sizes and sizes not in self._visual_tokens:
-            slots = self.processor.image_token * len(sizes)
-            inputs = self.inputs([slots], [[Image.new("RGB", size) for size in sizes]])
-            self._visual_tokens[sizes] = inputs["input_ids"].shape[1] - len(
-                self.processor.tokenizer(slots)["input_ids"]
-            )
-        return self._visual_tokens.get(sizes, 0)
 
     def end_of_images(self, tokens: list[int]) -> int:
         """Return the number of tokens up to the last visual one; 0 without images."""
@@ -234,16 +218,6 @@ class Generator:
         return [CONTROL_CHARACTERS.sub("", answer) for answer in answers]
 
 
-def _configuration(folder: str, trust_remote_code: bool) -> Any:
-    """Load the configuration; in a LLaVA the vision layers after the one that its projector reads are dropped."""
-    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
-    if config.model_type in LLAVA and isinstance(config.vision_feature_layer, int):
-        unused = -1 - config.vision_feature_layer if config.vision_feature_layer < 0 else 0
-        config.vision_config.num_hidden_layers -= unused
-        config.vision_feature_layer += unused
-    return config
-
-
 def _check_tokenizer(folder: str, model: Any, processor: Any) -> None:
     """Check that a LLaVA's tokenizer and its model mean the same by an id.
 
@@ -266,26 +240,22 @@ def load_generator(
     device: str = "cpu",
     trust_remote_code: bool = False,
     system_prompt: str | None = None,
-    attn_implementation: str | None = None,
     **processor_settings: Any,
 ) -> Generator:
     """Load a checkpoint for greedy decoding with its own processor.
 
     Args:
         system_prompt: put before every question; None: what the chat template writes by itself.
-        attn_implementation: of the decoder, one of `ATTENTION`; None: transformers' choice.
         **processor_settings: replace those of the checkpoint's processor.
 
     Raises:
-        UserError: it cannot be loaded, lacks tensors, is of a kind that cannot answer, or lacks the attention.
+        UserError: it cannot be loaded, lacks tensors or is of a kind that cannot answer.
     """
-    config = _configuration(folder, trust_remote_code)
+    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
     processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
     if not names_image_token(processor):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
-    if attn_implementation is not None:
-        set_attention(model, attn_implementation)
     tokenizer = processor.tokenizer
     if config.model_type in LLAVA:
         _check_tokenizer(folder, model, processor)

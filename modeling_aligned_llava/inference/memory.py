@@ -9,7 +9,6 @@ import psutil
 import torch
 
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.loading.checkpoint import FLEX
 
 
 CPU_TOKENS = 16_384  # more do not run faster on a CPU
@@ -40,8 +39,7 @@ def cache_bytes(config: Any, dtype: torch.dtype) -> int:
 
 def pass_bytes(config: Any, dtype: torch.dtype, columns: int) -> int:
     """Bytes that one token of a pass over `columns` columns takes: its row of the mask, its states and its logits."""
-    dense = config._attn_implementation != FLEX
-    mask = columns * (dtype.itemsize + 3) if dense else 0  # and three masks of booleans while it is built
+    mask = columns * (dtype.itemsize + 3)  # and three masks of booleans while it is built
     states = (8 * config.hidden_size + 3 * config.intermediate_size) * dtype.itemsize
     return mask + states + config.vocab_size * (dtype.itemsize + 4)  # log-probabilities are taken in float32
 

@@ -18,17 +18,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix
 from modeling_aligned_llava.inference.memory import budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.loading.checkpoint import ATTENTION, FLEX
 
 
 _TURNED_BY_LENGTH = {"dynamic", "longrope"}  # rotary embeddings that change with the longest row of a pass
+ATTENTION = ("sdpa", "eager")  # they take a mask of ours
 SHARED = -1  # instead of a row: the column belongs to all rows of its segment
 
 
@@ -149,8 +148,6 @@ class PrefixTree:
         self.cache.layers = list(self.layers)
         self.length = self.capacity = 0  # columns in use, and in the buffers
         self.segment_of_column = self.row_of_column = torch.empty(0)  # (capacity,)
-        sparse = model.config.get_text_config()._attn_implementation == FLEX
-        self.block_mask = torch.compile(create_block_mask) if sparse else None  # eager, it makes a dense mask first
         self.segment_of_row: dict[int, int] = {}
         self.next_position: dict[int, int] = {}  # by row
         self.shift: dict[int, int] = {}  # by segment
@@ -312,22 +309,14 @@ class PrefixTree:
             column = end
         return {"inputs_embeds": embeddings, "position_ids": positions if len(positions) == 1 else positions[:, None]}
 
-    def _mask(self, new: slice, start: int) -> Tensor | BlockMask:
-        """Which of the S columns each of the T new ones sees, (1, 1, T, S): added to scores, or block-sparse."""
+    def _mask(self, new: slice, start: int) -> Tensor:
+        """Which of the S columns each of the T new ones sees, (1, 1, T, S): added to scores."""
         segments, rows = self.segment_of_column[start : new.stop], self.row_of_column[start : new.stop]  # (S,)
         own_segments, own_rows = self.segment_of_column[new], self.row_of_column[new]  # (T,)
         columns = torch.arange(start, new.stop, device=rows.device)  # (S,)
         own_columns = columns[new.start - start :]  # (T,)
-
-        def visible(batch: Any, head: Any, query: Tensor, key: Tensor) -> Tensor:
-            same_row = (rows[key] == SHARED) | (rows[key] == own_rows[query])
-            not_later = columns[key] <= own_columns[query]
-            return same_row & (segments[key] == own_segments[query]) & not_later
-
-        if self.block_mask is not None:
-            return self.block_mask(visible, None, None, len(own_rows), len(rows), device=str(rows.device))
-        queries, keys = torch.arange(len(own_rows), device=rows.device), torch.arange(len(rows), device=rows.device)
-        seen = visible(None, None, queries[:, None], keys)
+        same_row = (rows == SHARED) | (rows == own_rows[:, None])
+        seen = same_row & (segments == own_segments[:, None]) & (columns <= own_columns[:, None])
         mask = torch.zeros(seen.shape, dtype=self.model.dtype, device=rows.device)
         return mask.masked_fill_(~seen, torch.finfo(mask.dtype).min)[None, None]
 

@@ -30,23 +30,13 @@ class Stops:
         self.strings = [string for string in strings if string]
         # In tokens: one is a byte or more, and the first may be a part of a character.
         self.window = max((len(string.encode()) for string in self.strings), default=0) + 4
-        self._last = {string[-1] for string in self.strings}
-        self._may_end: dict[int, bool] = {}
-
-    def may_end(self, token: int) -> bool:
-        """Whether a stop string can end in a token; most cannot, and their answers are not decoded at every step."""
-        if token not in self._may_end:
-            text = self.text([token])
-            # A part of a character decodes to U+FFFD, and some tokenizers drop a space at the beginning.
-            self._may_end[token] = " " in self._last or "\ufffd" in text or not self._last.isdisjoint(text)
-        return self._may_end[token]
 
     def text(self, tokens: Sequence[int]) -> str:
         return self._tokenizer.decode(tokens, skip_special_tokens=True)
 
 
 class GrowingAnswer:
-    """The tokens of one answer, of which only the last are decoded when a stop string may end in them."""
+    """The tokens of one answer, of which only the last are decoded to find a stop string."""
 
     def __init__(self, stops: Stops) -> None:
         self.tokens: list[int] = []
@@ -63,8 +53,6 @@ class GrowingAnswer:
             if not stops.text(self.tokens).strip():
                 return False
             self._first = len(self.tokens) - 1
-        if not stops.may_end(token):
-            return False
         start = len(self.tokens) - stops.window
         tail = stops.text(self.tokens[max(start, self._first) :])
         text = tail if start > self._first else tail.lstrip()

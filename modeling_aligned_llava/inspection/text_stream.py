@@ -6,26 +6,19 @@ The first layers of a Pre-Norm decoder lift text from the norm of its embeddings
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.early_exit import input_of
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
 TEXTS, TOKENS = 64, 512  # how many texts are measured, and how much of each
 SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
-
-
-class _Entered(Exception):
-    """Carries the states that enter a layer out of a forward pass, whose rest is not needed."""
-
-    def __init__(self, states: Tensor):
-        super().__init__()
-        self.states = states
 
 
 @torch.no_grad()
@@ -48,38 +41,21 @@ def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iter
     if not 1 <= layer < len(parts.layers):
         raise UserError(f"stream_layer {layer}: text enters the layers 1 to {len(parts.layers) - 1} of this decoder")
     total, count, scale = 0.0, 0, 1.0
-    handle = parts.layers[layer].register_forward_pre_hook(_leave, with_kwargs=True)
-    try:
-        for text in islice(texts, TEXTS):
-            ids = tokenizer(text, truncation=True, max_length=TOKENS, return_tensors="pt")["input_ids"]
-            if not ids.numel():
-                continue
-            on_device = ids.to(parts.embedding.weight.device)
-            if not count:
-                scale = _input_scale(parts, on_device)
-            states = _entering(parts.decoder, input_ids=on_device).float()  # [1, tokens, D]
-            content = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids)) & ~sinks(states).cpu()
-            norms = states.norm(dim=-1).cpu()[content]
-            total, count = total + norms.double().sum().item(), count + norms.numel()
-    finally:
-        handle.remove()
+    for text in islice(texts, TEXTS):
+        ids = tokenizer(text, truncation=True, max_length=TOKENS, return_tensors="pt")["input_ids"]
+        if not ids.numel():
+            continue
+        on_device = ids.to(parts.embedding.weight.device)
+        if not count:
+            embedded = parts.embedding(on_device)
+            scale = common_factor(embedded, _entering(parts, 0, inputs_embeds=embedded)) or 1.0
+        states = _entering(parts, layer, input_ids=on_device).float()  # [1, tokens, D]
+        content = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids)) & ~sinks(states).cpu()
+        norms = states.norm(dim=-1).cpu()[content]
+        total, count = total + norms.double().sum().item(), count + norms.numel()
     if not count:
         raise UserError(f"the norm of text at layer {layer} is measured on training text: there is none (--texts)")
     return total / count / scale
-
-
-def _leave(layer: Any, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
-    raise _Entered(args[0] if args else kwargs["hidden_states"])
-
-
-def _input_scale(parts: ModelParts, ids: Tensor) -> float:
-    """What the decoder multiplies embeddings, of whatever origin, by before layer 0."""
-    embedded = parts.embedding(ids)
-    handle = parts.layers[0].register_forward_pre_hook(_leave, with_kwargs=True)
-    try:
-        return common_factor(embedded, _entering(parts.decoder, inputs_embeds=embedded)) or 1.0
-    finally:
-        handle.remove()
 
 
 def common_factor(before: Tensor, after: Tensor) -> float | None:
@@ -94,12 +70,12 @@ def common_factor(before: Tensor, after: Tensor) -> float | None:
     return 1.0 if abs(middle - 1) < 0.01 else middle
 
 
-def _entering(decoder: Any, **inputs: Tensor) -> Tensor:
-    try:
-        decoder(**inputs, use_cache=False)
-    except _Entered as entered:
-        return entered.states
-    raise AssertionError("the decoder did not reach its layer")
+def _entering(parts: ModelParts, layer: int, **inputs: Tensor) -> Tensor:
+    """The states that enter a layer of the decoder."""
+    found = input_of(parts.layers[layer], lambda: parts.decoder(**inputs, use_cache=False))
+    assert found is not None
+    args, kwargs = found
+    return args[0] if args else kwargs["hidden_states"]
 
 
 def sinks(states: Tensor) -> Tensor:

@@ -35,9 +35,6 @@ CAUSAL = frozenset(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 # The tensors of our norm, in AlignedLlava and in other families: leaving one unread changes the model.
 NORM_TENSORS = rf".*\b(multi_modal_projector\.norm|{NORM})\..*"
 
-FLEX = "flex_attention"
-ATTENTION = ("sdpa", "eager", FLEX)  # those that take a mask of ours, which shared prefixes need
-
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
@@ -256,21 +253,6 @@ def _check_sizes(source: str | Path, what: str) -> None:
         for name, limit in limits.items():
             if isinstance(size := part.get(name), int) and size > limit:
                 raise UserError(f"{_prefix(what)}{source}: its configuration says {name} {size}, its weights do not")
-
-
-def set_attention(model: Any, name: str) -> None:
-    """Run the decoder of a loaded model with one of `ATTENTION`; its vision encoder keeps its own.
-
-    Raises:
-        UserError: transformers has no such implementation for the decoder.
-    """
-    if name not in ATTENTION:
-        raise UserError(f"attn_implementation={name} is none of {', '.join(ATTENTION)}")
-    try:
-        model.get_decoder().set_attn_implementation(name)
-    except (ValueError, ImportError) as error:
-        reason, _, _ = _reason(error).partition(". ")
-        raise UserError(f"{model.config.model_type} cannot run with attn_implementation={name}: {reason}") from error
 
 
 def end_tokens(*sources: Any) -> list[int]:

@@ -11,7 +11,7 @@ from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint, write_decoder
 
 
-ON_IMAGES = ("profile", "attention", "gradients", "rescale", "vocabulary", "encoders")
+ON_IMAGES = ("profile", "attention", "gradients", "vocabulary", "encoders")
 SFT = ["--config", "configuration/train/finetune/full.yaml", "--method", "norm", "--data_path", "ROWS"]
 SFT += ["--image_folder", "IMAGES", "--output_dir", "OUT", "--model_name_or_path", "MODEL", "--bf16", "false"]
 PROGRAMS = {
@@ -23,7 +23,7 @@ PROGRAMS = {
     "train.sft": SFT,
     "train.preview": SFT,
     "train.preflight": [*SFT, "--no-measure"],
-    "modeling_aligned_llava.assembly": ["--llava", "MODEL", "--method", "norm", "--out", "OUT"],
+    "modeling_aligned_llava.assembly": ["--vision-tower", "MODEL", "--language-model", "MODEL", "--out", "OUT"],
 }
 SERVED = {  # they look at text embeddings or at a vision tower alone
     "text-only": "eval.diagnostics embeddings",

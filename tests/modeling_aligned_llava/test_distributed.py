@@ -1,4 +1,4 @@
-"""Two gloo processes, one row each, DDP, FSDP2 and ZeRO-3: the gradients of one process with both rows."""
+"""Two gloo processes, one row each, DDP and FSDP2: the gradients of one process with both rows."""
 
 import os
 
@@ -9,8 +9,6 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import AutoModelForImageTextToText
-from transformers.integrations import is_deepspeed_available
-from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align
 from tests.modeling_aligned_llava.tiny_families import tiny
@@ -105,36 +103,3 @@ def test_gradients_of_two_processes_are_those_of_one(tiny_checkpoint, tmp_path):
         assert sum("projector.norm" in key or "alignment_norm" in key for key in expected) == 2
         for way, found in torch.load(tmp_path / f"{name}.pt", weights_only=True).items():
             assert_close(way, found, expected)
-
-
-def zero_3(rank, root, folder):
-    os.environ.update(DS_ACCELERATOR="cpu")
-    import deepspeed
-
-    meet(rank, root)
-    settings = {
-        "train_micro_batch_size_per_gpu": 1,
-        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
-        "zero_allow_untested_optimizer": True,
-    }
-    sharding = HfDeepSpeedConfig(settings)  # from_pretrained shards while this object lives
-    model = load(folder, {})
-    assert sharding.is_zero3() and model.model.multi_modal_projector.norm.weight.numel() == 0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine, *_ = deepspeed.initialize(model=model, config=settings, optimizer=optimizer)
-    engine.backward(engine(**{name: tensor[rank : rank + 1] for name, tensor in batch(model).items()}).loss)
-    found = {name: deepspeed.utils.safe_get_full_grad(p) for name, p in model.named_parameters()}
-    if rank == 0:
-        torch.save(found, f"{root}/zero3.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not is_deepspeed_available(), reason="needs deepspeed")
-def test_gradients_under_zero_3_are_those_of_one_process(tiny_checkpoint, tmp_path):
-    folder = str(tiny_checkpoint("norm-gwc"))
-    torch.multiprocessing.spawn(zero_3, args=(str(tmp_path), folder), nprocs=PROCESSES)
-    model = load(folder, {})
-    expected = gradients(model, model, batch(model))
-    found = torch.load(tmp_path / "zero3.pt", weights_only=True)
-    assert_close("zero3", {name: found[name] for name in expected}, expected)

@@ -8,9 +8,7 @@ from PIL import Image
 from transformers import AutoProcessor, BitsAndBytesConfig
 from transformers.utils import is_bitsandbytes_available
 
-from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm
 from tests.modeling_aligned_llava.loaded import load
-from tests.one_line import one_line
 
 
 TEXTS = ["<image>a<image>bcdefgh", "<image>x"]  # several images in a prompt, and rows of different length
@@ -86,35 +84,6 @@ def test_gradients_under_autocast_are_the_true_ones_rounded(tiny_checkpoint, tra
         assert found[name].norm().item() == pytest.approx(expected[name].norm().item(), rel=0.01), name
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("settings", [{}, {"centred": False, "bias": False}, {"gain": "scalar"}, {"gain": "fixed"}])
-def test_inductor_gives_the_norm_of_eager(settings, dtype):
-    torch.manual_seed(0)
-    norm = GlobalWeightCompensatedLayerNorm(256, gain_init=0.0134, **settings)
-    compiled = torch.compile(norm, fullgraph=True)
-    xs = [(30 * torch.randn(50, 256)).to(dtype).requires_grad_()]
-    xs.append(xs[0].detach().clone().requires_grad_())
-    outs = [run(x) for run, x in zip((norm, compiled), xs, strict=True)]
-    for out in outs:
-        out.backward(torch.ones_like(out).cumsum(-1))
-    # In bfloat16 the last bit may round the other way.
-    forward, backward = (1e-6, 1e-5) if dtype == torch.float32 else (2**-8, 2**-7)
-    assert (outs[1] - outs[0]).abs().max() <= forward * outs[0].abs().max()
-    assert (xs[1].grad - xs[0].grad).abs().max() <= backward * xs[0].grad.abs().max()
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
-def test_inductor_gives_the_gradients_of_eager(tiny_checkpoint, training_batch):
-    model = load(tiny_checkpoint("norm-gwc")).train()
-    expected = gradients(model, model, training_batch)
-    found = gradients(model, torch.compile(model, fullgraph=True), training_batch)
-    largest = max(gradient.abs().max() for gradient in expected.values())
-    for name, gradient in expected.items():
-        assert (found[name] - gradient).abs().max() <= 1e-6 * largest, name
-
-
 @both_heads
 def test_exports(tiny_checkpoint, batches, decoder):
     model = load(tiny_checkpoint("norm-gwc", decoder))
@@ -140,21 +109,7 @@ def test_generates_the_same_with_every_cache_and_padding(tiny_checkpoint, batche
         assert torch.equal(model.generate(**padded, **GREEDY, **settings)[:, -6:], dynamic)
     for row, expected in zip(rows, dynamic, strict=True):
         assert torch.equal(model.generate(**row, **GREEDY)[0, -6:], expected)
-
-
-def test_beams_find_a_text_at_least_as_likely(tiny_checkpoint, batches):
-    model = load(tiny_checkpoint("norm-gwc"))
-    _, (row, _) = batches("left")
-    prompt = row["input_ids"].shape[1]
-
-    def log_likelihood(tokens):
-        with torch.no_grad():
-            inputs = {**row, "input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-            logits = model(**inputs).logits[0, prompt - 1 : -1].log_softmax(-1)
-        return logits.gather(1, tokens[0, prompt:, None]).sum().item()
-
-    greedy, beams = (model.generate(**row, **GREEDY, num_beams=n) for n in (1, 8))
-    assert log_likelihood(beams) >= log_likelihood(greedy)
+    assert model.generate(**padded, **GREEDY, num_beams=2).shape[1] == padded["input_ids"].shape[1] + 6
 
 
 def test_generates_from_embeddings_and_without_an_image(tiny_checkpoint, batches):
@@ -169,12 +124,6 @@ def test_generates_from_embeddings_and_without_an_image(tiny_checkpoint, batches
     with_image = {"inputs_embeds": words, "pixel_values": row["pixel_values"]}
     assert torch.equal(model.generate(**with_image, **mask, **GREEDY), expected)
     assert model.generate(input_ids=torch.arange(5, 15)[None], **GREEDY).shape == (1, 16)
-
-
-def test_a_wrong_image_count_is_one_line(tiny_checkpoint, batches):
-    both, (_, row) = batches("left")
-    with one_line("Image features and image tokens do not match, tokens: 4", ValueError):
-        load(tiny_checkpoint("norm"))(**{**row, "pixel_values": both["pixel_values"]})
 
 
 @pytest.fixture

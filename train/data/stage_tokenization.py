@@ -7,13 +7,12 @@ from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
-from modeling_aligned_llava.assembly.checkpoint_folder import choose_template
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
 from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
-from modeling_aligned_llava.loading.chat_templates import chat_template
+from modeling_aligned_llava.loading.chat_templates import chat_template, choose_template
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.arguments.model import ModelArguments

@@ -14,7 +14,6 @@ from modeling_aligned_llava.diagnostics.commands import (
     gradients,
     parameters,
     profile,
-    rescale,
     theory,
     vocabulary,
 )
@@ -30,7 +29,6 @@ COMMANDS = {
     "parameters": parameters,
     "dynamics": dynamics,
     "attention": attention,
-    "rescale": rescale,
     "gradients": gradients,
     "theory": theory,
 }

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, readable_images
+from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, named_images
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.measure.attention import attention
 from modeling_aligned_llava.diagnostics.output.figures import draw_maps
@@ -20,9 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code)
-    with readable_images(arguments) as sample:
-        found = attention(model, processor, sample, arguments.queries, arguments.connector)
-        show_attention(arguments.model, found, arguments.out and arguments.out / "attention.md")
-        if arguments.out is not None:
-            draw_maps(found.pop("maps"), arguments.out / "attention.svg")
-            write_json(arguments.out / "attention.json", found)
+    found = attention(model, processor, named_images(arguments), arguments.queries, arguments.connector)
+    show_attention(arguments.model, found, arguments.out and arguments.out / "attention.md")
+    if arguments.out is not None:
+        draw_maps(found.pop("maps"), arguments.out / "attention.svg")
+        write_json(arguments.out / "attention.json", found)

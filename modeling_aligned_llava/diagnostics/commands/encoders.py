@@ -8,7 +8,7 @@ connector reads; the paper does not name the one it used.
 import argparse
 from pathlib import Path
 
-from modeling_aligned_llava.diagnostics.command_line import add_images, readable_images
+from modeling_aligned_llava.diagnostics.command_line import add_images, named_images
 from modeling_aligned_llava.diagnostics.hooks.loading import load_encoder
 from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.output.result_tables import show_encoders
@@ -25,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    with readable_images(arguments) as sample:
-        found = {}
-        for path in arguments.models:
-            encoder, processor, layer = load_encoder(path, arguments.trust_remote_code)
-            found[path] = encoder_norms(encoder, processor, sample, layer)
-        show_encoders(found, arguments.out and arguments.out / "encoders.md")
-        if arguments.out is not None:
-            write_json(arguments.out / "encoders.json", found)
+    sample = named_images(arguments)
+    found = {}
+    for path in arguments.models:
+        encoder, processor, layer = load_encoder(path, arguments.trust_remote_code)
+        found[path] = encoder_norms(encoder, processor, sample, layer)
+    show_encoders(found, arguments.out and arguments.out / "encoders.md")
+    if arguments.out is not None:
+        write_json(arguments.out / "encoders.json", found)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, readable_images
+from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, named_images
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.measure.gradients import gradients
 from modeling_aligned_llava.diagnostics.output.result_tables import show_gradients
@@ -18,8 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code)
-    with readable_images(arguments) as sample:
-        found = gradients(model, processor, sample, arguments.connector)
-        show_gradients(arguments.model, found, arguments.out and arguments.out / "gradients.md")
-        if arguments.out is not None:
-            write_json(arguments.out / "gradients.json", found)
+    found = gradients(model, processor, named_images(arguments), arguments.connector)
+    show_gradients(arguments.model, found, arguments.out and arguments.out / "gradients.md")
+    if arguments.out is not None:
+        write_json(arguments.out / "gradients.json", found)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, readable_images
+from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, named_images
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids
 from modeling_aligned_llava.diagnostics.measure.vocabulary import check_vocabulary, vocabulary
 from modeling_aligned_llava.diagnostics.output.result_tables import show_vocabulary
@@ -28,9 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
     parts = model_parts(model, arguments.connector)
     check_vocabulary(parts, arguments.model)
     special = special_ids(processor)
-    with readable_images(arguments) as sample:
-        inputs = (inputs_of(processor, image, model.device, model.dtype) for image in track(sample))
-        found = vocabulary(model, parts, inputs, special)
-        show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")
-        if arguments.out is not None:
-            write_json(arguments.out / "vocabulary.json", found)
+    inputs = (inputs_of(processor, image, model.device, model.dtype) for image in track(named_images(arguments)))
+    found = vocabulary(model, parts, inputs, special)
+    show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")
+    if arguments.out is not None:
+        write_json(arguments.out / "vocabulary.json", found)

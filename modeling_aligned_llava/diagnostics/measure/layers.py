@@ -3,8 +3,7 @@
 `measuring` adds every forward pass to a `Measurement`. Stages are norms before the decoder: vision encoder output,
 connector input and output, layer 0's input. Layers are the quantities of `rotation.py` in every decoder layer, for
 visual, text, special, newline and sink tokens; text with a massive activation in any layer counts as a sink and not as
-text. Only moments and sums by image (for the bootstrap) are kept, so memory
-hardly grows, and measurements of several processes can be merged.
+text. Only moments and sums by image (for the bootstrap) are kept, so memory hardly grows.
 
 Shapes: K quantities, L layers, D dimensions; L + 1 where the output of the last layer counts too (for "norm" alone).
 """
@@ -59,19 +58,6 @@ class Measurement:
         """
         known = [scale for scale in self.text_scales if scale is not None]
         return median(known) if known else None if self.text_scales else 1.0
-
-    def merge(self, other: "Measurement") -> None:
-        """Add the measurement of another process or batch."""
-        for name, moments in other.stages.items():
-            self.stages.setdefault(name, Moments()).merge(moments)
-        for name in SERIES:
-            self.layers[name].merge(other.layers[name])
-        for name, moments in self.final_norm.items():
-            moments.merge(other.final_norm[name])
-        self.images += other.images
-        self.stage_images += other.stage_images
-        self.coherence += other.coherence
-        self.text_scales += other.text_scales
 
     def add_norms(self, stage: str, states: Tensor) -> None:
         """Add the norms of states [..., D] to a stage."""

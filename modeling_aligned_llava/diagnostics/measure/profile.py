@@ -16,7 +16,6 @@ import transformers
 from rich.progress import track
 from torch import Tensor
 
-from modeling_aligned_llava.diagnostics.hooks.distributed import gather, process_group
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
@@ -31,7 +30,6 @@ from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 SCHEMA = 1
-SAVE_EVERY = 100  # images; a killed run leaves the profile of those before
 SETTLED = 0.25  # the largest relative change of text's mean norm in a layer after it has settled
 POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
 
@@ -43,7 +41,7 @@ def profile(
     connector: str | None = None,
     trust_remote_code: bool = False,
 ) -> dict[str, Any]:
-    """Measure the model at `path` on `images`; `out` is written every `SAVE_EVERY` images and at the end.
+    """Measure the model at `path` on `images`; `out` is the file that is written.
 
     An image that cannot be read is left out and listed under `unreadable`.
 
@@ -72,30 +70,22 @@ def profile_loaded(
         "text embeddings, stored rows": embedding_norms(parts.embedding, stored=True),
     }
     header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
-    with process_group() as (rank, world):
-        mine = images[rank::world]
-        done: list[str] = []
-        unreadable: list[dict[str, str]] = []
-        with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
-            for image in track(mine, description="images", disable=rank > 0):
-                try:
-                    inputs = inputs_of(processor, image, model.device, model.dtype)
-                except UserError as error:
-                    unreadable.append({"id": image.id, "reason": str(error)})
-                    continue
-                with told(f"{name} fails on {image.id}"):
-                    model(**inputs, use_cache=False)
-                done.append(image.id)
-                if out is not None and world == 1 and len(done) % SAVE_EVERY == 0:
-                    write_json(out, {**summarise(measurement, embedding, header, done, unreadable), "complete": False})
-        shares = gather((measurement, done, unreadable), world)
-    for other, ids, failed in shares[:rank] + shares[rank + 1 :]:
-        measurement.merge(other)
-        done, unreadable = done + ids, unreadable + failed
+    done: list[str] = []
+    unreadable: list[dict[str, str]] = []
+    with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
+        for image in track(images, description="images"):
+            try:
+                inputs = inputs_of(processor, image, model.device, model.dtype)
+            except UserError as error:
+                unreadable.append({"id": image.id, "reason": str(error)})
+                continue
+            with told(f"{name} fails on {image.id}"):
+                model(**inputs, use_cache=False)
+            done.append(image.id)
     if not done:
         raise UserError(unreadable[0]["reason"])
     result = summarise(measurement, embedding, header, done, unreadable)
-    if out is not None and rank == 0:
+    if out is not None:
         write_json(out, result)
     return result
 

@@ -1,4 +1,4 @@
-"""The figures: norms, cosines and attribution by layer (Figs. 2-4), training (Fig. 5), attention maps, rescaling."""
+"""The figures: norms, cosines and attribution by layer (Figs. 2-4), training (Fig. 5), attention maps."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from modeling_aligned_llava.diagnostics.measure.rescale import RESCALE_NUMBERS
 from modeling_aligned_llava.diagnostics.measure.rotation import TERMS
 from modeling_aligned_llava.diagnostics.output.svg import draw_curve, log_scale, svg_axes
 from modeling_aligned_llava.loading.files import write_text
@@ -114,14 +113,3 @@ def draw_maps(maps: dict[int, list[list[float]]], path: Path) -> None:
             axis.pcolormesh(image, cmap="viridis", vmin=0)  # vector cells: the file stays text
             axis.set(title=f"layer {layer}", xticks=[], yticks=[], aspect="equal")
             axis.invert_yaxis()
-
-
-def draw_rescale(found: dict[float, dict[str, Any]], path: Path) -> None:
-    """Each number against k."""
-    names = [name for name in RESCALE_NUMBERS if all(name in columns for columns in found.values())]
-    with _svg_file(path, 1, len(names), (3.2 * len(names), 3)) as axes:
-        for axis, name in zip(axes[0], names, strict=True):
-            order = sorted(found)
-            means = [found[factor][name]["mean"] for factor in order]
-            draw_curve(axis, order, means, [found[factor][name]["ci95"] for factor in order])
-            axis.set(title=name.replace("_", " "), xscale="log", xlabel="k")

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
-from modeling_aligned_llava.diagnostics.measure.rescale import RESCALE_NUMBERS
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.diagnostics.output.tables import PAPER, number, paper_row, show_table, spread
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
@@ -138,17 +137,6 @@ def show_attention(model: str, found: dict[str, Any], out: Path | None = None) -
 
 def _attention_cell(value: dict[str, Any] | None) -> str:
     return "-" if value is None else f"{number(value['mean'], 3)} [{value['ci95'][0]:.3f}, {value['ci95'][1]:.3f}]"
-
-
-def show_rescale(model: str, found: dict[float, dict[str, Any]], out: Path | None = None) -> None:
-    """One row per factor k."""
-    rows = []
-    for factor, columns in found.items():
-        cells = (columns.get(name) for name in RESCALE_NUMBERS)
-        texts = (f"{c['mean']:.4g} [{c['ci95'][0]:.4g}, {c['ci95'][1]:.4g}]" if c else "-" for c in cells)
-        rows.append([f"{factor:g}", *texts])
-    heads = ["k", *(name.replace("_", " ") for name in RESCALE_NUMBERS)]
-    show_table(f"{model}: visual tokens times k (mean over layers, 95 % over images)", heads, rows, out)
 
 
 def show_gradients(model: str, found: dict[str, dict[str, Any]], out: Path | None = None) -> None:

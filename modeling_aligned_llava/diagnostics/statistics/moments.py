@@ -1,4 +1,4 @@
-"""Streaming float64 moments and log histograms of many series at once, mergeable over batches and processes.
+"""Streaming float64 moments and log histograms of many series at once.
 
 They give the statistics of the paper's Tables 1-2 and Figs. 3-5 in constant memory, by Chan's merge of means and
 squared deviations. The histograms have 16 bins per octave, so a quantile is off by at most 2.2 %.
@@ -18,7 +18,7 @@ class Moments:
     """Count, mean, deviation, extremes and histogram of |x| for an array of series of shape S.
 
     Values that are not finite are counted in `skipped` and otherwise ignored. No tensor is changed in place, so that a
-    measurement can begin in inference mode and be merged outside it.
+    measurement can begin in inference mode and go on outside it.
     """
 
     def __init__(self, *shape: int):
@@ -38,27 +38,16 @@ class Moments:
         known = values.where(finite, 0.0)
         mean = known.sum(-1) / count.clamp_min(1)
         squares = (known - mean[..., None]).where(finite, 0.0).square().sum(-1)
-        self._join(count, mean, squares)
-        self.skipped = self.skipped + (~finite).sum(-1)
-        if values.shape[-1]:
-            self.low = torch.minimum(self.low, values.where(finite, torch.inf).amin(-1))
-            self.high = torch.maximum(self.high, values.where(finite, -torch.inf).amax(-1))
-        self.histogram = self.histogram.scatter_add(-1, _bins(known.abs()), finite.long())
-
-    def merge(self, other: "Moments") -> None:
-        """Add the values of another, as if they had been added here."""
-        self._join(other.count, other.mean, other.squares)
-        self.skipped = self.skipped + other.skipped
-        self.low = torch.minimum(self.low, other.low)
-        self.high = torch.maximum(self.high, other.high)
-        self.histogram = self.histogram + other.histogram
-
-    def _join(self, count: Tensor, mean: Tensor, squares: Tensor) -> None:
         total = (self.count + count).clamp_min(1)
         step = mean - self.mean
         self.squares = self.squares + squares + step.square() * self.count * count / total
         self.mean = self.mean + step * count / total
         self.count = self.count + count
+        self.skipped = self.skipped + (~finite).sum(-1)
+        if values.shape[-1]:
+            self.low = torch.minimum(self.low, values.where(finite, torch.inf).amin(-1))
+            self.high = torch.maximum(self.high, values.where(finite, -torch.inf).amax(-1))
+        self.histogram = self.histogram.scatter_add(-1, _bins(known.abs()), finite.long())
 
     @property
     def std(self) -> Tensor:

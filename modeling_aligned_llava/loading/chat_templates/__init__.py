@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from transformers import PreTrainedTokenizerBase
+
 from modeling_aligned_llava.errors import UserError
 
 
@@ -19,3 +21,17 @@ def chat_template(name: str) -> str:
     if name not in template_names():
         raise UserError(f"unknown chat template {name!r}; shipped templates: {', '.join(template_names())}")
     return (Path(__file__).parent / f"{name}.jinja").read_text(encoding="utf-8").rstrip("\n")
+
+
+def choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source: str | Path) -> str:
+    """Return a shipped template by name, or the tokenizer's own if it marks the supervised tokens.
+
+    Raises:
+        UserError: there is neither.
+    """
+    if name is not None:
+        return chat_template(name)
+    own = tokenizer.chat_template
+    if not isinstance(own, str) or "generation" not in own.replace("add_generation_prompt", ""):
+        raise UserError(f"the chat template of {source} has no generation markers: name one with --chat-template")
+    return own

@@ -35,6 +35,6 @@ def test_a_row_without_a_question_or_an_image_is_named(root):
 def test_a_missing_column_is_named(root):
     folder = root("answer", "yes") / BY_KEY["pope"].folder
     (file,) = folder.rglob("*.parquet")
-    Dataset.from_parquet(str(file)).remove_columns("answer").to_parquet(file)
-    with pytest.raises(UserError, match=r"parquet has no column answer"):
+    Dataset.from_parquet(str(file)).remove_columns("question").to_parquet(file)
+    with pytest.raises(UserError, match=r"parquet has no column question"):
         in_benchmarks(folder.parent.parent, 4, keys=("pope",))

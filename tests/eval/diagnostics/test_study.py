@@ -25,7 +25,6 @@ def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
         if image.id.startswith("pope/"):  # whose rows lie in three files
             number = int(image.id.removeprefix("pope/"))
             assert image.open().getpixel((0, 0)) == image_of(number // 2).getpixel((0, 0))
-    assert all(image.answer is not None for image in whole if image.id.startswith("pope"))
     with pytest.raises(UserError, match="there is no folder"):
         in_benchmarks(mirror_root / "absent", 4)
 
@@ -59,7 +58,7 @@ def test_models_that_were_given_are_studied_on_the_data_that_was_given(
 def _check(out):
     for name in ("dynamics.svg", "attribution.svg", "asymmetry.md", "encoders.md", "embeddings.md", "parameters.md"):
         assert (out / name).stat().st_size > 200, name
-    for name in ("norms.md", "attention.svg", "attention.md", "rescale.svg", "rescale.md", "gradients.md"):
+    for name in ("norms.md", "attention.svg", "attention.md", "gradients.md"):
         assert (out / "norm" / name).stat().st_size > 200, name
     change = json.loads((out / "asymmetry.json").read_text(encoding="utf-8"))["norm"]["log_norm, layer 0"]
     assert change["change_ci95"][0] <= change["change"] <= change["change_ci95"][1]

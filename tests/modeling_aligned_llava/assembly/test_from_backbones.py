@@ -1,8 +1,6 @@
 """Assembly: the measured text norm, unchanged backbones, equal projectors, special tokens, clear errors."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -88,15 +86,6 @@ def test_pixels_are_those_of_the_towers_own_processor(tiny_checkpoint, tiny_back
     )
 
 
-@pytest.mark.parametrize("decoder", ["qwen2", "llama"])
-def test_tokenizer_splits_text_as_it_was_saved(tiny_checkpoint, tiny_backbones, decoder):
-    saved = json.loads((getattr(tiny_backbones, decoder) / "tokenizer.json").read_text())
-    for load_from in (AutoProcessor, AutoTokenizer):
-        loaded = load_from.from_pretrained(tiny_checkpoint("norm", decoder))
-        backend = getattr(loaded, "tokenizer", loaded).backend_tokenizer
-        assert json.loads(backend.to_str())["pre_tokenizer"] == saved["pre_tokenizer"]
-
-
 def test_pad_token_and_end_of_sequence_ids(tiny_backbones, tmp_path):
     language = tmp_path / "language"
     tokenizer = AutoTokenizer.from_pretrained(tiny_backbones.qwen2)
@@ -118,15 +107,12 @@ def test_command_line_assembles(tiny_backbones, tmp_path, call, capsys):
     call(main, *parts, "--out", tmp_path / "a", "--method", "norm")
     assert "text norm s = 0.1" in capsys.readouterr().out
     assert AlignedLlavaConfig.from_pretrained(tmp_path / "a").method == "norm"
-
-
-@pytest.mark.slow
-def test_a_wrong_path_on_the_command_line_is_one_line(tiny_backbones, tmp_path):
-    argv = ["--vision-tower", tiny_backbones.vision, "--language-model", tmp_path / "no", "--out", tmp_path / "b"]
-    command = [sys.executable, "-m", "modeling_aligned_llava.assembly", *map(str, argv)]
-    wrong = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
-    assert (wrong.returncode, wrong.stderr) == (1, f"error: language model: there is no folder {tmp_path / 'no'}\n")
-    assert not (tmp_path / "b").exists()
+    (tmp_path / "texts.txt").write_text("a red ball\n\ntwo cats\n")
+    stream = [*parts, "--method", "norm-stream", "--out", tmp_path / "b", "--texts"]
+    call(main, *stream, tmp_path / "texts.txt")
+    assert "text enters layer 1 at " in capsys.readouterr().out
+    with one_line(r"--texts: there is no file .*none\.txt"):
+        call(main, *stream, tmp_path / "none.txt")
 
 
 def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
@@ -143,6 +129,16 @@ def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
     ):
         with one_line(message):
             assemble(tower, language, out, fields=method_fields("norm"), chat_template=template)
+    broken = tmp_path / "broken.png"
+    broken.write_text("no image")
+    for images, method, message in (
+        (None, "norm-geomean", "target is measured on training images: there are none"),
+        (None, "norm-stream", r"text at layer 1 is measured on training text: there is none \(--texts\)"),
+        ([broken], "norm-geomean", "broken.png cannot be read as an image"),
+    ):
+        with one_line(message):
+            assemble(vision, language, tmp_path / "a", fields=method_fields(method), images=images)
+        assert not (tmp_path / "a").exists()
 
 
 def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the two adapters do with a family, measured; `python -m` this module writes the table of docs/reference.md.
+"""What the two adapters do with a family, measured: the rows of the table in docs/reference.md.
 
 An answer is right if it is that of `model.generate` on its row alone, a log-likelihood if a forward pass gives it.
 """
@@ -6,7 +6,6 @@ An answer is right if it is that of `model.generate` on its row alone, a log-lik
 import dataclasses
 import random
 import re
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +20,6 @@ from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator
 from modeling_aligned_llava.inference.stop_strings import cut
 from tests.benchmark_stand_in import image_of, mixed_rows
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import DECODERS, WRITERS, write_checkpoint, write_decoder
 
 
 PAGE = Path(__file__).parents[3] / "docs/reference.md"
@@ -120,18 +118,3 @@ def written_rows() -> list[str]:
     """The rows of the table in the documentation."""
     _, _, after = PAGE.read_text(encoding="utf-8").partition(HEADER + "\n")
     return re.findall(r"^\|.*\|$", after.partition("\n\n")[0], re.MULTILINE)[1:]
-
-
-def main() -> None:
-    rows = []
-    for names, write, measure in ((WRITERS, write_checkpoint, image_row), (DECODERS, write_decoder, text_row)):
-        for name in names:
-            with tempfile.TemporaryDirectory() as folder:
-                rows.append(measure(name, write(name, Path(folder) / name)))
-    before, _, after = PAGE.read_text(encoding="utf-8").partition(HEADER + "\n")
-    table = "\n".join([HEADER, "|" + " --- |" * 5, *rows])
-    PAGE.write_text(f"{before}{table}\n\n{after.partition(chr(10) * 2)[2]}", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,19 +5,12 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
-from modeling_aligned_llava.loading import fingerprint
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
 def keys(count, **changes):
     fields = {"weights": "w", "task": "pope", "prompt": "p", "image": "i", "settings": "{}"} | changes
     return [AnswerKey(document=index, **fields) for index in range(count)]
-
-
-def test_answers_come_back_after_reopening(tmp_path):
-    log = AnswerLog(tmp_path / "a" / "log.jsonl")
-    log.append(keys(3), ["yes", "", 'tricky "\n\u2028 Å'])
-    assert AnswerLog(tmp_path / "a" / "log.jsonl").find(keys(3)) == ["yes", "", 'tricky "\n\u2028 Å']
 
 
 @pytest.mark.parametrize("field", ["weights", "task", "prompt", "image", "settings"])
@@ -54,16 +47,16 @@ def test_a_batch_is_known_whole_or_not_at_all():
 def test_every_cut_leaves_a_readable_log_that_can_be_continued(tmp_path):
     path = tmp_path / "log.jsonl"
     log = AnswerLog(path)
-    log.append(keys(2), ["yes", "n\u00f6"])
+    log.append(keys(2), ["yes", 'tricky "\n\u2028 \u00f6'])
     log.close()
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
         log = AnswerLog(path)
         assert len(log) == whole[:cut].count(b"\n")
-        log.append(keys(2), ["yes", "n\u00f6"])
+        log.append(keys(2), ["yes", 'tricky "\n\u2028 \u00f6'])
         log.close()
-        assert AnswerLog(path).find(keys(2)) == ["yes", "n\u00f6"]
+        assert AnswerLog(path).find(keys(2)) == ["yes", 'tricky "\n\u2028 \u00f6']
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path):
@@ -84,16 +77,3 @@ def test_checkpoint_hash_sees_weights_and_template_but_not_training_logs(tmp_pat
     after = hash_checkpoint(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"2")
     assert len({before, after, hash_checkpoint(tmp_path)}) == 3
-
-
-def test_a_kept_checkpoint_hash_ends_with_any_change(tmp_path, monkeypatch):
-    monkeypatch.setattr(fingerprint, "HF_HOME", tmp_path / "home")
-    monkeypatch.setattr(fingerprint, "SETTLED", -1)
-    weights = tmp_path / "checkpoint/model.safetensors"
-    weights.parent.mkdir()
-    found = []
-    for content, time in ((b"1", 10), (b"2", 11), (b"22", 11)):
-        weights.write_bytes(content)
-        os.utime(weights, (time, time))
-        found.append([hash_checkpoint(weights.parent) for _ in range(2)])
-    assert all(first == second for first, second in found) and len({first for first, _ in found}) == 3

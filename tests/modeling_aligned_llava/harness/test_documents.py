@@ -106,11 +106,3 @@ def test_images_are_opened_while_the_batch_before_is_answered():
     for batch, images in opened_ahead(range(3), opening):
         assert images == {"digest": batch}
         assert batch == 2 or opened[batch + 1].wait(timeout=30)
-
-
-def test_an_image_that_cannot_be_opened_is_an_error():
-    def broken():
-        raise OSError("truncated image")
-
-    with pytest.raises(OSError, match="truncated image"):
-        list(opened_ahead([0], lambda batch: {"digest": broken}))

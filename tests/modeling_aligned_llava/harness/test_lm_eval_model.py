@@ -1,6 +1,5 @@
 """The lm-eval model: log-likelihoods of a plain forward pass, whatever is shared, and nothing scored twice."""
 
-import json
 import random
 
 import pytest
@@ -8,9 +7,7 @@ import torch
 from lm_eval.models.huggingface import HFLM
 
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
-from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.memory import Budget
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_decoder
 
 
 def requests():
@@ -92,19 +89,6 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
     assert scored
 
 
-def test_a_batch_that_does_not_fit_is_halved(tiny_checkpoint, expected, monkeypatch):
-    ours = model(tiny_checkpoint("norm-gwc"), batch_size=16)
-    score = AlignedLlavaLM._score
-
-    def short_of_memory(self, rows, tails, batch):
-        if sum(len(segment.rows) for segment in batch) > 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return score(self, rows, tails, batch)
-
-    monkeypatch.setattr(AlignedLlavaLM, "_score", short_of_memory)
-    assert_scores(ours, expected)
-
-
 def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expected, monkeypatch):
     ours = model(tiny_checkpoint("norm-gwc"), batch_size=16, shared_prefix=False)
     monkeypatch.setattr(ours, "_budget", Budget(100, 100))
@@ -118,28 +102,6 @@ def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expect
     monkeypatch.setattr(type(ours.model), "forward", watched)
     assert_scores(ours, expected)
     assert 50 < max(sizes) <= 100
-
-
-def test_a_model_that_shares_nothing_says_so_once(tmp_path, caplog):
-    def told():
-        return [record.message for record in caplog.records if record.name == prefix_tree.__name__]
-
-    ours = model(write_decoder("gemma2", tmp_path / "tiny"))
-    for _ in range(2):
-        ours._loglikelihood_tokens([(("a", "b"), [5, 6], [7])])
-    (said,) = told()
-    assert said.startswith("gemma2 reads no shared prefixes: ") and "keys and values" in said
-    model(tmp_path / "tiny", shared_prefix=False)
-    assert len(told()) == 1
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_flex_attention_gives_the_same_log_likelihoods(eager_flex, tiny_checkpoint, expected, shared):
-    options = {"batch_size": 16, "shared_prefix": shared}
-    ours = model(tiny_checkpoint("norm-gwc"), attn_implementation="flex_attention", **options)
-    assert_scores(ours, expected)
-    assert json.loads(ours._settings)["attention"] == "flex_attention"
-    assert json.loads(model(tiny_checkpoint("norm-gwc"), **options)._settings)["attention"] == "sdpa"
 
 
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):

@@ -32,12 +32,6 @@ def test_a_cached_token_takes_its_keys_and_values(tiny_backbones):
     assert cache_bytes(model.config, model.dtype) == measured / 3
 
 
-def test_a_block_sparse_mask_takes_no_memory_for_each_column():
-    flex = Qwen2Config(**QWEN_3B.to_dict(), attn_implementation="flex_attention")
-    dense, sparse = (pass_bytes(config, torch.bfloat16, 2**17) for config in (QWEN_3B, flex))
-    assert sparse == pass_bytes(flex, torch.bfloat16, 1) and dense - sparse == 2**17 * 5
-
-
 @pytest.mark.parametrize("free", [4, 20, 60])
 def test_a_gpu_is_filled_but_not_overfilled(monkeypatch, free):
     monkeypatch.setattr(memory, "free_bytes", lambda device: free * GIB)

@@ -2,14 +2,12 @@
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask
 from transformers import AutoModelForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, MambaConfig, MambaForCausalLM
 
 from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
-from modeling_aligned_llava.inference.prefix_tree import PrefixTree, check_decoder
-from modeling_aligned_llava.loading.checkpoint import ATTENTION, FLEX, set_attention
+from modeling_aligned_llava.inference.prefix_tree import ATTENTION, PrefixTree, check_decoder
 
 
 ROWS = [[5, 6, 7, 8, 9], [5, 6, 7, 1], [20, 21, 22, 23, 24, 25, 30], [20, 21, 22, 23, 24, 25, 31, 32, 33], [40, 41]]
@@ -17,24 +15,18 @@ BATCH = [Segment((2, 3), 6), Segment((0, 1), 3), Segment((4,), 0)]
 MEMBERS = [2, 3, 0, 1, 4]
 
 
-def loaded(folder, attention):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64, attn_implementation="sdpa").eval()
-    set_attention(model, attention)
+@pytest.fixture(params=ATTENTION)
+def decoder(request, tiny_backbones):
+    model = AutoModelForCausalLM.from_pretrained(
+        tiny_backbones.qwen2, dtype=torch.float64, attn_implementation=request.param
+    ).eval()
     check_decoder(model)
     return model
 
 
-@pytest.fixture(params=ATTENTION)
-def decoder(request, tiny_backbones, eager_flex):
-    return loaded(tiny_backbones.qwen2, request.param)
-
-
 def assert_as_alone(model, row, logits):
-    attention = model.config._attn_implementation
-    model.set_attn_implementation("eager" if attention == "eager" else "sdpa")
     expected = model(torch.tensor([row])).logits[0, -len(logits) :]
-    model.set_attn_implementation(attention)
-    tolerance = 1e-7 if attention == "eager" else 1e-12  # eager softmax is in float32
+    tolerance = 1e-7 if model.config._attn_implementation == "eager" else 1e-12  # eager softmax is in float32
     torch.testing.assert_close(logits, expected, rtol=0, atol=tolerance)
 
 
@@ -67,36 +59,6 @@ def test_answers_grow_row_by_row_and_the_buffers_with_them(decoder):
         grown[3].append(token)
         assert_as_alone(decoder, grown[3], found[None])
     assert tree.capacity == 2 * (18 + 5)
-
-
-@torch.inference_mode()
-def test_flex_attention_skips_the_blocks_that_no_token_sees(eager_flex, tiny_backbones):
-    tree = PrefixTree(loaded(tiny_backbones.qwen2, FLEX))
-    rows = [[5 + segment] * 300 + [row] for segment in range(3) for row in range(2)]
-    batch = [Segment((2 * segment, 2 * segment + 1), 300) for segment in range(3)]
-    masks = []
-    tree.model.model.register_forward_pre_hook(
-        lambda module, given, named: masks.append(named["attention_mask"]), with_kwargs=True
-    )
-    list(tree.read(rows, batch, dict.fromkeys(range(6), 1)))
-    assert isinstance(masks[0], BlockMask) and masks[0].shape == (1, 1, 906, 906)
-    # Of 8 x 8 blocks of 128 tokens, the causal triangle has 36; these are left where it is cut into three segments.
-    assert masks[0].sparsity() == 100 * (1 - (1 + 2 + 3 + 2 + 3 + 2 + 3 + 4) / 64)
-
-
-@pytest.mark.slow
-@torch.inference_mode()
-def test_compiled_flex_attention_gives_the_logits_of_each_row_alone(tiny_backbones):
-    model = loaded(tiny_backbones.qwen2, FLEX).float()
-    tree = PrefixTree(model)
-    rows = [ROWS[row] for row in MEMBERS]
-    read = [logits[0] for logits in tree.read(ROWS, BATCH, dict.fromkeys(MEMBERS, 1))]
-    found = list(zip(rows, read, strict=True))
-    found += zip([[*row, 50] for row in rows], tree.append(MEMBERS, [50] * 5), strict=True)
-    found += zip([[*row, 50, 60] for row in rows[:2]], tree.append(MEMBERS[:2], [60, 60]), strict=True)
-    set_attention(model, "sdpa")
-    for row, logits in found:
-        torch.testing.assert_close(logits, model(torch.tensor([row])).logits[0, -1], rtol=1e-4, atol=1e-4)
 
 
 def test_windows_and_recurrent_states_cannot_be_read_as_trees():

@@ -16,7 +16,6 @@ from transformers import (
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.assembly.from_llava import convert
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
 from modeling_aligned_llava.errors import UserError
@@ -66,7 +65,6 @@ FIELDS = method_fields("norm")
         ("ours", TEXT_LAYER, lambda folder, out: AlignedLlavaLM(str(folder), device="cpu")),
         ("qwen2", TEXT_LAYER, lambda folder, out: AlignedLlavaLM(str(folder), device="cpu")),
         ("llava", VISION_LAYER, lambda folder, out: load_generator(str(folder))),
-        ("llava", PROJECTOR, lambda folder, out: convert(folder, out, fields=FIELDS)),
         ("aligned_llava", PROJECTOR, lambda folder, out: load_aligned(folder)),
         ("aligned_llava", TEXT_LAYER, lambda folder, out: load_generator(str(folder))),
         ("llama", "embed_tokens.weight", lambda folder, out: load_strict(AutoModelForCausalLM, folder)),  # a tied head

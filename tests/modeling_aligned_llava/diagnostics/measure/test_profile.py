@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
@@ -96,16 +94,3 @@ def test_every_error_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path, run)
     ):
         with one_line(line):
             run("profile", model, "--images", images)
-
-
-@pytest.mark.slow
-def test_torchrun_with_two_processes_measures_what_one_does(tiny_checkpoint, folder, tmp_path):
-    path, out = str(tiny_checkpoint("baseline")), tmp_path / "profile.json"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    arguments = ["-m", "eval.diagnostics", "profile", path, "--images", str(folder), "--json", str(out)]
-    subprocess.run([*launch, *arguments], check=True, capture_output=True)  # noqa: S603
-    joined, alone = json.loads(out.read_text(encoding="utf-8")), profile(path, in_folder(folder, 64))
-    assert sorted(joined["image_ids"]) == alone["image_ids"]
-    for series in ("visual", "text"):
-        expected = alone["layers"][series]["cosine"]["mean"]
-        assert joined["layers"][series]["cosine"]["mean"] == pytest.approx(expected, rel=1e-12)

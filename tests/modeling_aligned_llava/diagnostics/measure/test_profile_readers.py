@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from modeling_aligned_llava.diagnostics.measure.profile_difference import compare
+from modeling_aligned_llava.diagnostics.commands.compare import compare
 from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
 from modeling_aligned_llava.errors import UserError
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
