@@ -107,7 +107,7 @@ def test_the_quarantine(disk, rng):
     """The rows from before stay readable."""
     for number in range(ROUNDS):
         path = disk.folder / f"{number}.quarantine"
-        quarantine = Quarantine(path, None, 1.0)
+        quarantine = Quarantine(path, 500, 1.0)
         written = 0
         with disk.full(left=rng.randrange(4 * KB, 40 * KB)), refused(FULL, str(path)):
             for row in range(1, 500):

@@ -49,13 +49,6 @@ class DataArguments:
             "have turns in another order are filtered and do not count. `quarantine.jsonl` lists all of them."
         },
     )
-    streaming: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether to read the rows of a .parquet file or Hub dataset during training instead of preparing "
-            "and storing them first. Requires `max_steps`."
-        },
-    )
     data_cache: str | None = field(
         default=None,
         metadata={"help": "Folder for prepared rows. If None, they are stored in the cache of `datasets`."},

@@ -6,7 +6,6 @@ It accepts every setting of `train.sft` and loads no model.
 import time
 from pathlib import Path
 
-from modeling_aligned_llava.errors import UserError
 from train.arguments.parse import parse_with_backbones
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
@@ -27,8 +26,6 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
         UserError: settings, data or the tokenizer are not usable, or too many rows are damaged.
     """
     run, training, backbones = parse_with_backbones([*argv, "--bf16", "false"], stage1)
-    if run.data.streaming:
-        raise UserError("streaming reads the rows during training: there is nothing to prepare")
     how = stage_tokenization(run, training, backbones)
     sources = read_sources(run.data.data_path, run.data.image_folder)
     start = time.perf_counter()
