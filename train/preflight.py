@@ -160,7 +160,8 @@ def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[i
     if total < run.optimization.global_batch_size:
         raise UserError(f"{total} rows are fewer than one global batch of {run.optimization.global_batch_size}")
     stored = {name: [good[0][name]] for name in how.columns}
-    _, answer = how.first_turn({name: values[0] for name, values in how.expanded(stored).items()})
+    row = {name: values[0] for name, values in how.expanded(stored).items()}
+    answer = next(text for kind, text in how.pieces(row) if kind == "supervised")
     if isinstance(how, Tokenization) and str(how.tokenizer.eos_token) not in answer:
         raise UserError(f"the template does not teach the end token {how.tokenizer.eos_token!r} after an answer")
     found.row("template", f"an answer ends with {answer[-12:]!r}")

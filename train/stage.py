@@ -30,10 +30,9 @@ from train.data.row_images import RowImages, SetEpoch
 from train.data.sources import Source, read_sources
 from train.data.stage_tokenization import row_encoder
 from train.data.tokenization import RowEncoder
-from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
-from train.monitoring.probes import Collator, LayerProbe, SampleAnswers, first_rows
+from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.layer_bypass import bypass_layers
@@ -202,9 +201,8 @@ def _build_trainer(
         eval_dataset=held_out,
         data_collator=in_training,
         processing_class=processor,
-        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, encoder, rows.data.dataset, held_out)],
+        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, rows.data.dataset, held_out)],
         parameter_groups=groups,
-        curriculum=run.data.curriculum,
         clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
@@ -219,23 +217,18 @@ def _monitoring(
     run: RunArguments,
     output: Path,
     collator: Collator,
-    encoder: RowEncoder,
     rows: Dataset,
     held_out: Dataset | None,
 ) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
-        GainWatch(),
     ]
     if run.optimization.norm_storage == "bfloat16":
         callbacks.append(RoundedNorm())
     if run.monitoring.probe_rows:
         probed = first_rows(rows if held_out is None else held_out, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
-    if held_out is not None and run.monitoring.sample_rows:
-        answered = first_rows(held_out, run.monitoring.sample_rows)
-        callbacks.append(SampleAnswers(output / "samples.jsonl", collator, answered, encoder))
     return callbacks
 
 

@@ -250,11 +250,8 @@ def test_embedded_images_train_like_files(family, rows_file, tmp_path):
     assert_same_weights(tmp_path / "embedded", tmp_path / "files")
 
 
-def test_held_out_rows_are_measured_and_answered(family, rows_file, tmp_path):
-    held_out = {"eval_rows": 2, "sample_rows": 2, "eval_strategy": "epoch", "global_batch_size": 3}
+def test_held_out_rows_are_measured(family, rows_file, tmp_path):
+    held_out = {"eval_rows": 2, "eval_strategy": "epoch", "global_batch_size": 3}
     out = tmp_path / "out"
     run_stage(command(family("qwen3_vl"), rows_file(ROWS), out, per_device_train_batch_size=3, **held_out))
     assert [line["eval_loss"] for line in lines(out) if "eval_loss" in line]
-    samples = lines(out, "samples.jsonl")
-    assert {sample["reference"] for sample in samples} <= {f"{answer}<|im_end|>" for _, answer, _ in ROWS}
-    assert len(samples) == 2

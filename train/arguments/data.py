@@ -35,13 +35,6 @@ class DataArguments:
             "template."
         },
     )
-    curriculum: bool = field(
-        default=False,
-        metadata={
-            "help": "Whether the rows go from easy to hard: `train_sampling_strategy: group_by_length` then takes the "
-            "rows of 50 steps at a time, in their order, and only shuffles and groups these."
-        },
-    )
     bad_rows_limit: float = field(
         default=0.001,
         metadata={

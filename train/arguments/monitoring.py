@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from modeling_aligned_llava.errors import UserError
-
 
 @dataclass
 class MonitoringArguments:
@@ -19,13 +17,6 @@ class MonitoringArguments:
             "`eval_strategy: steps`."
         },
     )
-    sample_rows: int = field(
-        default=0,
-        metadata={
-            "help": "Number of held-out rows that the model answers at each evaluation. The answers are written to "
-            "`samples.jsonl`."
-        },
-    )
     probe_rows: int = field(
         default=8,
         metadata={
@@ -33,7 +24,3 @@ class MonitoringArguments:
             "`save_steps`. The results are written to `probe.jsonl`; 0 disables the probe."
         },
     )
-
-    def __post_init__(self) -> None:
-        if self.sample_rows > self.eval_rows:
-            raise UserError(f"sample_rows ({self.sample_rows}) must not exceed eval_rows ({self.eval_rows})")

@@ -3,7 +3,6 @@
 import argparse
 import os
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
 
 
 LORA_UNDER_ZERO3 = "lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2"
-RENAMED = {"held_out": "eval_rows", "compact_head": "labelled_logits_only"}  # old name -> new name
 
 
 class TrainingArguments(SFTConfig):
@@ -58,7 +56,6 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
     given = peek_settings(argv) or {}
-    _reject_old_names(given)
     reject_ignored(given)
     argv = _with_precision(argv, given)
     if not torch.accelerator.is_available():
@@ -115,12 +112,6 @@ def parse_with_backbones(
     return run, training, parse_arguments(first)[0].model
 
 
-def _reject_old_names(given: Iterable[str]) -> None:
-    for name in given:
-        if new := RENAMED.get(name.removeprefix("no_")):
-            raise UserError(f"the setting {name.removeprefix('no_')} is now called {new}")
-
-
 def _with_precision(argv: list[str], settings: dict[str, Any]) -> list[str]:
     """The words with a choice in place of `bf16: auto`: what the folder was started with, else whether it is fast."""
     if settings.get("bf16") != AUTO:
@@ -145,8 +136,6 @@ def bfloat16_is_fast() -> bool:
 def _check(run: RunArguments, training: SFTConfig) -> None:
     if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
-    if run.data.curriculum and training.train_sampling_strategy != "group_by_length":
-        raise UserError("curriculum needs train_sampling_strategy: group_by_length; sequential keeps the order too")
     if training.save_strategy == "best":
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
     if training.activation_offloading and not torch.accelerator.is_available():

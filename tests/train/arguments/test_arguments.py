@@ -1,4 +1,4 @@
-"""Settings: every recipe parses, mistakes get one line, old names lead to the new ones."""
+"""Settings: every recipe parses, mistakes get one line."""
 
 import re
 from dataclasses import fields
@@ -11,7 +11,7 @@ from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.one_line import one_line
 from train.arguments import parse
-from train.arguments.parse import RENAMED, accumulation_steps, parse_arguments
+from train.arguments.parse import accumulation_steps, parse_arguments
 from train.arguments.sft_settings import ACTING, REFUSED
 from train.stage_folder import StageFolder
 
@@ -75,11 +75,9 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
         ({"norm_fields": '{"text_norm": 1}'}, "norm_fields of norm: unknown field 'text_norm'"),
         ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
         ({"norm_storage": "half"}, "norm_storage must be float32 or bfloat16, not 'half'"),
-        ({"curriculum": "true", "train_sampling_strategy": "random"}, "curriculum needs train_sampling_strategy"),
         ({"max_skipped_steps": -1}, "max_skipped_steps must not be negative, not -1"),
         # settings that contradict each other
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
-        ({"sample_rows": 2}, r"sample_rows \(2\) must not exceed eval_rows \(0\)"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
         ({"save_strategy": "best"}, "save_strategy: best would leave nothing to continue from"),
     ],
@@ -119,17 +117,6 @@ def test_accumulation_follows_from_the_world_size():
     assert accumulation_steps(256, 2, 64) == 2 and accumulation_steps(128, 1, 1) == 128
     with pytest.raises(UserError, match="128 is not a multiple of per_device_train_batch_size 64 x 4 processes"):
         accumulation_steps(128, 64, 4)
-
-
-@pytest.mark.parametrize("old", RENAMED)
-def test_an_old_name_leads_to_the_new_one(stage_arguments, tmp_path, old):
-    message = f"the setting {old} is now called {RENAMED[old]}"
-    arguments = stage_arguments(1, "norm", tmp_path)
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(f"{old}: 1\n")
-    for given in ([*arguments, f"--{old}", "1"], [*arguments, "--config", str(recipe)]):
-        with pytest.raises(UserError, match=f"^{message}$"):
-            parse_arguments(given)
 
 
 def test_each_setting_of_trl_acts_or_is_refused():
