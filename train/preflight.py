@@ -36,7 +36,7 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.quiet import NOT_A_TERMINAL
-from train.arguments.model import ModelArguments
+from train.arguments.groups import ModelArguments
 from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows

@@ -11,12 +11,14 @@ import torch
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
-from train.arguments.data import DataArguments
-from train.arguments.model import ModelArguments
-from train.arguments.monitoring import MonitoringArguments
-from train.arguments.optimization import OptimizationArguments
-from train.arguments.sft_settings import REFUSED, reject_ignored
-from train.arguments.speed import SpeedArguments
+from train.arguments.groups import (
+    DataArguments,
+    ModelArguments,
+    MonitoringArguments,
+    OptimizationArguments,
+    SpeedArguments,
+)
+from train.arguments.refused import REFUSED, reject_ignored
 from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
 
 
