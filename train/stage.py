@@ -207,7 +207,7 @@ def _build_trainer(
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
-        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps, groups),
+        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer

@@ -67,7 +67,7 @@ def test_the_run_stops_and_continues_or_skips_the_step(kind, seed, stage2, asser
 
 def cause(kind: str, name: str) -> str:
     """What the error says; an output that is not finite shows in the loss."""
-    return f"the gradient of {name} (group " if kind == "gradient" else "the loss"
+    return f"the gradient of {name}" if kind == "gradient" else "the loss"
 
 
 def assert_skipped(stage: Path, step: int, cause: str) -> None:
