@@ -21,7 +21,6 @@ from typing import IO, cast
 
 import datasets
 import torch
-from accelerate.utils import is_deepspeed_available
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -37,7 +36,7 @@ from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.groups import ModelArguments
-from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
+from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
@@ -126,11 +125,6 @@ def _check_folder(run: RunArguments, training: SFTConfig, settings: dict) -> Non
     parent = _existing(folder.path)
     if not os.access(parent, os.W_OK):
         raise UserError(f"{parent} is not writable")
-    if run.model.lora:
-        try:
-            import peft  # noqa: F401
-        except ImportError as error:
-            raise UserError("lora needs peft: install the extra `train`") from error
 
 
 def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[int, list[dict]]:
@@ -181,10 +175,6 @@ def _check_cost(
         _model_config(run, backbones), optimization.rates, optimization.frozen, bool(training.bf16), lora
     )
     engine = ours.engine or default_engine(model, ours.processes)
-    if engine == "zero3" and lora:
-        raise UserError(LORA_UNDER_ZERO3)
-    if engine.startswith("zero") and not is_deepspeed_available():
-        raise UserError(f"{engine} needs deepspeed: pip install deepspeed")
     micro = training.per_device_train_batch_size
     steps = accumulation_steps(run.optimization.global_batch_size, micro, ours.processes)
     found.row("step", f"{run.optimization.global_batch_size} = {micro} rows x {ours.processes} processes x {steps}")

@@ -62,7 +62,6 @@ BROKEN = {
     "indivisible batch": ({}, ["--processes", "3"], "not a multiple"),
     "rows too long": ({"max_length": 5}, [], "none of the first 24 rows can be used"),
     "too little memory": ({}, ["--device-gb", "0.001"], "do not fit into"),
-    "lora under ZeRO-3": ({"lora": '{"r": 4, "target_modules": ["q_proj"]}'}, ["--engine", "zero3"], "lora: ZeRO-3"),
     "a rate that matches nothing": ({"learning_rates": '{"nothing": 1e-3}'}, [], "must match one of"),
     "two rates for one weight": ({"learning_rates": '{"": 1e-3, "lm_head": 1e-3}'}, [], "must match one of"),
 }
@@ -98,12 +97,6 @@ def test_a_full_disk_is_caught(check, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1000, 900, 100))
     ok, text = check(2)
     assert not ok and "free in" in text and "or choose another disk" in text
-
-
-def test_missing_deepspeed_is_caught(check, monkeypatch):
-    monkeypatch.setattr("train.preflight.is_deepspeed_available", lambda: False)
-    ok, text = check(2, "--engine", "zero3")
-    assert not ok and "zero3 needs deepspeed" in text
 
 
 def test_several_faults_are_reported_at_once(check):

@@ -22,9 +22,6 @@ from train.arguments.refused import REFUSED, reject_ignored
 from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
 
 
-LORA_UNDER_ZERO3 = "lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2"
-
-
 class TrainingArguments(SFTConfig):
     """TRL's `SFTConfig`, shown as a group of its own by `--help`."""
 
@@ -140,8 +137,6 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
     if training.save_strategy == "best":
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
-    if training.activation_offloading and not torch.accelerator.is_available():
-        raise UserError("activation_offloading moves activations from a GPU, and there is none")
     if run.optimization.clip_by_part and not training.max_grad_norm:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if run.optimization.clip_by_part and training.deepspeed_plugin is not None:
@@ -149,7 +144,7 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
     if run.optimization.max_skipped_steps and training.deepspeed_plugin is not None:
         raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
     if run.model.lora and training.deepspeed_plugin is not None and training.deepspeed_plugin.zero_stage == 3:
-        raise UserError(LORA_UNDER_ZERO3)
+        raise UserError("lora: ZeRO-3 shards the weights that adapters are merged into; use DDP, FSDP2 or ZeRO-2")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")
