@@ -23,9 +23,7 @@ from modeling_aligned_llava.diagnostics.images import in_folder
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.harness.documents import Documents
 from tests.faults.damaged_images import damaged_images, encoded, png
-from tests.faults.memory import bounded_memory
-from tests.faults.refusals import unless_refused
-from tests.faults.tiers import in_campaign
+from tests.faults.harness import bounded_memory, in_campaign, unless_refused
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine, read_entries

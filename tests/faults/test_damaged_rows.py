@@ -15,9 +15,8 @@ import pytest
 from transformers import AutoProcessor
 
 from tests.faults.damaged_images import damaged_image, encoded
-from tests.faults.memory import bounded_memory
+from tests.faults.harness import bounded_memory, in_campaign
 from tests.faults.mutations import places
-from tests.faults.tiers import in_campaign
 from train.data.collator import ImageTextCollator
 from train.data.prepared import TrainingData, open_training_data
 from train.data.quarantine import Quarantine, read_entries

@@ -7,7 +7,7 @@ import pytest
 from eval.data import mirror
 from eval.data.benchmarks import BY_KEY
 from modeling_aligned_llava.inference.generator import load_generator
-from tests.faults.traps import nothing_runs
+from tests.faults.harness import nothing_runs
 from train.arguments.parse import parse_arguments
 from train.data.sources import read_sources
 
