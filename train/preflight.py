@@ -141,7 +141,7 @@ def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[i
                 entries.append(row)
             else:
                 good.append(row)
-    damaged = [entry for entry in entries if entry.damaged]
+    damaged = [entry for entry in entries if not entry.filtered]
     seen = len(good) + len(entries)
     found.row("rows", f"{total:,}; of the first {seen:,}: {len(good):,} usable, {len(damaged)} damaged")
     if len(damaged) > run.data.bad_rows_limit * seen:
