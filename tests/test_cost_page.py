@@ -1,18 +1,16 @@
 """The arithmetic of docs/train.md, done again from the shapes of the backbones and from the recipes."""
 
-from dataclasses import replace
-
 import pytest
 
 from benchmarks.paper_models import DECODERS, paper_model
 from eval.run.recipes import read_recipe
 from tests import REPOSITORY
-from train.cost import Batch, count, flops, memory
+from train.cost import Batch, count, memory
 
 
-TOKENS, PEAK = 729, 989e12
+TOKENS = 729
 GPUS = 8
-ROWS = {"stage1": 558_000, "stage2": 779_000, "stage2_lora": 779_000}
+STAGES = ("stage1", "stage2", "stage2_lora")
 
 
 def row(backbone: str, stage: str) -> list[str]:
@@ -23,12 +21,11 @@ def row(backbone: str, stage: str) -> list[str]:
     one = memory(model, batch, checkpointing=checkpointing)
     alone = one.weights + one.gradients + one.optimizer
     sharded = memory(model, batch, engine="fsdp2", processes=GPUS, checkpointing=checkpointing).total
-    hours = ROWS[stage] * flops(model, replace(batch, rows=1, images=1), checkpointing) / PEAK / 3600
-    return [f"{trained / 1e6:,.0f} M", f"{alone / 1e9:.1f} GB", f"{sharded / 1e9:.1f} GB", f"{hours:.1f}"]
+    return [f"{trained / 1e6:,.0f} M", f"{alone / 1e9:.1f} GB", f"{sharded / 1e9:.1f} GB"]
 
 
 @pytest.mark.parametrize("backbone", DECODERS)
-@pytest.mark.parametrize("stage", ROWS)
+@pytest.mark.parametrize("stage", STAGES)
 def test_the_table_is_its_arithmetic(backbone, stage):
     text = (REPOSITORY / "docs/train.md").read_text(encoding="utf-8")
     (line,) = (line for line in text.splitlines() if line.startswith(f"| `{backbone}/{stage}` |"))
