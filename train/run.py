@@ -154,7 +154,7 @@ class Command:
             code = self.process.wait()
         if not self.number:
             return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
-        if code == 0:  # nobody else says it
+        if code <= 0:  # it ended well, or before it could say so
             name = signal.Signals(self.number).name
             sys.stderr.write(f"error: stopped by {name}; the same command starts again or continues\n")
         sys.exit(130)
