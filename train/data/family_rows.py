@@ -170,6 +170,7 @@ class FamilyRows:
         return batch
 
     def settings(self) -> tuple[Any, ...]:
+        """Everything that the stored rows depend on besides the code."""
         backend = self.tokenizer.backend_tokenizer.to_str()  # type: ignore[attr-defined]
         processor = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
         return backend, processor, self._template, self.max_length
@@ -184,6 +185,7 @@ class FamilyRows:
         yield "given", row["text"][at:]
 
     def supervised(self, batch: dict[str, Any]) -> list[int]:
+        """The number of supervised tokens of stored rows."""
         pairs = zip(batch["text"], batch["answers"], strict=True)
         answers = [[text[start:end] for start, end in spans] for text, spans in pairs]
         return [sum(map(len, self.tokenizer(own, add_special_tokens=False)["input_ids"])) for own in answers]

@@ -36,11 +36,13 @@ class Source:
         path: a `.json`, `.jsonl` or `.parquet` file, a folder of parquet files, or a Hub id.
         image_folder: root of the image files that rows name; None if images are embedded.
         weight: how often each row is used per epoch; below 1, a fixed random share of the rows.
+        split: the split of a Hub dataset.
     """
 
     path: str
     image_folder: Path | None
     weight: float = 1.0
+    split: str = "train"
 
     @property
     def is_text(self) -> bool:
@@ -65,7 +67,7 @@ def read_sources(data_path: str, image_folder: str | None) -> list[Source]:
         sources = [_entry(entry, folder) for entry in entries]
     except (yaml.YAMLError, TypeError, ValueError) as error:
         raise UserError(
-            f"{mixture} must be a list of {{path, image_folder, weight}}: {' '.join(str(error).split())}"
+            f"{mixture} must be a list of {{path, image_folder, weight, split}}: {' '.join(str(error).split())}"
         ) from error
     if not sources:
         raise UserError(f"{mixture} lists no data")
@@ -106,7 +108,7 @@ def _table(source: Source, cache: str) -> Dataset:
         if files:
             data = load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
         else:
-            data = load_dataset(source.path, split="train", cache_dir=cache)
+            data = load_dataset(source.path, split=source.split, cache_dir=cache)
     except Exception as error:  # the Hub, the parquet reader and datasets' own builders raise anything
         cause = error.__cause__ or error
         raise UserError(f"data_path: {source.path} cannot be read: {' '.join(str(cause).split())}") from error

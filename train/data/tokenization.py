@@ -123,11 +123,13 @@ class Tokenization:
         return {**batch, "input_ids": [ids for ids, _ in pairs], "labels": [labels for _, labels in pairs]}
 
     def settings(self) -> tuple[Any, ...]:
+        """Everything that the stored rows depend on besides the code."""
         backend = self.tokenizer.backend_tokenizer.to_str()  # type: ignore[attr-defined]
         special = sorted(self.tokenizer.special_tokens_map.items())
         return backend, self.template, special, self.image_token_id, self.image_tokens, self.max_length
 
     def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
+        """The text of a row in order, and of which kind each piece is."""
         for kind, tokens in groupby(zip(row["input_ids"], row["labels"], strict=True), key=self._kind):
             ids = [token for token, _ in tokens]
             image = kind == "image"
@@ -138,6 +140,7 @@ class Tokenization:
         return "image" if token[0] == self.image_token_id else "given" if token[1] == IGNORE_INDEX else "supervised"
 
     def supervised(self, batch: dict[str, Any]) -> list[int]:
+        """The number of supervised tokens of stored rows."""
         return [int(sum(mask)) for mask in batch["assistant_masks"]]
 
 
