@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
-from datasets import Dataset
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, ProcessorMixin, TrainerCallback
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
@@ -24,10 +23,8 @@ from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
 from train.data.feature_cache import FeatureCache
-from train.data.prepared import open_training_data
-from train.data.quarantine import Quarantine
-from train.data.row_images import RowImages, SetEpoch
-from train.data.sources import Source, read_sources
+from train.data.sources import read_sources
+from train.data.stage_rows import StageRows, open_rows
 from train.data.stage_tokenization import row_encoder
 from train.data.tokenization import RowEncoder
 from train.monitoring.gradient_ledger import GradientLedger
@@ -96,9 +93,9 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         bypass_layers(model, run.model.bypassed_layers)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
-    rows, held_out = _open_rows(run, training, encoder, sources)
+    rows = open_rows(run, training, encoder, sources)
 
-    trainer = _build_trainer(run, training, model, processor, groups, rows, held_out, encoder)
+    trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
     _describe(trainer, run, groups)
     if trainer.is_world_process_zero():
         folder.record_settings(settings)
@@ -149,39 +146,13 @@ def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
         )
 
 
-def _open_rows(
-    run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]
-) -> tuple[RowImages, Dataset | None]:
-    """The rows to train on, with what opens their images, and those held out; the others are listed.
-
-    Raises:
-        UserError: the data cannot be read, or leaves too few usable rows.
-    """
-    path = Path(str(training.output_dir)) / "quarantine.jsonl"
-    data = open_training_data(sources, encoder, run.data.data_cache, training.seed)
-    quarantine = Quarantine(path, data.opened, run.data.bad_rows_limit)
-    if training.process_index == 0:
-        quarantine.begin(data.bad_rows)
-        say(f"{run.data.data_path}: {len(data.dataset)} rows; {quarantine.summary()}")
-    if not len(data.dataset):
-        raise UserError(f"{run.data.data_path}: there is no row to train on; see {path}")
-    held_out = None
-    if eval_rows := run.monitoring.eval_rows:
-        if eval_rows >= len(data.dataset):
-            raise UserError(f"eval_rows {eval_rows} leaves none of the {len(data.dataset)} rows to train on")
-        parts = data.dataset.train_test_split(test_size=eval_rows, seed=training.seed)
-        data, held_out = replace(data, dataset=parts["train"]), parts["test"]
-    return RowImages(data, quarantine, training.seed), held_out
-
-
 def _build_trainer(
     run: RunArguments,
     training: SFTConfig,
     model: PreTrainedModel,
     processor: Any,
     groups: list[ParameterGroup],
-    rows: RowImages,
-    held_out: Dataset | None,
+    rows: StageRows,
     encoder: RowEncoder,
 ) -> AlignedSFTTrainer:
     output = Path(str(training.output_dir))
@@ -189,19 +160,19 @@ def _build_trainer(
     collator: Collator
     in_training: Collator
     if isinstance(encoder, FamilyRows):
-        collator = in_training = FamilyCollator(encoder, rows)
+        collator = in_training = FamilyCollator(encoder, rows.open_images)
     else:
-        plain = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows)
+        plain = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.open_images)
         cache = _feature_cache(run, training, model, processor)
         collator, in_training = plain, replace(plain, packed=run.speed.packed_rows, feature_cache=cache)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
-        train_dataset=rows.data.dataset,
-        eval_dataset=held_out,
+        train_dataset=rows.train,
+        eval_dataset=rows.evaluation,
         data_collator=in_training,
         processing_class=processor,
-        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, rows.data.dataset, held_out)],
+        callbacks=[*rows.callbacks, *_monitoring(run, output, collator, rows)],
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
@@ -213,13 +184,7 @@ def _build_trainer(
     return trainer
 
 
-def _monitoring(
-    run: RunArguments,
-    output: Path,
-    collator: Collator,
-    rows: Dataset,
-    held_out: Dataset | None,
-) -> list[TrainerCallback]:
+def _monitoring(run: RunArguments, output: Path, collator: Collator, rows: StageRows) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
@@ -227,7 +192,7 @@ def _monitoring(
     if run.optimization.norm_storage == "bfloat16":
         callbacks.append(RoundedNorm())
     if run.monitoring.probe_rows:
-        probed = first_rows(rows if held_out is None else held_out, run.monitoring.probe_rows)
+        probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
     return callbacks
 

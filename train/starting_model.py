@@ -1,11 +1,12 @@
 """What a stage starts from: backbones to assemble, the stage-1 checkpoint of the same method, or any other family."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from transformers import AutoConfig, PreTrainedModel
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
@@ -23,6 +24,7 @@ from train.arguments.parse import RunArguments
 from train.data.prepared import first_images, first_texts
 from train.data.sources import Source
 from train.data.stage_tokenization import trained_checkpoint
+from train.data.streaming import first_streamed, streamed_texts
 
 
 OURS = AlignedLlavaConfig.model_type
@@ -43,8 +45,8 @@ def starting_folder(run: RunArguments, output: Path, seed: int, sources: list[So
             fields=run.model.config_fields,
             seed=seed,
             chat_template=run.model.chat_template,
-            images=first_images(sources, run.data.data_cache),
-            texts=first_texts(sources, run.data.data_cache),
+            images=_images(run, sources),
+            texts=_texts(run, sources),
             exist_ok=True,
         )
     source = trained_checkpoint(run.model.model_name_or_path)
@@ -99,12 +101,22 @@ def load_start(
 
 def _measured(run: RunArguments, model: PreTrainedModel, processor: Any, sources: list[Source]) -> dict[str, float]:
     """The norms that the method's target depends on, besides that of text embeddings."""
-    needed, cache = AlignedLlavaConfig(**run.model.config_fields), run.data.data_cache
+    needed = AlignedLlavaConfig(**run.model.config_fields)
     found = {}
     if needed.needs_visual_norm:
-        images = (open_image(file) for file in first_images(sources, cache))
-        found["visual_norm"] = mean_connector_norm(model, processor, images)
+        found["visual_norm"] = mean_connector_norm(model, processor, _opened(_images(run, sources)))
     if needed.needs_stream_norm:
-        texts = first_texts(sources, cache)
-        found["stream_norm"] = mean_stream_norm(model, processor.tokenizer, texts, needed.stream_layer)
+        found["stream_norm"] = mean_stream_norm(model, processor.tokenizer, _texts(run, sources), needed.stream_layer)
     return found
+
+
+def _opened(files: Iterable[str | bytes]) -> Iterable[Image.Image]:
+    return (open_image(file) for file in files)
+
+
+def _images(run: RunArguments, sources: list[Source]) -> Iterable[str | bytes]:
+    return first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache)
+
+
+def _texts(run: RunArguments, sources: list[Source]) -> Iterable[str]:
+    return streamed_texts(sources) if run.data.streaming else first_texts(sources, run.data.data_cache)

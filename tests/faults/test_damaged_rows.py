@@ -1,4 +1,4 @@
-"""Damaged rows of JSON lines and parquet: each is used, or named by file and row.
+"""Damaged rows of JSON lines, parquet and streams: each is used, or named by file and row.
 
 Damage never spreads to the row beside it. `tests/train/data/test_quarantine.py` has the details.
 """
@@ -8,7 +8,9 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -22,6 +24,7 @@ from train.data.prepared import TrainingData, open_training_data
 from train.data.quarantine import Quarantine, read_entries
 from train.data.row_images import RowImages
 from train.data.sources import Source, read_sources
+from train.data.streaming import images_of_stream, open_stream
 from train.data.tokenization import IGNORE_INDEX, Tokenization
 
 
@@ -149,3 +152,17 @@ def test_parquet(seed, count, good, how, processor, tmp_path):
         collate(data.dataset, RowImages(data, quarantine, seed=0), processor)
     entries = read_entries(quarantine.path)
     assert entries and all(entry.file == source.path and entry.row % 2 == 0 for entry in entries)
+
+
+@seeds
+def test_a_stream(seed, count, good, how, processor, tmp_path):
+    source = write_parquet(seed, count, good, tmp_path)
+    quarantine = Quarantine(tmp_path / "quarantine.jsonl", None, 1.0)
+    quarantine.begin([])
+    endless = mock.patch.object(datasets.IterableDataset, "repeat", lambda stream, _: stream)
+    with bounded_memory(PEAK_MIB), endless:
+        rows = [*open_stream([source], how, quarantine, seed=0)]
+        collate(rows, images_of_stream, processor)
+    refused_rows = {entry.row for entry in read_entries(quarantine.path)}
+    assert all(row % 2 == 0 for row in refused_rows), "a good row was refused"
+    assert len(rows) + len(refused_rows) == 2 * count, "rows vanished"

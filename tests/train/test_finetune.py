@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from datasets import Dataset, Features, List, Value
+from datasets import Dataset, Features, List, Value, config
 from datasets import Image as ImageFeature
 from peft import PeftModel
 from PIL import Image
@@ -226,7 +226,8 @@ def test_without_an_image_token_or_a_vision_tower_there_is_one_line(family, rows
         run_stage(command(nameless, rows, tmp_path / "out"))
 
 
-def test_embedded_images_train_like_files(family, rows_file, tmp_path):
+def test_embedded_images_are_prepared_and_streamed_alike(family, rows_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
     rows = json.loads(rows_file(ROWS).read_text())
     folder = rows_file(ROWS).parent
     for row in rows:
@@ -239,9 +240,15 @@ def test_embedded_images_train_like_files(family, rows_file, tmp_path):
         }
     )
     Dataset.from_list(rows, features=columns).to_parquet(tmp_path / "rows.parquet")
-    for name, given in {"embedded": {"data_path": tmp_path / "rows.parquet"}, "files": {}}.items():
-        run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / name, **given))
-    assert_same_weights(tmp_path / "embedded", tmp_path / "files")
+    given = {"data_path": tmp_path / "rows.parquet", "probe_rows": 2}
+    losses = []
+    for streaming in ("false", "true"):
+        out = tmp_path / streaming
+        run_stage(command(family("smolvlm"), rows_file(ROWS), out, streaming=streaming, **given))
+        losses += [line["loss"] for line in lines(out) if "loss" in line]
+    run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / "files"))
+    losses += [line["loss"] for line in lines(tmp_path / "files") if "loss" in line]
+    assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)
 
 
 def test_held_out_rows_are_measured(family, rows_file, tmp_path):

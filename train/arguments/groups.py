@@ -117,6 +117,11 @@ class DataArguments:
         help="Largest share of rows that may be damaged before the run stops. Rows that are only too long or have "
         "turns in another order are filtered and do not count. `quarantine.jsonl` lists all of them.",
     )
+    streaming: bool = setting(
+        default=False,
+        help="Whether to read the rows of a .parquet file or Hub dataset during training instead of preparing and "
+        "storing them first. Requires `max_steps`.",
+    )
     data_cache: str | None = setting(
         default=None, help="Folder for prepared rows. If None, they are stored in the cache of `datasets`."
     )

@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from train.data.worker_processes import workers_end_with_us
 
 
 BAD_IMAGE = "the image cannot be used"
+Contents = Callable[[int, str], bytes]  # row number, name of an embedded image -> its file
 
 _BATCH = 500
 _ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another process
@@ -114,33 +116,29 @@ def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entr
             number += 1
 
 
-def usable_rows(source: Source, how: RowEncoder, batch: pa.Table, first: int) -> list[dict[str, Any] | Entry]:
-    """Each raw row as `{"id", "row", "images"}` with what the encoder stores, or as what is wrong with it.
-
-    Args:
-        batch: consecutive rows of a `raw_table`.
-        first: number of the first row.
-    """
-    rows = [check_row(source, number, row) for number, row in enumerate(parsed_rows(batch, first), start=first)]
+def usable_rows(
+    source: Source, how: RowEncoder, raw: list[Any], numbers: list[int], contents: Contents
+) -> list[dict[str, Any] | Entry]:
+    """Each raw row as `{"id", "row", "images"}` with what the encoder stores, or as what is wrong with it."""
+    rows = [check_row(source, number, row) for number, row in zip(numbers, raw, strict=True)]
     if how.reads_sizes:
-        rows = [row if isinstance(row, Entry) else _with_sizes(source, row, batch, first) for row in rows]
+        rows = [row if isinstance(row, Entry) else _with_sizes(source, row, contents) for row in rows]
     good = [row for row in rows if isinstance(row, dict)]
     tokens = iter(how(good) if good else [])
     return [row if isinstance(row, Entry) else _with_tokens(source, row, next(tokens)) for row in rows]
 
 
-def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int) -> dict[str, Any] | Entry:
-    names = row["images"]
-    files = [embedded_bytes(batch, name, first) if isinstance(name, EmbeddedImage) else name for name in names]
+def _with_sizes(source: Source, row: dict[str, Any], contents: Contents) -> dict[str, Any] | Entry:
     try:
-        return {**row, "sizes": [read_size(file, name) for file, name in zip(files, names, strict=True)]}
+        files = [contents(row["row"], name) if isinstance(name, EmbeddedImage) else name for name in row["images"]]
+        return {**row, "sizes": [read_size(file, name) for file, name in zip(files, row["images"], strict=True)]}
     except UserError as error:
-        return _bad_entry(source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
+        return bad_entry(source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
 
 
 def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
     if isinstance(tokens, BadRow):
-        return _bad_entry(source, row["row"], row["id"], tokens)
+        return bad_entry(source, row["row"], row["id"], tokens)
     return {"id": row["id"], "row": row["row"], "images": row["images"], **tokens}
 
 
@@ -156,7 +154,7 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
         images = image_files(raw.get("image"), source.image_folder)
         messages = messages_of(raw.get("conversations"), len(images))
     except BadRow as fault:
-        return _bad_entry(source, number, name, fault)
+        return bad_entry(source, number, name, fault)
     return {"id": name, "row": number, "messages": messages, "images": images}
 
 
@@ -180,12 +178,25 @@ def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str
                 yield text_of(row["messages"])
 
 
-def embedded_bytes(rows: Dataset | pa.Table, name: str, first: int = 0) -> bytes:
-    """The image file that an `EmbeddedImage` names, in raw rows from number `first` on."""
-    row, number = map(int, name.removeprefix(EmbeddedImage.PREFIX).split(":"))
-    column = "image" if "image" in rows.column_names else "images"
-    cell = rows[row - first][column] if isinstance(rows, Dataset) else rows[column][row - first].as_py()
+def embedded_bytes(data: Dataset, name: str) -> bytes:
+    """The image file that an `EmbeddedImage` names."""
+    row, _ = _place(name)
+    return _bytes_of(data[row]["image" if "image" in data.column_names else "images"], name)
+
+
+def embedded_in(batch: pa.Table, first: int, row: int, name: str) -> bytes:
+    """The same for rows from number `first` on."""
+    return _bytes_of(batch["image" if "image" in batch.column_names else "images"][row - first].as_py(), name)
+
+
+def _bytes_of(cell: Any, name: str) -> bytes:
+    _, number = _place(name)
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
+
+
+def _place(name: str) -> tuple[int, int]:
+    row, number = name.removeprefix(EmbeddedImage.PREFIX).split(":")
+    return int(row), int(number)
 
 
 def prepared_root(cache: str | Path | None) -> Path:
@@ -193,7 +204,7 @@ def prepared_root(cache: str | Path | None) -> Path:
     return Path(cache) if cache else Path(datasets.config.HF_DATASETS_CACHE) / "aligned_llava"
 
 
-def _bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
+def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entry:
     """The entry of a bad row in the quarantine file."""
     detail = str(fault).removeprefix(fault.reason).removeprefix(": ")
     return Entry(source.path, row, name, fault.reason, detail, filtered=fault.filtered)
@@ -233,7 +244,7 @@ def _prepared(source: Source, raw: Dataset, how: RowEncoder, root: Path) -> Data
 
 
 def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: RowEncoder) -> pa.Table:
-    rows = usable_rows(source, how, batch, numbers[0])
+    rows = usable_rows(source, how, parsed_rows(batch, numbers[0]), numbers, partial(embedded_in, batch, numbers[0]))
     cells = [{"fault": row.line()} if isinstance(row, Entry) else row for row in rows]
     return pa.Table.from_pylist(cells, schema=Features({**how.columns, **_PREPARED}).arrow_schema)
 

@@ -12,7 +12,7 @@ from tests import REPOSITORY
 from tests.one_line import one_line
 from train.arguments import parse
 from train.arguments.parse import accumulation_steps, parse_arguments
-from train.arguments.refused import REFUSED
+from train.arguments.sft_settings import ACTING, REFUSED
 from train.stage_folder import StageFolder
 
 
@@ -77,6 +77,8 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
         ({"save_strategy": "best"}, "save_strategy: best would leave nothing to continue from"),
+        ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
+        ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
     ],
 )
 def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message):
@@ -116,8 +118,9 @@ def test_accumulation_follows_from_the_world_size():
         accumulation_steps(128, 64, 4)
 
 
-def test_what_is_refused_are_settings_of_trl():
-    assert {field.name for field in fields(SFTConfig)} >= REFUSED.keys()
+def test_each_setting_of_trl_acts_or_is_refused():
+    names = {field.name for field in fields(SFTConfig) if field.init}
+    assert names == ACTING | REFUSED.keys() and not ACTING & REFUSED.keys()
 
 
 @pytest.mark.parametrize(
