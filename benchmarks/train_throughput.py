@@ -148,7 +148,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
             parameter_groups=groups,
             labelled_logits_only=flags.get("labelled_logits_only", True),
             feature_cache=cache,
-            finite_steps=FiniteSteps(folder / "skipped_steps.jsonl", 0, groups),
+            finite_steps=FiniteSteps(folder / "skipped_steps.jsonl", 0),
             **shared,
         )
     else:

@@ -17,7 +17,7 @@ from train.optimization.lora import add_adapters
 from train.optimization.parameter_groups import freeze, group_parameters
 
 
-ENGINES = ("one", "ddp", "fsdp2", "zero2", "zero3")
+ENGINES = ("one", "ddp", "fsdp2")
 SPARE = 2e9  # bytes of a GPU that CUDA and fragments of memory take
 ADAM = 8  # bytes per trained parameter: two moments in float32
 
@@ -93,17 +93,7 @@ def memory(
     trained = count(model)
     frozen = sum(p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad)
     activations = _activations(model, batch, bf16, checkpointing)
-    shards = processes if engine in ("fsdp2", "zero3") else 1
-    if engine.startswith("zero"):  # bfloat16 weights and gradients; the optimizer holds float32 weights
-        width = 2 if bf16 else 4
-        gathered = 2e9 if engine == "zero3" else 0.0  # DeepSpeed's stage3_max_live_parameters, in bfloat16
-        return Memory(
-            weights=(width * trained + frozen) / shards,
-            gradients=width * trained / processes,
-            optimizer=(ADAM + 4) * trained / processes,
-            copies=min(gathered, width * trained + frozen),
-            activations=activations,
-        )
+    shards = processes if engine == "fsdp2" else 1
     if engine == "fsdp2":
         # two layers at a time as weights and one as float32 gradients; the head stays gathered
         layer, head = _largest_layer(model), model.get_output_embeddings().weight.numel()

@@ -22,7 +22,6 @@ from typing import IO, cast
 
 import datasets
 import torch
-from accelerate.utils import is_deepspeed_available
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -37,8 +36,8 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.hub_dataset import require_space
 from modeling_aligned_llava.quiet import NOT_A_TERMINAL
-from train.arguments.model import ModelArguments
-from train.arguments.parse import LORA_UNDER_ZERO3, RunArguments, accumulation_steps, parse_with_backbones
+from train.arguments.groups import ModelArguments
+from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
 from train.data.prepared import embedded_in, prepared_root, usable_rows
 from train.data.quarantine import Entry
@@ -127,11 +126,6 @@ def _check_folder(run: RunArguments, training: SFTConfig, settings: dict) -> Non
     parent = _existing(folder.path)
     if not os.access(parent, os.W_OK):
         raise UserError(f"{parent} is not writable")
-    if run.model.lora:
-        try:
-            import peft  # noqa: F401
-        except ImportError as error:
-            raise UserError("lora needs peft: install the extra `train`") from error
 
 
 def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[int, list[dict]]:
@@ -149,7 +143,7 @@ def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[i
                 entries.append(row)
             else:
                 good.append(row)
-    damaged = [entry for entry in entries if entry.damaged]
+    damaged = [entry for entry in entries if not entry.filtered]
     seen = len(good) + len(entries)
     found.row("rows", f"{total:,}; of the first {seen:,}: {len(good):,} usable, {len(damaged)} damaged")
     if len(damaged) > run.data.bad_rows_limit * seen:
@@ -162,7 +156,8 @@ def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[i
     if total < run.optimization.global_batch_size:
         raise UserError(f"{total} rows are fewer than one global batch of {run.optimization.global_batch_size}")
     stored = {name: [good[0][name]] for name in how.columns}
-    _, answer = how.first_turn({name: values[0] for name, values in how.expanded(stored).items()})
+    row = {name: values[0] for name, values in how.expanded(stored).items()}
+    answer = next(text for kind, text in how.pieces(row) if kind == "supervised")
     if isinstance(how, Tokenization) and str(how.tokenizer.eos_token) not in answer:
         raise UserError(f"the template does not teach the end token {how.tokenizer.eos_token!r} after an answer")
     found.row("template", f"an answer ends with {answer[-12:]!r}")
@@ -182,10 +177,6 @@ def _check_cost(
         _model_config(run, backbones), optimization.rates, optimization.frozen, bool(training.bf16), lora
     )
     engine = ours.engine or default_engine(model, ours.processes)
-    if engine == "zero3" and lora:
-        raise UserError(LORA_UNDER_ZERO3)
-    if engine.startswith("zero") and not is_deepspeed_available():
-        raise UserError(f"{engine} needs deepspeed: pip install deepspeed")
     micro = training.per_device_train_batch_size
     steps = accumulation_steps(run.optimization.global_batch_size, micro, ours.processes)
     found.row("step", f"{run.optimization.global_batch_size} = {micro} rows x {ours.processes} processes x {steps}")

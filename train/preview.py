@@ -17,8 +17,8 @@ from rich.text import Text
 
 from modeling_aligned_llava.errors import UserError, run_main
 from train.arguments.parse import parse_arguments
-from train.data.conversations import NO_FILE
 from train.data.prepared import TrainingData, open_training_data, read_column, row_lengths
+from train.data.quarantine import counts_of
 from train.data.row_images import open_row
 from train.data.sources import read_sources
 from train.data.stage_tokenization import stage_tokenization
@@ -55,8 +55,8 @@ def _show_row(data: TrainingData, number: int, how: RowEncoder, console: Console
     console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
     for name in row["images"]:
         try:
-            (image,), changes = open_row(data, {**row, "images": [name]})
-            seen = f"{image.width} x {image.height}" + "".join(f", {change}" for _, change in changes)
+            (image,) = open_row(data, {**row, "images": [name]})
+            seen = f"{image.width} x {image.height}"
         except UserError as error:
             seen = f"cannot be used, another row will replace it: {error}"
         console.print(Text(f"image {name}: {seen}", style="dim"))
@@ -80,10 +80,6 @@ def _summary(data: TrainingData, how: RowEncoder) -> Table:
     for batch in data.dataset.with_format("numpy", columns=[*how.columns, "images"]).iter(1000):
         supervised += how.supervised(batch)
         images += [len(names) for names in batch["images"]]
-    reasons = {
-        kind: Counter(entry.reason for entry in data.bad_rows if entry.filtered == (kind == "filtered"))
-        for kind in ("filtered", "damaged")
-    }
     table = Table("", "", title="summary", show_header=False)
     for column in table.columns:
         column.overflow = "fold"
@@ -93,11 +89,8 @@ def _summary(data: TrainingData, how: RowEncoder) -> Table:
         counts = Counter(read_column(data.dataset, "source").tolist())
         for number, source in enumerate(data.sources):
             table.add_row(f"  {source.path} (weight {source.weight:g})", f"{counts[number]:,}")
-    for kind, counts in reasons.items():
-        table.add_row(f"rows {kind}", f"{counts.total():,}")
-        for reason, count in counts.most_common():
-            table.add_row(f"  {reason}", f"{count:,}")
-    table.add_row("images", f"{sum(images):,} found, missing in {reasons['damaged'][NO_FILE]:,} rows")
+    table.add_row("rows left out", counts_of(data.bad_rows))
+    table.add_row("images", f"{sum(images):,}")
     if len(lengths):
         for name, values in (("tokens per row", lengths), ("supervised per row", np.array(supervised))):
             low, middle, high, most = np.percentile(values, [0, 50, 95, 100], method="nearest")

@@ -18,7 +18,6 @@ from typing import NoReturn
 RECIPES = Path("configuration/train")
 ENDINGS = (".json", ".jsonl", ".parquet", ".yaml", "")
 STAGES = ("stage1", "stage2")
-STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -26,35 +25,6 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(1, f"error: {message}; see train/run.sh --help\n")
-
-
-class _Stopped(BaseException):
-    """Ctrl-C or SIGTERM."""
-
-
-class _Signals:
-    """Raises `_Stopped` at the first signal, or while it is `held`, when it is released; later signals do nothing."""
-
-    def __init__(self) -> None:
-        self.held, self.number = False, 0
-        for each in STOPPING:
-            signal.signal(each, self._receive)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        for each in STOPPING:
-            signal.signal(each, signal.SIG_IGN)
-        self.number = number
-        if not self.held:
-            raise _Stopped
-
-    def release(self) -> None:
-        self.held = False
-        if self.number:
-            raise _Stopped
-
-    def say(self) -> None:
-        name = signal.Signals(self.number).name
-        sys.stderr.write(f"error: stopped by {name}; the same command starts again or continues\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -160,33 +130,43 @@ def command(args: argparse.Namespace, stage: str, further: list[str]) -> list[st
     return [*program, *(str(word) for pair in settings.items() if pair[1] is not None for word in pair), *further]
 
 
-def attend(words: list[str], signals: _Signals) -> int:
-    """Run a command to its end: its exit status. A signal is passed on, and ends this program after the command."""
-    signals.held = True  # until the process is known
-    process = subprocess.Popen(words)  # noqa: S603
-    try:
-        signals.release()
-        code = process.wait()
-        return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
-    except _Stopped:
-        process.terminate()
-        if process.wait() == 0:  # nobody else says it
-            signals.say()
+class Command:
+    """A command in a process of its own, and how a signal ends both: it is passed on, and the command may save."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen | None = None
+        self.number = 0
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, self._stop)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        if not self.number and self.process is not None:
+            self.process.terminate()
+        self.number = self.number or number
+
+    def run(self, words: list[str]) -> int:
+        """The exit status of the command. After a signal, end this program."""
+        code = 0
+        if not self.number:
+            self.process = subprocess.Popen(words)  # noqa: S603
+            if self.number:  # it came before the process was known
+                self.process.terminate()
+            code = self.process.wait()
+        if not self.number:
+            return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
+        if code <= 0:  # it ended well, or before it could say so
+            name = signal.Signals(self.number).name
+            sys.stderr.write(f"error: stopped by {name}; the same command starts again or continues\n")
         sys.exit(130)
 
 
 def main() -> None:
-    signals = _Signals()
-    try:
-        args, further = parse(sys.argv[1:])
-        failed = 0
-        for stage in args.stages:
-            failed = attend(command(args, stage, further), signals) or failed
-            if failed and not (args.prepare or args.preflight):  # these look at the next stage too
-                break
-    except _Stopped:
-        signals.say()
-        sys.exit(130)
+    program, failed = Command(), 0
+    args, further = parse(sys.argv[1:])
+    for stage in args.stages:
+        failed = program.run(command(args, stage, further)) or failed
+        if failed and not (args.prepare or args.preflight):  # these look at the next stage too
+            break
     sys.exit(failed)
 
 

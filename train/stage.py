@@ -27,10 +27,9 @@ from train.data.sources import read_sources
 from train.data.stage_rows import StageRows, open_rows
 from train.data.stage_tokenization import row_encoder
 from train.data.tokenization import RowEncoder
-from train.monitoring.gain import GainWatch
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
-from train.monitoring.probes import Collator, LayerProbe, SampleAnswers, first_rows
+from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.layer_bypass import bypass_layers
@@ -173,35 +172,28 @@ def _build_trainer(
         eval_dataset=rows.evaluation,
         data_collator=in_training,
         processing_class=processor,
-        callbacks=[*rows.callbacks, *_monitoring(run, output, collator, encoder, rows)],
+        callbacks=[*rows.callbacks, *_monitoring(run, output, collator, rows)],
         parameter_groups=groups,
-        curriculum=run.data.curriculum,
         clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
         feature_cache=cache,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
-        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps, groups),
+        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps),
     )
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
-def _monitoring(
-    run: RunArguments, output: Path, collator: Collator, encoder: RowEncoder, rows: StageRows
-) -> list[TrainerCallback]:
+def _monitoring(run: RunArguments, output: Path, collator: Collator, rows: StageRows) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
-        GainWatch(),
     ]
     if run.optimization.norm_storage == "bfloat16":
         callbacks.append(RoundedNorm())
     if run.monitoring.probe_rows:
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
-    if rows.evaluation is not None and run.monitoring.sample_rows:
-        answered = first_rows(rows.evaluation, run.monitoring.sample_rows)
-        callbacks.append(SampleAnswers(output / "samples.jsonl", collator, answered, encoder))
     return callbacks
 
 

@@ -1,5 +1,11 @@
-"""Puts NaN or Inf into one step of a stage: into its loss, a gradient or the output of a module."""
+"""Puts NaN or Inf into one step of a stage: into its loss, a gradient or the output of a module.
 
+`python -m tests.faults.broken_numbers FAULT ARGUMENT ...` is such a stage, one of several processes.
+"""
+
+import json
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
@@ -7,10 +13,10 @@ from unittest.mock import patch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from modeling_aligned_llava.errors import run_main
+from tests.train.sharded_on_cpu import shard_on_cpu
 from train.optimization.trainer import AlignedSFTTrainer
-
-
-KINDS = ("loss", "gradient", "output")
+from train.stage import run_stage
 
 
 @contextmanager
@@ -18,7 +24,7 @@ def broken_step(kind: str, steps: set[int], name: str, value: float, process: in
     """Let some steps of a stage that runs inside the block go wrong, in one process of it.
 
     Args:
-        kind: one of `KINDS`.
+        kind: `loss`, `gradient` or `output`.
         name: of the parameter ("gradient") or module ("output").
         value: what the last number of every row is replaced by.
     """
@@ -56,3 +62,15 @@ def broken_step(kind: str, steps: set[int], name: str, value: float, process: in
 def _broken(tensor: Tensor, value: float) -> Tensor:
     tensor[..., -1] = value
     return tensor
+
+
+def main() -> None:
+    kind, step, name, value, process = json.loads(sys.argv[1])
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        shard_on_cpu()
+    with broken_step(kind, {step}, name, value, process):
+        run_stage(sys.argv[2:])
+
+
+if __name__ == "__main__":
+    run_main(main)

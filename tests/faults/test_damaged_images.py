@@ -23,13 +23,11 @@ from modeling_aligned_llava.diagnostics.images import in_folder
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.harness.documents import Documents
 from tests.faults.damaged_images import damaged_images, encoded, png
-from tests.faults.memory import bounded_memory
-from tests.faults.refusals import unless_refused
-from tests.faults.tiers import in_campaign
+from tests.faults.harness import bounded_memory, in_campaign, unless_refused
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine, read_entries
-from train.data.row_images import RowImages
+from train.data.row_images import RowImages, open_row
 from train.data.sources import read_sources
 from train.data.tokenization import Tokenization
 
@@ -101,8 +99,8 @@ def training(files: Path, count: int, checkpoint: Path, folder: Path) -> list[st
         row = data.dataset[number]
         batch = collate([row])
         assert batch["pixel_values"].shape == (1, 3, 28, 28) and batch["pixel_values"].isfinite().all()
-        found.append(opened(lambda row=row: row_images.open(row)[0], f"{number:04}.png"))
-    entries = [entry for entry in read_entries(quarantine.path) if not entry.used]
+        found.append(opened(lambda row=row: open_row(data, row)[0], f"{number:04}.png"))
+    entries = read_entries(quarantine.path)
     assert {entry.row for entry in entries} >= {number for number, digest in enumerate(found) if digest is None}
     assert all(f"{entry.row:04}.png" in entry.detail for entry in entries), entries
     return found

@@ -1,4 +1,4 @@
-"""Trouble with the Hub: silence, refusals, cut connections and wrong content while datasets come and a model goes.
+"""Trouble with the Hub: silence, refusals, cut connections and wrong content while a dataset comes and a model goes.
 
 Each case has one kind of fault at one address, a few times or for good. Short trouble must be survived, and what
 arrives must be right to the bit. Lasting trouble must end after a bounded number of requests in one line and leave
@@ -22,12 +22,11 @@ import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.utils import close_session
 
-from eval.data import fetch as benchmarks
 from eval.report import push
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import hub_dataset, hub_retries
 from tests.dataset_hub import DatasetHub
-from tests.faults.tiers import in_campaign
+from tests.faults.harness import in_campaign
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import RETRY_AFTER, Fault, LocalServer
 from train.data.fetch import SETS
@@ -62,69 +61,41 @@ def online(hub: LocalServer, patience: float = PATIENCE) -> Iterator[list[float]
         yield waits
 
 
-class Download:
-    """A fetch into `folder/root` of what the stand-in offers."""
-
-    def __init__(self, folder: Path) -> None:
-        self.root = folder / "root"
-        self.hub = DatasetHub(folder / "hub")
-        self.api = HfApi(endpoint=self.hub.endpoint, token=TOKEN)
-        self.content: dict[Path, bytes] = {}  # final path -> what must be there
-
-    def offer(self, repository: str, name: str, content: bytes, final: Path) -> None:
-        path = self.hub.root / repository / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
-        self.content[final] = content
-
-    @property
-    def requests(self) -> int:
-        return len(self.hub.asked)
-
-    def check(self, complete: bool) -> None:
-        for path, content in self.content.items():
-            if complete or path.exists():
-                assert path.read_bytes() == content, f"{path.name} differs"
-
-
-class Benchmarks(Download):
-    addresses = ("/revision/|/api/datasets/[^/]+/[^/]+$", "/tree/", "HEAD .*parquet", "GET .*parquet", "GET .*README")
-    contents = (3, 4)
-
-    def __init__(self, folder: Path, rng: random.Random) -> None:
-        super().__init__(folder)
-        self.datasets = benchmarks.datasets()[:2]
-        for benchmark in self.datasets:
-            content = {"README.md": b"---\nconfigs: []\n---\n", "data/test.parquet": rng.randbytes(5000)}
-            for name in content:
-                self.offer(benchmark.folder, name, content[name], self.root / benchmark.folder / name)
-
-    def run(self) -> None:
-        with mock.patch.object(benchmarks, "datasets", lambda: self.datasets):
-            benchmarks.fetch(self.root, self.api)
-
-
-class TrainingData(Download):
-    """That of stage 1: an archive of images and its rows."""
+class TrainingData:
+    """A fetch into `folder/root` of what the stand-in offers for stage 1: an archive of images and its rows."""
 
     addresses = ("/revision/", "/tree/", "HEAD ", "GET .*resolve", "GET .*images.zip")
     contents = (3, 4)
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
-        super().__init__(folder)
-        repository = SETS["llava-pretrain"].name
+        self.root, self.hub = folder / "root", DatasetHub(folder / "hub")
         images = {f"{number}.jpg": rng.randbytes(400) for number in range(5)}
         packed = io.BytesIO()
         with zipfile.ZipFile(packed, "w") as zipped:
             for name, image in images.items():
                 zipped.writestr(name, image)
         rows = json.dumps([{"image": name} for name in images]).encode()
-        self.offer(repository, "images.zip", packed.getvalue(), self.root / "images.zip")
-        self.offer(repository, "blip_laion_cc_sbu_558k.json", rows, self.root / "stage1.json")
-        self.content |= {self.root / "images" / name: image for name, image in images.items()}
+        offered = self.hub.root / SETS["llava-pretrain"].name
+        offered.mkdir(parents=True)
+        (offered / "images.zip").write_bytes(packed.getvalue())
+        (offered / "blip_laion_cc_sbu_558k.json").write_bytes(rows)
+        self.content = {  # final path -> what must be there
+            self.root / "images.zip": packed.getvalue(),
+            self.root / "stage1.json": rows,
+            **{self.root / "images" / name: image for name, image in images.items()},
+        }
+
+    @property
+    def requests(self) -> int:
+        return len(self.hub.asked)
 
     def run(self) -> None:
-        fetch_training_data("llava-pretrain", self.root, self.api)
+        fetch_training_data("llava-pretrain", self.root, HfApi(endpoint=self.hub.endpoint, token=TOKEN))
+
+    def check(self, complete: bool) -> None:
+        for path, content in self.content.items():
+            if complete or path.exists():
+                assert path.read_bytes() == content, f"{path.name} differs"
 
 
 class Push:
@@ -161,14 +132,14 @@ FAST = [
     (TrainingData, 0, "503", 2),
     (TrainingData, 4, "damage", 2),
     (TrainingData, 4, "cut", FOR_GOOD),
-    (Benchmarks, 3, "drop", 2),
+    (TrainingData, 3, "drop", 2),
     (Push, 0, "429", 1),
     (Push, 3, "500", FOR_GOOD),
 ]
 
 
 def further_cases() -> Iterator[tuple]:
-    for work in (Benchmarks, TrainingData, Push):
+    for work in (TrainingData, Push):
         for address, kind, times in product(range(len(work.addresses)), (*KINDS, "damage"), (2, FOR_GOOD)):
             if kind == "damage" and address not in work.contents:
                 continue

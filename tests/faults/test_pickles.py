@@ -18,8 +18,7 @@ from transformers import AutoModelForImageTextToText
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from tests.faults.conftest import METHOD
-from tests.faults.refusals import refused
-from tests.faults.traps import nothing_runs
+from tests.faults.harness import nothing_runs, refused
 from train.monitoring.log import LossLog
 from train.stage import run_stage
 
@@ -39,22 +38,15 @@ class Evil:
 
 def pickles(path: Path) -> list[bytes]:
     """Files that create `path` when they are unpickled: bare, and as torch writes them now and wrote them once."""
-    code, line = f"open({str(path)!r}, 'w').close()", f"touch '{path}'"
-    found = []
-    for evil in (Evil(Path.touch, (path,)), Evil(exec, (code,)), Evil(os.system, (line,))):
-        found += [pickle.dumps(evil, protocol) for protocol in (0, 2, 4)]
-        for new in (True, False):
-            file = io.BytesIO()
-            torch.save({"weight": torch.zeros(2), "state": evil}, file, _use_new_zipfile_serialization=new)
-            found.append(file.getvalue())
+    evil = Evil(os.system, (f"touch '{path}'",))
+    found = [pickle.dumps(evil, protocol) for protocol in (0, 4)]
+    for new in (True, False):
+        file = io.BytesIO()
+        torch.save({"weight": torch.zeros(2), "state": evil}, file, _use_new_zipfile_serialization=new)
+        found.append(file.getvalue())
+    pickle.loads(found[0])  # noqa: S301  our own
+    path.unlink()  # the trap works
     return found
-
-
-def test_the_trap_works(tmp_path):
-    for content in pickles(tmp_path / "ran")[::5]:
-        pickle.loads(content)  # noqa: S301  our own
-        assert (tmp_path / "ran").exists()
-        (tmp_path / "ran").unlink()
 
 
 def test_weights(checkpoint, tmp_path):
@@ -94,7 +86,7 @@ def interrupted(stage2, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
 def test_the_state_of_a_resumed_run(name, interrupted, tmp_path):
     command, last = interrupted
-    for evil in pickles(tmp_path / "ran")[::7]:
+    for evil in pickles(tmp_path / "ran"):
         (last / name).write_bytes(evil)
         with nothing_runs(tmp_path / "ran"), refused(last.name, "would run code"):
             run_stage(command)

@@ -12,8 +12,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.checkpoint import load_part
 from tests.benchmark_stand_in import write_llava
-from tests.faults.refusals import refused
-from tests.faults.traps import nothing_runs
+from tests.faults.harness import nothing_runs, refused
 
 
 LOADERS = {

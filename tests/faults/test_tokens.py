@@ -9,7 +9,7 @@ import pytest
 from eval.data.benchmarks import BY_KEY
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
-from tests.faults.refusals import refused
+from tests.faults.harness import refused
 from train.arguments.parse import parse_arguments
 
 

@@ -120,9 +120,5 @@ def test_sharding_divides_what_it_should(config):
     one, ddp, fsdp2 = (memory(meta, BATCH, engine=e, processes=8) for e in ("one", "ddp", "fsdp2"))
     assert (fsdp2.weights, fsdp2.optimizer) == (one.weights / 8, one.optimizer / 8)
     assert ddp.gradients == 2 * one.gradients == 16 * fsdp2.gradients
-    assert (
-        memory(meta, BATCH, engine="zero3", processes=8).weights
-        < memory(meta, BATCH, engine="zero2", processes=8).weights
-    )
     checkpointed = memory(meta, BATCH, engine="fsdp2", processes=8, checkpointing=True)
     assert checkpointed.activations < fsdp2.activations

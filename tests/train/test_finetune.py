@@ -200,12 +200,6 @@ def test_baseline_takes_the_same_path_and_a_second_round_keeps_the_method(family
         run_stage(command(tmp_path / "first", rows, tmp_path / "third", "norm"))
 
 
-def test_targets_are_measured_on_the_training_data(family, rows_file, tmp_path):
-    out = tmp_path / "out"
-    run_stage(command(family("llava"), rows_file(ROWS), out, "norm-geomean"))
-    assert json.loads((out / "config.json").read_text())["alignment_norm"]["visual_norm"] > 0
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -257,11 +251,8 @@ def test_embedded_images_are_prepared_and_streamed_alike(family, rows_file, tmp_
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)
 
 
-def test_held_out_rows_are_measured_and_answered(family, rows_file, tmp_path):
-    held_out = {"eval_rows": 2, "sample_rows": 2, "eval_strategy": "epoch", "global_batch_size": 3}
+def test_held_out_rows_are_measured(family, rows_file, tmp_path):
+    held_out = {"eval_rows": 2, "eval_strategy": "epoch", "global_batch_size": 3}
     out = tmp_path / "out"
     run_stage(command(family("qwen3_vl"), rows_file(ROWS), out, per_device_train_batch_size=3, **held_out))
     assert [line["eval_loss"] for line in lines(out) if "eval_loss" in line]
-    samples = lines(out, "samples.jsonl")
-    assert {sample["reference"] for sample in samples} <= {f"{answer}<|im_end|>" for _, answer, _ in ROWS}
-    assert len(samples) == 2

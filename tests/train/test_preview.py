@@ -53,12 +53,9 @@ def test_the_summary_counts(preview, tiny_data, tmp_path):
     assert {
         "rows opened 24",
         "rows to train on 21 (of which 1 text-only)",
-        "rows filtered 1",
-        "turns do not alternate human, gpt, ..., ending with gpt 1",
-        "rows damaged 2",
-        "there is no image file 1",
-        "the conversation is empty 1",
-        "images 20 found, missing in 1 rows",
+        "rows left out 1 filtered (1 x turns do not alternate human, gpt, ..., ending with gpt), "
+        "2 damaged (1 x there is no image file, 1 x the conversation is empty)",
+        "images 20",
     } <= table
     supervised = sum(len(f"shade {i}") + 1 for i in range(2, 24) if i != 3)  # one token per byte, and the end
     total = supervised + 20 * 4

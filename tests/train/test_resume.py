@@ -171,23 +171,6 @@ def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, 
         assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
 
 
-@pytest.mark.slow
-def test_sigkill_at_any_moment_does_not_change_the_result(straight, stage_arguments, tmp_path):
-    arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1")
-    command = [sys.executable, "-m", "train.sft", *arguments]
-    folder = tmp_path / "norm-gwc" / "stage2"
-    for sign in ("checkpoint-2/optimizer.pt", "checkpoint-6", ".final"):
-        process = subprocess.Popen(command)  # noqa: S603
-        while process.poll() is None and not (folder / sign).exists():
-            time.sleep(0.001)
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    subprocess.run(command, check=True)  # noqa: S603
-    assert_same_weights(folder, straight / "stage2")
-    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603
-    assert "already done" in done.stdout
-
-
 def start(launch, arguments):
     command = [sys.executable, *launch, "-m", "train.sft", *arguments]
     return subprocess.Popen(command, start_new_session=True)  # noqa: S603

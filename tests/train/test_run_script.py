@@ -1,6 +1,5 @@
 """`train/run.sh`: both stages of one method, where it finds their data, and its error messages."""
 
-import json
 import os
 import shlex
 import signal
@@ -99,31 +98,3 @@ def test_a_signal_reaches_the_training_which_saves_before_it_ends(tmp_path, numb
     assert (printed, process.returncode) == ("saved\n", 130)
     line = f"error: stopped by {number.name}; the same command starts again or continues\n"
     assert errors == ("" if status else line)
-
-
-@pytest.mark.slow
-def test_a_preflight_that_finds_a_reason_fails(tiny_backbones, tiny_data, tmp_path):
-    options = ["--stage", "stage1", "--data", tiny_data, "--output-root", tmp_path / "run", "--preflight"]
-    options += ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2]
-    ended = run(*options, "--", "--device-gb", "0.001", "--data_cache", tmp_path / "cache")
-    assert ended.returncode == 1 and "do not fit into" in ended.stdout, ended.stderr
-    assert ended.stdout.count("cannot run: ") == 1
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
-def test_both_stages_are_prepared_then_trained(tiny_backbones, tiny_data, tmp_path):
-    root = tmp_path / "run"
-    options = ["--seed", "7", "--output-root", root, "--data", tiny_data]
-    options += ["--vision-tower", tiny_backbones.vision, "--language-model", tiny_backbones.qwen2]
-    settings = ["--", "--max_steps", "2", "--global_batch_size", "4", "--per_device_train_batch_size", "4"]
-    settings += ["--data_cache", tmp_path / "cache"]
-    prepared = run(*options, "--prepare", *settings)
-    assert prepared.returncode == 0, prepared.stderr[-2000:]
-    assert prepared.stdout.count("24 rows; 0 filtered, 0 damaged") == 2
-    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.arrow")}
-    trained = run(*options, *settings, launch=sys.executable)
-    assert trained.returncode == 0, trained.stderr[-2000:]
-    marker = root / "checkpoints" / "norm-seed7" / "stage2" / "training_complete.json"
-    assert json.loads(marker.read_text())["steps"] == 2
-    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "cache").rglob("*.arrow")} == files

@@ -105,16 +105,6 @@ def campaign(*values):
     return pytest.param(*values, marks=pytest.mark.campaign)
 
 
-def assert_follows_one_process(arguments, root, engine, stage, *decoder, processes=2, **settings):
-    """Train a stage on one process and on several, and compare."""
-    run_stage(arguments(stage, root / "one", *decoder, **settings))
-    train(engine, processes, arguments(stage, root / "sharded", *decoder, **settings))
-    one, sharded = (stage_trajectory(root / name, stage) for name in ("one", "sharded"))
-    for expected, found in zip(one, sharded, strict=True):
-        assert found == pytest.approx(expected, rel=TOLERANCE)
-    assert_close_weights(weights_of(root / "one", stage), weights_of(root / "sharded", stage))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "processes"),
@@ -131,45 +121,37 @@ def test_stage_2_follows_the_recorded_trajectory(arguments, tmp_path, engine, pr
     assert not list(folder.glob("_fsdp*")), "code of the wrapper was saved beside the model"
 
 
-@pytest.mark.slow
-@pytest.mark.campaign
-@pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("engine", ENGINES)
-def test_stage_1_follows_one_process(arguments, tmp_path, engine, processes):
-    assert_follows_one_process(arguments, tmp_path, engine, 1, processes=processes)
+WITHOUT_IMAGES = {"prompt_format": "chat"}  # in some rows
+UNCLIPPED = {"max_grad_norm": 0, "gradient_checkpointing": "true"}
+BY_PART = {"clip_by_part": "true", "max_grad_norm": 0.5}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ["fsdp2", *map(campaign, ("ddp", "zero2", "zero3"))])
-def test_stage_1_with_rows_without_an_image_follows_one_process(arguments, tiny_data, tmp_path, engine):
-    settings = {"data_path": tiny_data / "stage2.json", "prompt_format": "chat"}
-    assert_follows_one_process(arguments, tmp_path, engine, 1, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_tied_head_follows_one_process(arguments, tmp_path, engine):
-    assert_follows_one_process(arguments, tmp_path, engine, 2, "llama")
-
-
-@pytest.mark.slow
-@pytest.mark.campaign
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("stage", [1, 2])
-def test_checkpointing_without_clipping_follows_one_process(arguments, tmp_path, engine, stage):
-    settings = {"max_grad_norm": 0, "gradient_checkpointing": "true"}
-    assert_follows_one_process(arguments, tmp_path, engine, stage, **settings)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("engine", ["fsdp2", campaign("ddp")])
-def test_clipping_by_part_follows_one_process(arguments, tmp_path, engine):
-    settings = {"clip_by_part": "true", "max_grad_norm": 0.5}
-    assert_follows_one_process(arguments, tmp_path, engine, 2, **settings)
-    one, sharded = clip_factors(tmp_path / "one"), clip_factors(tmp_path / "sharded")
-    assert sharded == pytest.approx(one, rel=TOLERANCE)
-    assert len({factor for factor in one if factor < 1}) > 6, "several parts of a step are clipped"
+@pytest.mark.parametrize(
+    ("engine", "processes", "stage", "decoder", "settings"),
+    [
+        ("fsdp2", 2, 1, "qwen2", WITHOUT_IMAGES),
+        ("fsdp2", 2, 2, "qwen2", BY_PART),
+        *(campaign(engine, processes, 1, "qwen2", {}) for engine in ENGINES for processes in (2, 4)),
+        *(campaign(engine, 2, 1, "qwen2", WITHOUT_IMAGES) for engine in ("ddp", "zero2", "zero3")),
+        *(campaign(engine, 2, 2, "llama", {}) for engine in ENGINES),  # a tied head
+        *(campaign(engine, 2, stage, "qwen2", UNCLIPPED) for engine in ENGINES for stage in (1, 2)),
+        campaign("ddp", 2, 2, "qwen2", BY_PART),
+    ],
+)
+def test_several_processes_follow_one(arguments, tiny_data, tmp_path, engine, processes, stage, decoder, settings):
+    if settings is WITHOUT_IMAGES:
+        settings = {**settings, "data_path": tiny_data / "stage2.json"}
+    run_stage(arguments(stage, tmp_path / "one", decoder, **settings))
+    train(engine, processes, arguments(stage, tmp_path / "sharded", decoder, **settings))
+    one, sharded = (stage_trajectory(tmp_path / name, stage) for name in ("one", "sharded"))
+    for expected, found in zip(one, sharded, strict=True):
+        assert found == pytest.approx(expected, rel=TOLERANCE)
+    assert_close_weights(weights_of(tmp_path / "one", stage), weights_of(tmp_path / "sharded", stage))
+    if settings is BY_PART:
+        one, sharded = clip_factors(tmp_path / "one"), clip_factors(tmp_path / "sharded")
+        assert sharded == pytest.approx(one, rel=TOLERANCE)
+        assert len({factor for factor in one if factor < 1}) > 6, "several parts of a step are clipped"
 
 
 @pytest.mark.slow

@@ -115,24 +115,19 @@ def test_feature_cache_is_keyed_and_bounded(tiny_checkpoint, tiny_images, tmp_pa
     for key in keys:
         first.store(key, torch.ones(4, 32))
     kept = [key for key in keys if first.load(key) is not None]
-    assert 0 < len(kept) < len(keys)
     held = sum(file.stat().st_size for file in tmp_path.glob("*/*/*.safetensors"))
-    assert held <= 2.5 * file_size
-    again = cache(limit=held + 1)
-    assert all(torch.equal(again.load(key), torch.ones(4, 32)) for key in kept)
-    again.store("other", torch.ones(4, 32))
-    assert again.load("other") is None  # files of earlier runs count
-    shared = cache(limit=held + 2.5 * file_size, processes=2)  # and are subtracted before processes share the rest
+    assert 0 < len(kept) < len(keys) and held <= 2.5 * file_size
+    shared = cache(limit=held + 2.5 * file_size, processes=2)  # files of earlier runs count
+    assert all(torch.equal(shared.load(key), torch.ones(4, 32)) for key in kept)
     shared.store("other", torch.ones(4, 32))
     shared.store("more", torch.ones(4, 32))
     assert shared.load("other") is not None and shared.load("more") is None
-    assert cache(layer=-2).folder != first.folder and cache(precision="bfloat16").folder != first.folder
-    processor.image_mean = [0.1, 0.2, 0.3]
-    assert cache().folder != first.folder
-    processor.image_mean = [0.5, 0.5, 0.5]
+    folders = {first.folder, cache(layer=-2).folder, cache(precision="bfloat16").folder}
     with torch.no_grad():
         next(tower.parameters()).add_(1)
-    assert cache().folder != first.folder
+    folders.add(cache().folder)
+    processor.image_mean = [0.1, 0.2, 0.3]
+    assert len({*folders, cache().folder}) == 5
 
 
 def test_feature_cache_needs_a_frozen_tower(train_stage, tmp_path):

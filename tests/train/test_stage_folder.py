@@ -6,7 +6,7 @@ import sys
 import pytest
 import yaml
 
-from train.stage_folder import StageFolder, comparable, peek_settings
+from train.stage_folder import StageFolder, peek_settings
 
 
 @pytest.fixture
@@ -36,15 +36,10 @@ def test_the_command_line_wins_over_the_recipe(recipe, options, name, expected):
     assert peek(recipe, *options)[name] == expected
 
 
-def test_the_same_settings_compare_equal_wherever_they_stand(recipe):
-    given = peek(recipe, "--frozen", "^a", "^b", "--max_steps", "8")
-    assert comparable(given) == comparable(peek(recipe))
-
-
 def test_every_value_of_a_list_option_counts(recipe, tmp_path):
     folder = StageFolder(tmp_path)
     folder.record_settings(peek(recipe, "--frozen", "^a", "^c"))
-    assert folder.changed_settings(peek(recipe, "--frozen", "^a", "^c")) == []
+    assert folder.changed_settings(peek(recipe, "--frozen", "^a", "^c", "--max_steps", "8")) == []
     assert folder.changed_settings(peek(recipe)) == ["frozen was ['^a', '^c'], is ['^a', '^b']"]
 
 

@@ -3,7 +3,6 @@
 import argparse
 import os
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -12,17 +11,15 @@ import torch
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
-from train.arguments.data import DataArguments
-from train.arguments.model import ModelArguments
-from train.arguments.monitoring import MonitoringArguments
-from train.arguments.optimization import OptimizationArguments
+from train.arguments.groups import (
+    DataArguments,
+    ModelArguments,
+    MonitoringArguments,
+    OptimizationArguments,
+    SpeedArguments,
+)
 from train.arguments.sft_settings import REFUSED, reject_ignored
-from train.arguments.speed import SpeedArguments
 from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
-
-
-LORA_UNDER_ZERO3 = "lora: ZeRO-3 shards the weights that the adapters are merged into; use DDP, FSDP2 or ZeRO-2"
-RENAMED = {"held_out": "eval_rows", "compact_head": "labelled_logits_only"}  # old name -> new name
 
 
 class TrainingArguments(SFTConfig):
@@ -58,7 +55,6 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
     given = peek_settings(argv) or {}
-    _reject_old_names(given)
     reject_ignored(given)
     argv = _with_precision(argv, given)
     if not torch.accelerator.is_available():
@@ -115,12 +111,6 @@ def parse_with_backbones(
     return run, training, parse_arguments(first)[0].model
 
 
-def _reject_old_names(given: Iterable[str]) -> None:
-    for name in given:
-        if new := RENAMED.get(name.removeprefix("no_")):
-            raise UserError(f"the setting {name.removeprefix('no_')} is now called {new}")
-
-
 def _with_precision(argv: list[str], settings: dict[str, Any]) -> list[str]:
     """The words with a choice in place of `bf16: auto`: what the folder was started with, else whether it is fast."""
     if settings.get("bf16") != AUTO:
@@ -149,12 +139,8 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
         raise UserError("eval_rows cannot be held out of a stream: drop eval_rows or streaming")
     if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
-    if run.data.curriculum and training.train_sampling_strategy != "group_by_length":
-        raise UserError("curriculum needs train_sampling_strategy: group_by_length; sequential keeps the order too")
     if training.save_strategy == "best":
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
-    if training.activation_offloading and not torch.accelerator.is_available():
-        raise UserError("activation_offloading moves activations from a GPU, and there is none")
     if run.optimization.clip_by_part and not training.max_grad_norm:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if run.optimization.clip_by_part and training.deepspeed_plugin is not None:
@@ -162,7 +148,7 @@ def _check(run: RunArguments, training: SFTConfig) -> None:
     if run.optimization.max_skipped_steps and training.deepspeed_plugin is not None:
         raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
     if run.model.lora and training.deepspeed_plugin is not None and training.deepspeed_plugin.zero_stage == 3:
-        raise UserError(LORA_UNDER_ZERO3)
+        raise UserError("lora: ZeRO-3 shards the weights that adapters are merged into; use DDP, FSDP2 or ZeRO-2")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")

@@ -2,13 +2,44 @@
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.errors import UserError, run_main
+from train.arguments.parse import parse_with_backbones
 from train.data.fetch import SETS, fetch
-from train.data.prepare import prepare
+from train.data.prepared import open_training_data
+from train.data.quarantine import Quarantine
+from train.data.sources import read_sources
+from train.data.stage_tokenization import stage_tokenization
+from train.stage_folder import say
+
+
+def prepare(argv: list[str], stage1: Path | None = None) -> None:
+    """Prepare the rows of a stage on all cores, for training to find in the cache; no model is loaded.
+
+    Args:
+        argv: `--config FILE.yaml --method NAME [--SETTING VALUE ...]`, as for `train.sft`.
+        stage1: recipe of stage 1, whose backbones bring the tokenizer while stage 2 has no checkpoint to start from;
+            `--vision_tower` and `--language_model` then replace those of this recipe.
+
+    Raises:
+        UserError: settings, data or the tokenizer are not usable, or too many rows are damaged.
+    """
+    run, training, backbones = parse_with_backbones([*argv, "--bf16", "false"], stage1)
+    if run.data.streaming:
+        raise UserError("streaming reads the rows during training: there is nothing to prepare")
+    how = stage_tokenization(run, training, backbones)
+    sources = read_sources(run.data.data_path, run.data.image_folder)
+    start = time.perf_counter()
+    data = open_training_data(sources, how, run.data.data_cache, training.seed)
+    seconds = time.perf_counter() - start
+    quarantine = Quarantine(Path(str(training.output_dir)) / "quarantine.jsonl", data.opened, run.data.bad_rows_limit)
+    quarantine.begin(data.bad_rows)
+    say(f"{run.data.data_path}: {len(data.dataset):,} rows; {quarantine.summary()}")
+    say(f"{data.opened:,} rows in {seconds:,.1f} s, {data.opened / seconds:,.0f} rows/s")
 
 
 def main() -> None:

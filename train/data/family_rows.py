@@ -175,11 +175,6 @@ class FamilyRows:
         processor = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
         return backend, processor, self._template, self.max_length
 
-    def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """A row that ends before its first answer, and that answer."""
-        start, end = row["answers"][0]
-        return {**row, "text": row["text"][:start], "answers": [], "places": []}, row["text"][start:end]
-
     def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
         """The text of a row in order, with one token for each image, and of which kind each piece is."""
         at = 0

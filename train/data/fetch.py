@@ -10,14 +10,19 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 from huggingface_hub import HfApi
+from tqdm import tqdm
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
-from train.archive import extract_zip
 from train.stage_folder import say, write_json
+
+
+_BLOCK = 4096  # bytes that a file system allots at least
 
 
 @dataclass(frozen=True)
@@ -101,10 +106,31 @@ def _finish_pretrain(folder: Path, unfinished: Path, remove_zip: bool) -> None:
     if (unfinished / archive.name).exists():
         os.replace(unfinished / archive.name, archive)
     if not (folder / "stage1.json").exists():
-        extract_zip(archive, folder / "images")
+        _extract(archive, folder / "images")
         os.replace(unfinished / "blip_laion_cc_sbu_558k.json", folder / "stage1.json")
     if remove_zip:
         archive.unlink(missing_ok=True)
+
+
+def _extract(archive: Path, folder: Path) -> None:
+    """Extract the files that are not there in full; `ZipFile` keeps each inside the folder, and makes no links.
+
+    Raises:
+        UserError: the disk is too small, or full.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with ZipFile(archive) as zipped:
+        members = [member for member in zipped.infolist() if not member.is_dir()]
+        left = [member for member in members if not _is_there(folder / member.filename, member.file_size)]
+        needed = sum(-(-member.file_size // _BLOCK) * _BLOCK for member in left)
+        say(require_space(folder, needed, f"{len(left):,} of {len(members):,} files of {archive.name} to extract"))
+        for member in tqdm(left, desc=f"extracting {archive.name}", unit=" files", disable=None):
+            with disk_errors_named(folder / member.filename):
+                zipped.extract(member, folder)
+
+
+def _is_there(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
 
 
 def _unfinished(folder: Path, name: str) -> Path:

@@ -20,10 +20,7 @@ from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 
 
 class Entry(NamedTuple):
-    """One quarantined row: damaged unless `filtered` or `used`.
-
-    If `used`, it is trained on after a conversion (`reason`) of an image (`detail`).
-    """
+    """One quarantined row, damaged unless `filtered`."""
 
     file: str
     row: int
@@ -31,13 +28,7 @@ class Entry(NamedTuple):
     reason: str
     detail: str
     found: str = "opening"
-    used: bool = False
     filtered: bool = False
-
-    @property
-    def damaged(self) -> bool:
-        """Whether the row counts towards the limit."""
-        return not (self.used or self.filtered)
 
     def line(self) -> str:
         """The entry as a line of JSON."""
@@ -85,7 +76,7 @@ class Quarantine:
             line = entry.line().encode()
             if file.write(line) < len(line):  # the rest did not fit; the next start drops this part of a line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if entry.damaged:
+        if not entry.filtered:
             self.check()
 
     def check(self) -> None:
@@ -94,7 +85,7 @@ class Quarantine:
         Raises:
             UserError: there are more; the message has the reasons and their counts.
         """
-        reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if entry.damaged}
+        reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if not entry.filtered}
         if self.rows is not None and len(reasons) > self.limit * self.rows:
             counts = ", ".join(f"{count} x {reason}" for reason, count in Counter(reasons.values()).most_common(5))
             raise UserError(
@@ -103,21 +94,16 @@ class Quarantine:
             )
 
     def summary(self) -> str:
-        """One line such as `9 filtered (9 x ...), 3 damaged (2 x ..., 1 x ...), see ...; 5 images were converted`."""
-        entries = list({_key(entry): entry for entry in read_entries(self.path)}.values())
-        text = counts_of(entries)
-        if any(not entry.used for entry in entries):
-            text += f", see {self.path}"
-        converted = sum(entry.used for entry in entries)
-        return text + (f"; {converted} images were converted" if converted else "")
+        """One line such as `9 filtered (9 x ...), 3 damaged (2 x ..., 1 x ...), see ...`."""
+        entries = {_key(entry): entry for entry in read_entries(self.path)}
+        return counts_of(entries.values()) + (f", see {self.path}" if entries else "")
 
 
 def counts_of(entries: Iterable[Entry]) -> str:
     """The numbers of filtered and of damaged rows, with their reasons: `9 filtered (9 x ...), 0 damaged`."""
     counts: dict[str, Counter[str]] = {"filtered": Counter(), "damaged": Counter()}
     for entry in entries:
-        if not entry.used:
-            counts["damaged" if entry.damaged else "filtered"][entry.reason] += 1
+        counts["filtered" if entry.filtered else "damaged"][entry.reason] += 1
     return ", ".join(
         f"{reasons.total():,} {kind}"
         + (f" ({', '.join(f'{count:,} x {reason}' for reason, count in reasons.most_common())})" if reasons else "")

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.images import decode_image
+from modeling_aligned_llava.loading.images import open_image
 from train.data.conversations import EmbeddedImage
 from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes
 from train.data.quarantine import Entry, Quarantine
@@ -51,55 +51,34 @@ class RowImages:
         original = row
         for attempt in range(_ATTEMPTS):
             try:
-                return row, self.open(row)
+                return row, open_row(self.data, row)
             except UserError as error:
-                self.quarantine.add(self._entry(row, BAD_IMAGE, str(error), used=False))
+                file = self.data.sources[row["source"]].path
+                self.quarantine.add(Entry(file, row["row"], None, BAD_IMAGE, str(error), found="training"))
             row = self.data.dataset[self._replacement(original, attempt)]
-        raise UserError(
-            f"{self._file(original)}, row {original['row']}: its image and those of {_ATTEMPTS} replacements fail"
-        )
-
-    def open(self, row: dict[str, Any]) -> list[Image]:
-        """Decode the images of one row; conversions are recorded in the quarantine.
-
-        Raises:
-            UserError: one of them is missing or damaged.
-        """
-        images, changes = open_row(self.data, row)
-        for name, change in changes:
-            self.quarantine.add(self._entry(row, change, name, used=True))
-        return images
+        file = self.data.sources[original["source"]].path
+        raise UserError(f"{file}, row {original['row']}: its image and those of {_ATTEMPTS} replacements fail")
 
     def _replacement(self, row: dict[str, Any], attempt: int) -> int:
         key = f"{self.seed} {int(self.epoch)} {row['source']} {row['row']} {attempt}"
         digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big") % len(self.data.dataset)
 
-    def _file(self, row: dict[str, Any]) -> str:
-        return self.data.sources[row["source"]].path
 
-    def _entry(self, row: dict[str, Any], reason: str, detail: str, used: bool) -> Entry:
-        return Entry(self._file(row), row["row"], None, reason, detail, found="training", used=used)
-
-
-def open_row(data: TrainingData, row: dict[str, Any]) -> tuple[list[Image], list[tuple[str, str]]]:
-    """The images of a row of `data.dataset`, and (name, change) of each that had to be converted.
+def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:
+    """The images of a row of `data.dataset`.
 
     Raises:
         UserError: one of them is missing or damaged.
     """
-    images, changes = [], []
-    for name in row["images"]:
-        source = data.sources[row["source"]]
-        if name.startswith(EmbeddedImage.PREFIX) and not source.is_text:
-            content = embedded_bytes(data.raw[row["source"]], name)
-            image, change = decode_image(content, f"{source.path}, row {row['row']}: image")
-        else:
-            image, change = decode_image(name)
-        images.append(image)
-        if change:
-            changes.append((name, change))
-    return images, changes
+    source, raw = data.sources[row["source"]], data.raw[row["source"]]
+    label = f"{source.path}, row {row['row']}: image"
+    return [
+        open_image(embedded_bytes(raw, name), label)
+        if name.startswith(EmbeddedImage.PREFIX) and not source.is_text
+        else open_image(name)
+        for name in row["images"]
+    ]
 
 
 class SetEpoch(TrainerCallback):

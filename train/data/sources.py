@@ -1,11 +1,12 @@
 """Sources of conversations: JSON with an image folder, parquet or Hub datasets with embedded images, and mixtures.
 
-Each becomes a memory-mapped table of raw rows, so memory use stays constant.
+Each becomes a memory-mapped table of raw rows.
 """
 
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from train.data.conversations import EmbeddedImage
 
 
 repair_dataset_locks()
-_CHUNK = 1 << 22
+_SPACE = re.compile(r"[ \t\n\r]*")
 _JSON = Features({"json": Value("binary")})
 
 
@@ -195,56 +196,29 @@ def _json_lines(path: Path) -> Iterator[bytes]:
 
 
 def _json_array(path: Path) -> Iterator[bytes]:
-    """The texts of the elements of a JSON list, without loading the whole file.
-
-    ijson does not fit: it turns half a surrogate pair into a question mark, which would then be trained on, cannot
-    read integers above 64 bits, and needs quadratic memory for nested lists.
-    """
-    decoder = json.JSONDecoder()
+    """The texts of the elements of a JSON list, of which one at a time is parsed."""
+    decode = json.JSONDecoder().raw_decode
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            text = file.read(_CHUNK).lstrip()
-            if not text.startswith("["):
-                raise UserError(f"{path} must be a JSON list of conversations")
-            at, first = 1, True
-            while True:
-                text, at = _skip_space(file, text, at)
-                if text[at : at + 1] == "]":
-                    return
-                if not first:
-                    if text[at : at + 1] != ",":
-                        raise ValueError(f"a comma or the end of the list is missing before {text[at : at + 40]!r}")
-                    text, at = _skip_space(file, text, at + 1)
-                first = False
-                while True:
-                    try:
-                        _, end = decoder.raw_decode(text, at)
-                        if end < len(text):
-                            break
-                    except json.JSONDecodeError:
-                        pass
-                    # incomplete or broken: only more text can tell
-                    more = file.read(max(_CHUNK, len(text) - at))
-                    if not more:
-                        decoder.raw_decode(text, at)
-                        raise ValueError("the file ends inside the list")
-                    text, at = text[at:] + more, 0
-                yield text[at:end].encode()
-                at = end
+        text = path.read_text(encoding="utf-8-sig")
+        at = _after_space(text, 0)
+        if text[at : at + 1] != "[":
+            raise UserError(f"{path} must be a JSON list of conversations")
+        start = at = _after_space(text, at + 1)
+        while text[at : at + 1] != "]":
+            if at > start:
+                if text[at : at + 1] != ",":
+                    raise ValueError(f"a comma or the end of the list is missing before {text[at : at + 40]!r}")
+                at = _after_space(text, at + 1)
+            _, end = decode(text, at)
+            yield text[at:end].encode()
+            at = _after_space(text, end)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
 
-def _skip_space(file: Any, text: str, at: int) -> tuple[str, int]:
-    """Text and position of the next character that is not white space; reads on at the end of the text."""
-    while True:
-        while text[at : at + 1] in (" ", "\n", "\r", "\t"):
-            at += 1
-        if at < len(text):
-            return text, at
-        text, at = file.read(_CHUNK), 0
-        if not text:
-            raise ValueError("the file ends inside the list")
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
 
 
 def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:

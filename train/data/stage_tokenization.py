@@ -15,7 +15,7 @@ from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.chat_templates import chat_template, choose_template
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
-from train.arguments.model import ModelArguments
+from train.arguments.groups import ModelArguments
 from train.arguments.parse import RunArguments
 from train.data.family_rows import FamilyRows
 from train.data.tokenization import RowEncoder, Tokenization

@@ -14,7 +14,7 @@ from datasets import Features, IterableDataset, Value, interleave_datasets
 from PIL.Image import Image
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.images import decode_image, open_image
+from modeling_aligned_llava.loading.images import open_image
 from train.data.conversations import BadRow, EmbeddedImage, text_of
 from train.data.prepared import BAD_IMAGE, bad_entry, check_row, usable_rows
 from train.data.quarantine import Entry, Quarantine
@@ -60,7 +60,7 @@ def first_streamed(sources: list[Source]) -> Iterator[bytes]:
         for row in _raw_stream(source):
             for content in _contents(row).values():
                 with suppress(UserError):
-                    decode_image(content)
+                    open_image(content, "an image")
                     yield content
 
 
@@ -119,21 +119,15 @@ class _Prepare:
         images = [contents[name] if name in contents else Path(name).read_bytes() for name in row["images"]]
         try:
             for content in images:
-                self._check_image(content, row)
+                open_image(content, f"{self.source.path}, row {row['row']}: image")
         except UserError as error:
             return bad_entry(self.source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
         return {**row, "images": images}
 
-    def _check_image(self, content: bytes, row: dict[str, Any]) -> None:
-        _, change = decode_image(content, f"{self.source.path}, row {row['row']}: image")
-        if change:
-            entry = Entry(self.source.path, row["row"], row["id"], change, "", found="training", used=True)
-            self.quarantine.add(entry)
-
     def _leave_out(self, entry: Entry) -> None:
         self.quarantine.add(entry._replace(found="training"))
         self.left_out += 1
-        self.damaged += entry.damaged
+        self.damaged += not entry.filtered
         if self.left_out == self.seen >= _ENOUGH:  # the trainer would take an empty stream for the end of its data
             raise UserError(
                 f"none of the first {self.seen} rows of {self.source.path} can be used; "

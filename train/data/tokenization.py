@@ -32,10 +32,6 @@ class RowEncoder(Protocol):
     columns: ClassVar[Features]  # of a stored row, besides its images
     reads_sizes: ClassVar[bool]  # the sizes of the images decide what is stored
 
-    @property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        """That of the model."""
-
     def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
         """For each row `{"messages", "images"}`, with `sizes` if it reads them, what is stored, or what is wrong."""
 
@@ -44,9 +40,6 @@ class RowEncoder(Protocol):
 
     def settings(self) -> tuple[Any, ...]:
         """Everything that the stored rows depend on besides the code."""
-
-    def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """A row that ends before its first answer, and that answer."""
 
     def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
         """The text of a row in order, and of which kind each piece is."""
@@ -134,14 +127,6 @@ class Tokenization:
         backend = self.tokenizer.backend_tokenizer.to_str()  # type: ignore[attr-defined]
         special = sorted(self.tokenizer.special_tokens_map.items())
         return backend, self.template, special, self.image_token_id, self.image_tokens, self.max_length
-
-    def first_turn(self, row: dict[str, Any]) -> tuple[dict[str, Any], str]:
-        """A row up to its first supervised token, and the text of the supervised tokens that follow."""
-        labels = [*row["labels"], IGNORE_INDEX]
-        start = next(i for i, label in enumerate(labels) if label != IGNORE_INDEX)
-        end = labels.index(IGNORE_INDEX, start)
-        prompt = {**row, "input_ids": row["input_ids"][:start], "labels": row["labels"][:start]}
-        return prompt, str(self.tokenizer.decode(row["input_ids"][start:end]))
 
     def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
         """The text of a row in order, and of which kind each piece is."""

@@ -1,1 +1,1 @@
-"""What a run shows and records: loss, gradients, norms by layer, and answers to held-out rows."""
+"""What a run shows and records: loss, gradients and norms by layer."""

@@ -2,12 +2,13 @@
 
 import json
 import math
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from tqdm import tqdm
 from transformers import TrainerCallback, TrainerState
 
 from modeling_aligned_llava.loading.build_once import replacing
@@ -65,46 +66,37 @@ def _step(line: str) -> float:
 
 
 class ProgressBar(TrainerCallback):
-    """Steps, rate, ETA and loss; without a terminal, one line per log.
+    """Steps, rate, time left and loss; without a terminal, one line per log.
 
-    The Trainer's own bar, of tqdm, prints each log as a whole dictionary, and writes every redrawing into a log file.
+    The Trainer's own bar prints each log as a whole dictionary, and writes every redrawing into a log file.
     """
 
     def __init__(self, title: str):
         self.title = title
-        self.console = Console()
-        self.progress = Progress(
-            TextColumn(title),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[loss]}"),
-            console=self.console,
-        )
 
     def on_train_begin(self, args, state, control, **kwargs):
-        if state.is_world_process_zero and self.console.is_terminal:
-            self.progress.start()
-        total, done = state.max_steps, state.global_step
-        self.task = self.progress.add_task(self.title, total=total, completed=done, rate="", loss="")
+        hidden = None if state.is_world_process_zero else True  # None: without a terminal
+        self.bar = tqdm(
+            total=state.max_steps,
+            initial=state.global_step,
+            desc=self.title,
+            unit="step",
+            file=sys.stdout,
+            disable=hidden,
+        )
+        self.start, self.first = time.monotonic(), state.global_step
 
     def on_step_end(self, args, state, control, **kwargs):
-        speed = self.progress.tasks[0].speed
-        rate = f"{speed:.2f} steps/s" if speed else ""
-        self.progress.update(self.task, completed=state.global_step, rate=rate)
+        self.bar.update()
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" not in logs:
             return
-        self.progress.update(self.task, loss=f"loss {logs['loss']:.4f}")
-        if state.is_world_process_zero and not self.console.is_terminal:
-            task = self.progress.tasks[0]
-            left = f", {task.time_remaining:.0f} s left" if task.time_remaining is not None else ""
+        self.bar.set_postfix_str(f"loss {logs['loss']:.4f}")
+        if self.bar.disable and state.is_world_process_zero:
+            rate = (time.monotonic() - self.start) / max(1, state.global_step - self.first)
+            left = f", {rate * (state.max_steps - state.global_step):.0f} s left"
             say(f"{self.title}: step {state.global_step}/{state.max_steps}, loss {logs['loss']:.4f}{left}")
 
     def on_train_end(self, args, state, control, **kwargs):
-        if self.progress.live.is_started:
-            self.progress.stop()
+        self.bar.close()

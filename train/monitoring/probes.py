@@ -1,4 +1,4 @@
-"""Measurements of the model during training: norm and cosine by layer (paper Fig. 5), and answers to held-out rows."""
+"""Norm and cosine by layer (paper Fig. 5) during training."""
 
 from collections.abc import Callable
 from itertools import islice
@@ -7,15 +7,12 @@ from typing import Any
 
 import torch
 from datasets import Dataset, IterableDataset
-from torch import Tensor
 
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
-from train.data.tokenization import RowEncoder
 from train.monitoring.log import JsonLinesFile
 
 
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
-MAX_NEW_TOKENS = 64
 
 
 def first_rows(rows: Dataset | IterableDataset, count: int) -> list[dict[str, Any]]:
@@ -60,32 +57,3 @@ class LayerProbe(JsonLinesFile):
                 model(**batch, use_cache=False, logits_to_keep=1)
         model.train(training)
         self.append(state, {"step": state.global_step, **profile.records()})
-
-
-class SampleAnswers(JsonLinesFile):
-    """`samples.jsonl`: the model's greedy answer to the first turn of some held-out rows, at each evaluation."""
-
-    def __init__(
-        self,
-        path: Path,
-        collator: Collator,
-        rows: list[dict[str, Any]],
-        encoder: RowEncoder,
-    ):
-        super().__init__(path)
-        self.collator = collator
-        self.tokenizer = encoder.tokenizer
-        self.prompts = [encoder.first_turn(row) for row in rows]
-
-    def on_evaluate(self, args, state, control, model=None, **kwargs):
-        training = model.training
-        model.eval()
-        for number, (prompt, reference) in enumerate(self.prompts):
-            batch = {name: value.to(torch.device(args.device)) for name, value in self.collator([prompt]).items()}
-            batch.pop("labels")
-            with torch.no_grad():
-                ids: Tensor = model.generate(**batch, max_new_tokens=MAX_NEW_TOKENS, do_sample=False, use_cache=True)
-            answer = self.tokenizer.decode(ids[0, batch["input_ids"].shape[1] :], skip_special_tokens=True)
-            record = {"step": state.global_step, "row": number, "answer": answer}
-            self.append(state, {**record, "reference": reference})
-        model.train(training)

@@ -3,7 +3,7 @@
 One process alone may see NaN or Inf, in its rows or in its shard of a gradient, so all processes decide together.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 
 from modeling_aligned_llava.errors import UserError
 from train.monitoring.log import JsonLinesFile, lines_up_to
-from train.optimization.parameter_groups import ParameterGroup
 from train.stage_folder import say
 
 
@@ -28,13 +27,11 @@ class FiniteSteps(JsonLinesFile):
     Args:
         path: the file; it exists only if a step was skipped.
         limit: number of steps of the run that may be skipped; 0 stops at the first.
-        groups: the parameter groups, to name the one at fault.
     """
 
-    def __init__(self, path: Path, limit: int, groups: list[ParameterGroup]):
+    def __init__(self, path: Path, limit: int):
         super().__init__(path)
         self.limit = limit
-        self.groups = groups
         self.skipped = 0
 
     def on_train_begin(self, args, state, control, **kwargs):
@@ -56,14 +53,13 @@ class FiniteSteps(JsonLinesFile):
         return not accelerator.reduce(broken, "sum").item()
 
     def cause(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor]) -> str:
-        """What is not finite, the weights before the loss before a gradient; called by every process."""
-        found = [(3, "the loss or the gradient")]
+        """What is not finite, the loss before the last gradient, where backward starts; called by every process."""
+        found = [(2, "the loss or the gradient")]  # DeepSpeed keeps gradients to itself
         if not torch.stack(losses).isfinite().all():
-            found.append((1, "the loss"))
-        if not _uses_deepspeed(accelerator):  # it keeps gradients to itself, and its step is taken
-            found += [(0, text) for text in self._named("the weights of", model.named_parameters())]
-            # backward starts at the end: the last parameters are the first to get a broken gradient
-            found += [(2, text) for text in self._named("the gradient of", reversed([*_gradients(model)]))]
+            found.append((0, "the loss"))
+        if not _uses_deepspeed(accelerator):
+            broken = [name for name, gradient in _gradients(model) if not gradient.isfinite().all()]
+            found += [(1, f"the gradient of {name}") for name in broken[-1:]]
         return min(gather_object([min(found)]))[1]
 
     def skip(self, state: Any, cause: str) -> None:
@@ -85,16 +81,6 @@ class FiniteSteps(JsonLinesFile):
         if state.is_world_process_zero:
             say(f"step {step} is skipped ({self.skipped} of {self.limit}), not finite: {cause}")
 
-    def _named(self, what: str, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[str]:
-        """The first of the tensors that is not finite."""
-        for name, tensor in tensors:
-            if tensor.is_floating_point() and not torch.linalg.vector_norm(_local(tensor)).isfinite():
-                yield f"{what} {name} (group {self._group(name)})"
-                return
-
-    def _group(self, name: str) -> str:
-        return next((group.pattern for group in self.groups if name in group.names), "none")
-
 
 def _uses_deepspeed(accelerator: Accelerator) -> bool:
     return accelerator.distributed_type == DistributedType.DEEPSPEED
@@ -102,8 +88,6 @@ def _uses_deepspeed(accelerator: Accelerator) -> bool:
 
 def _gradients(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The gradients of this process; of FSDP2, its shards."""
-    return ((name, _local(p.grad)) for name, p in model.named_parameters() if p.grad is not None)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
+    for name, parameter in model.named_parameters():
+        if parameter.grad is not None:
+            yield name, parameter.grad.to_local() if isinstance(parameter.grad, DTensor) else parameter.grad

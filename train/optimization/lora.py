@@ -35,12 +35,10 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
         peft's handle of the adapters, for `merge_adapters`.
 
     Raises:
-        UserError: peft is not installed, or a setting is unknown or matches nothing.
+        UserError: a setting is unknown or matches nothing.
     """
-    try:
-        from peft import LoraConfig, LoraModel
-    except ImportError as error:
-        raise UserError("lora needs peft: install the extra `train`") from error
+    from peft import LoraConfig, LoraModel  # here: it takes a second
+
     try:
         with torch.random.fork_rng():
             torch.manual_seed(seed)

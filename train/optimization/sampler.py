@@ -1,13 +1,14 @@
 """The order of the rows: rows of similar length share a step; the longest come first, the other steps at random.
 
-With `sequential`, the steps keep the order of the data (`curriculum`, one step per megabatch); only the rows of a step
-are sorted, so that its micro-batches have less padding.
+With `sequential`, the steps keep the order of the data; only the rows of a step are sorted, so that its micro-batches
+have less padding.
 
 transformers' own sampler visits each megabatch from long to short and draws from the global random state, so a second
 epoch has another order after a resume than without one. This one depends only on seed and epoch.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 import torch
@@ -28,9 +29,7 @@ class LengthGroupedSampler(Sampler[int]):
         seed: of the run; seed and epoch determine the order.
         drop_last: drop the last step of an epoch if it is incomplete. Otherwise several processes repeat rows to fill
             it, so it depends on their number.
-        steps_per_megabatch: number of steps in the groups of rows within which rows are sorted by length.
-        curriculum: groups are consecutive rows and keep their order, for data that goes from easy to hard; otherwise
-            they are random, and so is the order of all steps but the first.
+        in_order: steps are consecutive rows and keep their order; otherwise they are random, all but the first.
 
     Raises:
         UserError: there are fewer rows than one step needs, and incomplete steps are dropped.
@@ -42,17 +41,15 @@ class LengthGroupedSampler(Sampler[int]):
         step_size: int,
         seed: int,
         drop_last: bool = False,
-        steps_per_megabatch: int = STEPS_PER_MEGABATCH,
-        curriculum: bool = False,
+        in_order: bool = False,
     ):
         if drop_last and len(lengths) < step_size:
             raise UserError(f"{len(lengths)} rows are fewer than one step of {step_size} (dataloader_drop_last)")
         self.lengths = torch.tensor(lengths)
         self.step_size = step_size
-        self.megabatch = step_size * steps_per_megabatch
         self.seed = seed
         self.drop_last = drop_last
-        self.curriculum = curriculum
+        self.in_order = in_order
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -64,23 +61,22 @@ class LengthGroupedSampler(Sampler[int]):
         return rows - rows % self.step_size if self.drop_last else rows
 
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
-        count = len(self.lengths)
-        order = torch.arange(count) if self.curriculum else torch.randperm(count, generator=generator)
-        groups = [self._grouped_by_length(rows) for rows in order.split(self.megabatch)]
-        if not self.curriculum:
-            groups = [[step for steps in groups for step in steps]]
-        whole: list[torch.Tensor] = []
-        rest: list[torch.Tensor] = []  # an incomplete step, last, or it would shift the steps after it
-        for steps in groups:
-            complete = [step for step in steps if len(step) == self.step_size]
-            rest += [step for step in steps if len(step) < self.step_size]
-            whole += [complete[i] for i in torch.randperm(len(complete), generator=generator)]
-        if whole and not self.curriculum:  # the longest rows first, so that too little memory shows at once
-            longest = int(torch.stack([self.lengths[step].max() for step in whole]).argmax())
-            whole.insert(0, whole.pop(longest))
-        return (int(i) for step in [*whole, *([] if self.drop_last else rest)] for i in step)
+        if self.in_order:
+            steps = self._steps(torch.arange(len(self.lengths)), megabatch=self.step_size)
+        else:
+            generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
+            order = torch.randperm(len(self.lengths), generator=generator)
+            steps = self._steps(order, megabatch=self.step_size * STEPS_PER_MEGABATCH)
+            rest = [step for step in steps if len(step) < self.step_size]  # last, or it would shift those after it
+            steps = [step for step in steps if len(step) == self.step_size]
+            steps = [steps[i] for i in torch.randperm(len(steps), generator=generator)]
+            if steps:  # the longest rows first, so that too little memory shows at once
+                longest = int(torch.stack([self.lengths[step].max() for step in steps]).argmax())
+                steps.insert(0, steps.pop(longest))
+            steps += rest
+        return islice((int(i) for step in steps for i in step), len(self))
 
-    def _grouped_by_length(self, rows: torch.Tensor) -> list[torch.Tensor]:
-        """The rows in steps, shortest first."""
-        return list(rows[torch.argsort(self.lengths[rows], stable=True)].split(self.step_size))
+    def _steps(self, order: torch.Tensor, megabatch: int) -> list[torch.Tensor]:
+        """The rows in steps; those of a megabatch are sorted by length."""
+        groups = order.split(megabatch)
+        return [step for g in groups for step in g[torch.argsort(self.lengths[g], stable=True)].split(self.step_size)]

@@ -27,7 +27,7 @@ from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
-from train.optimization.sampler import STEPS_PER_MEGABATCH, LengthGroupedSampler
+from train.optimization.sampler import LengthGroupedSampler
 from train.optimization.saved_state import reading_state
 from train.stage_folder import checkpoint_marker, write_json
 
@@ -50,7 +50,6 @@ class AlignedSFTTrainer(SFTTrainer):
 
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
-        curriculum: steps keep the order of the rows (`train.optimization.sampler`).
         clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
         labelled_logits_only: compute logits only at labelled positions, on a CPU too.
         feature_cache: the one of the collator, where the vision tower is frozen.
@@ -63,7 +62,6 @@ class AlignedSFTTrainer(SFTTrainer):
         self,
         *args: Any,
         parameter_groups: list[ParameterGroup],
-        curriculum: bool = False,
         clip_by_part: bool = False,
         labelled_logits_only: bool = True,
         feature_cache: FeatureCache | None = None,
@@ -72,7 +70,6 @@ class AlignedSFTTrainer(SFTTrainer):
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
-        self.curriculum = curriculum
         self.clip_by_part = clip_by_part
         self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
@@ -198,14 +195,8 @@ class AlignedSFTTrainer(SFTTrainer):
             return super()._get_train_sampler(train_dataset)
         rows = cast(Dataset, self.train_dataset if train_dataset is None else train_dataset)
         step_size = self.args.train_batch_size * self.args.world_size * self.args.gradient_accumulation_steps
-        in_order = strategy == "sequential"
         return LengthGroupedSampler(
-            row_lengths(rows),
-            step_size,
-            self.args.seed,
-            self.args.dataloader_drop_last,
-            steps_per_megabatch=1 if in_order else STEPS_PER_MEGABATCH,
-            curriculum=self.curriculum or in_order,
+            row_lengths(rows), step_size, self.args.seed, self.args.dataloader_drop_last, strategy == "sequential"
         )
 
     def _save_checkpoint(self, model, trial):

@@ -119,12 +119,10 @@ def test_rows_that_are_too_long_are_filtered():
     assert small["length"] <= 40 and isinstance(large, BadRow) and large.filtered
 
 
-def test_the_first_turn_and_the_pieces():
+def test_the_pieces():
     how = encoder("llava")
     own = row(*ASKED[1])
     stored = {**own, **how([own])[0]}
-    prompt, answer = how.first_turn(stored)
-    assert prompt["text"] + answer == stored["text"][: len(prompt["text"] + answer)] and answer == f"dog{END}"
     assert "".join(text for _, text in how.pieces(stored)) == stored["text"]
     assert [text for kind, text in how.pieces(stored) if kind == "supervised"] == [f"dog{END}", f"no more{END}"]
     assert how.supervised({name: [stored[name]] for name in how.columns}) == [len("dog") + 1 + len("no more") + 1]

@@ -8,7 +8,7 @@ import pytest
 from modeling_aligned_llava.errors import UserError
 from tests.train.conftest import CONFIGURATION
 from train.data import __main__ as command
-from train.data.prepare import prepare
+from train.data.__main__ import prepare
 from train.stage import run_stage
 
 

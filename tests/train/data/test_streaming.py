@@ -105,7 +105,7 @@ def test_bad_rows_are_passed_over_and_named(stream, tmp_path, parquet):
         "turns do not alternate human, gpt, ..., ending with gpt",
         "longer than max_length 200",
     }
-    assert sorted(entry.damaged for entry in entries) == [False, False, True, True]
+    assert sorted(not entry.filtered for entry in entries) == [False, False, True, True]
     assert all(rows[entry.row]["id"] == entry.id for entry in entries)  # of the file, not of the shuffled stream
     streamed, _ = stream(tmp_path / "bad.parquet", limit=0.0015)  # of the first 1,000 rows
     with pytest.raises(UserError, match=r"2 of the first \d+ rows of .* are damaged, more than the 0.15% of bad_rows"):

@@ -1,11 +1,11 @@
-"""A step whose loss or gradient is not finite: the error names step, group and tensor, or the step is skipped."""
+"""A step whose loss or gradient is not finite: the error names step and tensor, or the step is skipped."""
 
 import math
 import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from modeling_aligned_llava.errors import UserError
 from tests.faults.broken_numbers import broken_step
@@ -14,10 +14,7 @@ from tests.train.stage_results import lines
 from train.stage import run_stage
 
 
-BROKEN = {
-    "loss": ("", "the loss"),
-    "gradient": ("model.multi_modal_projector.linear_1.weight", r"the gradient of {} \(group .*linear_\)"),
-}
+TENSOR = "model.multi_modal_projector.linear_1.weight"
 
 
 @pytest.fixture
@@ -31,12 +28,14 @@ def stage(stage_arguments, tiny_checkpoint, tmp_path):
     return make
 
 
-@pytest.mark.parametrize(("kind", "value"), [("loss", math.nan), ("gradient", math.inf)])
-def test_the_run_stops_and_resumes_from_its_last_good_checkpoint(stage, tmp_path, kind, value):
-    name, what = BROKEN[kind]
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "what"),
+    [("loss", "", math.nan, "the loss"), ("gradient", TENSOR, math.inf, f"the gradient of {TENSOR}")],
+)
+def test_the_run_stops_and_resumes_from_its_last_good_checkpoint(stage, kind, name, value, what):
     command, folder = stage()
     with broken_step(kind, {4}, name, value):
-        with one_line(rf"^step 4: not finite: {what.format(name)}; .*max_skipped_steps"):
+        with one_line(rf"^step 4: not finite: {what}; .*max_skipped_steps"):
             run_stage(command)
         assert sorted(path.name for path in folder.glob("checkpoint-*")) == ["checkpoint-2"]
         before = load_file(folder / "checkpoint-2" / "model.safetensors")
@@ -72,14 +71,3 @@ def test_a_skipped_step_changes_neither_weights_nor_moments(stage):
     with broken_step("loss", {5}, "", math.nan):
         run_stage([*command, "--max_skipped_steps", "1"])
     assert [line["step"] for line in lines(folder, "skipped_steps.jsonl")] == [5]
-
-
-def test_broken_weights_are_named_before_what_they_break(stage, tiny_checkpoint, tmp_path):
-    broken = tmp_path / "broken"
-    shutil.copytree(tiny_checkpoint("norm-gwc"), broken)
-    state = load_file(broken / "model.safetensors")
-    state["model.vision_tower.encoder.layers.0.mlp.fc1.bias"][3] = math.nan
-    save_file(state, broken / "model.safetensors", metadata={"format": "pt"})
-    command, _ = stage(model_name_or_path=broken, probe_rows=0)
-    with pytest.raises(UserError, match=r"^step 1: not finite: the weights of model.vision_tower\S+fc1.bias \(group "):
-        run_stage(command)

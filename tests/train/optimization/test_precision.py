@@ -5,7 +5,6 @@ import torch
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests.train.stage_results import weights
-from train.optimization.parameter_groups import freeze, group_parameters
 
 
 NORM = {"model.multi_modal_projector.norm.weight", "model.multi_modal_projector.norm.bias"}
@@ -41,12 +40,3 @@ def test_the_final_precision_can_be_chosen(train_stage, tmp_path, bf16, save_dty
     saved = weights(train_stage(tmp_path, 2, max_steps=1, bf16=bf16, save_dtype=save_dtype))
     assert {tensor.dtype for name, tensor in saved.items() if name not in NORM} == {getattr(torch, save_dtype)}
     assert {saved[name].dtype for name in NORM} == {torch.float32}
-
-
-def test_matrices_that_are_not_trained_are_stored_in_half(tiny_checkpoint):
-    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm-gwc"))
-    frozen = [r"^model\.vision_tower\.", r"^model\.language_model\.", r"^lm_head\."]
-    freeze(model, group_parameters(model, {"multi_modal_projector": 1e-3}, frozen), torch.bfloat16)
-    for name, parameter in model.named_parameters():
-        half = not parameter.requires_grad and parameter.dim() > 1
-        assert parameter.dtype == (torch.bfloat16 if half else torch.float32), name

@@ -20,22 +20,9 @@ def test_steps_hold_rows_of_similar_length_in_random_order():
     assert max(lengths) in steps[0]  # but too little memory shows at once
 
 
-def test_a_curriculum_keeps_the_order_of_its_groups():
-    lengths = torch.randint(10, 500, (1000,), generator=torch.Generator().manual_seed(0)).tolist()
-    sampler = LengthGroupedSampler(lengths, step_size=8, seed=1, steps_per_megabatch=10, curriculum=True)
-    order = list(sampler)
-    assert sorted(order) == list(range(1000))
-    assert all(sorted(order[k : k + 80]) == list(range(k, min(k + 80, 1000))) for k in range(0, 1000, 80))
-    means = torch.tensor([sum(lengths[i] for i in order[k : k + 8]) / 8 for k in range(0, 80, 8)])
-    assert means.sort().values.tolist() != means.tolist()  # within a group, the order of the steps is random
-    assert 1 - sum(lengths) / sum(8 * max(lengths[i] for i in order[k : k + 8]) for k in range(0, 1000, 8)) < 0.2
-    sampler.set_epoch(1)
-    assert list(sampler) != order
-
-
-def test_one_step_per_megabatch_keeps_the_order_of_the_steps():
+def test_sequential_keeps_the_order_of_the_steps():
     lengths = [5, 1, 3, 2, 9, 7, 8, 6, 4]
-    sampler = LengthGroupedSampler(lengths, step_size=4, seed=1, steps_per_megabatch=1, curriculum=True)
+    sampler = LengthGroupedSampler(lengths, step_size=4, seed=1, in_order=True)
     assert list(sampler) == [1, 3, 2, 0, 7, 5, 6, 4, 8]
     sampler.set_epoch(1)
     assert list(sampler) == [1, 3, 2, 0, 7, 5, 6, 4, 8]

@@ -1,5 +1,6 @@
-"""A disk that fills up: one line names the file, the state from before stays, and with room the same work goes on."""
+"""A disk that is full or read-only: one line names the file, what was there stays, and with room the work goes on."""
 
+import gc
 import json
 import random
 import shutil
@@ -12,14 +13,14 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
+from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from tests.faults.conftest import METHOD
 from tests.faults.disks import KB, MB
-from tests.faults.refusals import refused
-from tests.faults.tiers import in_campaign
-from train import archive
+from tests.faults.harness import in_campaign, refused
+from train.data import fetch
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
 from train.data.sources import read_sources
@@ -43,36 +44,65 @@ def rng(seed) -> random.Random:
     return random.Random(seed)
 
 
-@seeds
-def test_answers(disk, rng):
-    """Batches of answers until the disk is full, and more when it has room again."""
-    for round_number in range(ROUNDS):
-        path = disk.folder / f"{round_number}.jsonl"
-        log = AnswerLog(path)
-        known: dict[AnswerKey, str] = {}
+class Answers:
+    """Of an evaluation. Like the other logs, it writes numbered lines, and reads the numbers back."""
 
-        def append(batch: int, log: AnswerLog = log, known: dict = known) -> None:
-            keys = [AnswerKey("w", "task", 10 * batch + i, "p", "", "") for i in range(rng.randrange(1, 8))]
-            texts = ["".join(rng.choices(string.printable, k=rng.randrange(600))) for _ in keys]
-            log.append(keys, texts)
-            known.update(zip(keys, texts, strict=True))
+    def __init__(self, path: Path) -> None:
+        self.path, self.log = path, AnswerLog(path)
 
-        append(0)
-        with disk.full(left=rng.randrange(24 * KB)), refused(FULL, str(path)):
-            for batch in range(1, 500):
-                append(batch)
-        assert log.find(list(known)) == list(known.values())
-        append(1000)  # the same process goes on
-        log.close()
-        again = AnswerLog(path)
-        assert len(again) == len(known) and again.find(list(known)) == list(known.values())
+    def write(self, number: int, text: str) -> None:
+        self.log.append([self.key(number)], [text])
+
+    def read(self, numbers: list[int]) -> list[int]:
+        self.log.close()
+        again = AnswerLog(self.path)
         again.close()
+        return [number for number in numbers if again.find([self.key(number)])] if len(again) == len(numbers) else []
+
+    def key(self, number: int) -> AnswerKey:
+        return AnswerKey("w", "task", number, "p", "", "")
+
+
+class TrainingLog:
+    def __init__(self, path: Path) -> None:
+        self.file = JsonLinesFile(path)
+
+    def write(self, number: int, text: str) -> None:
+        self.file.append(mock.Mock(is_world_process_zero=True), {"step": number, "text": text})
+
+    def read(self, numbers: list[int]) -> list[int]:
+        drop_lines_after(self.file.path, numbers[-1])
+        return [json.loads(line)["step"] for line in self.file.path.read_text().splitlines()]
+
+
+class QuarantinedRows:
+    def __init__(self, path: Path) -> None:
+        self.quarantine = Quarantine(path, 500, 1.0)
+
+    def write(self, number: int, text: str) -> None:
+        self.quarantine.add(Entry("file.json", number, None, "broken", text))
+
+    def read(self, numbers: list[int]) -> list[int]:
+        return [entry.row for entry in read_entries(self.quarantine.path)]
+
+
+@seeds
+@pytest.mark.parametrize("kind", [Answers, TrainingLog, QuarantinedRows])
+def test_lines_written_before_the_disk_was_full_stay(kind, disk, rng):
+    for number in range(ROUNDS):
+        path = disk.folder / f"{number}.jsonl"
+        log, written = kind(path), [0]
+        log.write(0, "x")
+        with disk.full(left=rng.randrange(4 * KB, 40 * KB)), refused(FULL, str(path)):
+            for line in range(1, 500):
+                log.write(line, "".join(rng.choices(string.printable, k=rng.randrange(4000))))
+                written.append(line)
+        assert log.read(written) == written
         path.unlink()
 
 
 @seeds
-def test_results(disk, rng):
-    """A results file keeps its content until the new one is there in full."""
+def test_results_keep_their_content_until_the_new_one_is_there_in_full(disk, rng):
     path = disk.folder / "a run" / "scores.json"
     for _ in range(ROUNDS):
         before, after = ([rng.random() for _ in range(rng.randrange(2000, 6000))] for _ in range(2))
@@ -86,41 +116,9 @@ def test_results(disk, rng):
 
 
 @seeds
-def test_a_training_log(disk, rng):
-    """The lines from before stay readable."""
-    state = mock.Mock(is_world_process_zero=True)
-    for number in range(ROUNDS):
-        path = disk.folder / f"{number}.log"
-        log = JsonLinesFile(path)
-        written = 0
-        with disk.full(left=rng.randrange(4 * KB, 40 * KB)), refused(FULL, str(path)):
-            for step in range(1, 500):
-                log.append(state, {"step": step, "text": "x" * rng.randrange(4000)})
-                written = step
-        drop_lines_after(path, written)
-        assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [*range(1, written + 1)]
-        path.unlink()
-
-
-@seeds
-def test_the_quarantine(disk, rng):
-    """The rows from before stay readable."""
-    for number in range(ROUNDS):
-        path = disk.folder / f"{number}.quarantine"
-        quarantine = Quarantine(path, None, 1.0)
-        written = 0
-        with disk.full(left=rng.randrange(4 * KB, 40 * KB)), refused(FULL, str(path)):
-            for row in range(1, 500):
-                quarantine.add(Entry("file.json", row, None, "broken", "x" * rng.randrange(4000)))
-                written = row
-        assert [entry.row for entry in read_entries(path)] == [*range(1, written + 1)]
-        path.unlink()
-
-
-@seeds
-def test_extraction(disk, rng, tmp_path, monkeypatch):
-    """The disk fills up while a zip is extracted, although it had room at the start."""
-    monkeypatch.setattr(archive, "require_space", lambda *_: "")
+def test_an_extraction_goes_on(disk, rng, tmp_path, monkeypatch):
+    """The disk fills up although it had room at the start."""
+    monkeypatch.setattr(fetch, "require_space", lambda *_: "")
     names = {f"{number // 4}/{number}.jpg": rng.randbytes(rng.randrange(1, 9000)) for number in range(40)}
     packed = tmp_path / "images.zip"
     with zipfile.ZipFile(packed, "w") as zipped:
@@ -130,17 +128,14 @@ def test_extraction(disk, rng, tmp_path, monkeypatch):
         out = disk.folder / str(number)
         out.mkdir()
         with disk.full(left=rng.randrange(8 * KB, 120 * KB)), refused(FULL, str(out)):
-            archive.extract_zip(packed, out)
-        there = [str(path.relative_to(out)) for path in out.rglob("*.jpg")]
-        assert len(there) < len(names) and all((out / name).read_bytes() == names[name] for name in there)
-        archive.extract_zip(packed, out)
+            fetch._extract(packed, out)
+        fetch._extract(packed, out)
         assert all((out / name).read_bytes() == content for name, content in names.items())
         shutil.rmtree(out)
 
 
 @pytest.mark.parametrize("seed", in_campaign(range(4)))
-def test_preparation_of_data(disk, rng, checkpoint, tiny_data, tmp_path):
-    """Rows are checked and tokenized on a disk that is too small at first."""
+def test_a_preparation_goes_on(disk, rng, checkpoint, tiny_data, tmp_path):
     rows = json.loads((tiny_data / "stage2.json").read_text())
     for row in rows:
         row["conversations"][-1]["value"] = "".join(rng.choices(string.ascii_letters + " ", k=300)) + "."
@@ -153,6 +148,7 @@ def test_preparation_of_data(disk, rng, checkpoint, tiny_data, tmp_path):
         disk.resize(size * KB)
         with refused(FULL, str(disk.folder)):
             open_training_data(sources, how, disk.folder)
+        gc.collect()  # as the end of the program would, it closes the file that did not fit
         assert not [*disk.folder.rglob("*.unfinished")]
     disk.resize(64 * MB)
     found = open_training_data(sources, how, disk.folder).dataset[:]
@@ -160,7 +156,7 @@ def test_preparation_of_data(disk, rng, checkpoint, tiny_data, tmp_path):
 
 
 @pytest.mark.parametrize("seed", in_campaign(range(8)))
-def test_training(disk, rng, stage2, checkpoint, assert_undisturbed):
+def test_a_training_loses_no_checkpoint(disk, rng, stage2, checkpoint, assert_undisturbed):
     """A stage runs out of disk at some file of a checkpoint or of the final model."""
     weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
     whole = 3 * weights + 200 * KB  # of a checkpoint: weights, two moments and the rest, about
@@ -184,3 +180,26 @@ def last_complete(stage: Path) -> int:
     """Step of the last complete checkpoint; 0 without one."""
     markers = stage.glob("checkpoint-*/checkpoint_complete.json")
     return max((int(marker.parent.name.rpartition("-")[2]) for marker in markers), default=0)
+
+
+WRITING = {
+    "results": lambda folder, stage2: write_json(folder / "scores.json", [2]),
+    "a folder": lambda folder, stage2: build_once(folder / "new", lambda _: None),
+    "a lock": lambda folder, stage2: exclusive_lock(folder / "scores.json", "busy").__enter__(),
+    "a file": lambda folder, stage2: replacing(folder / "deep" / "file").__enter__(),
+    "a stage": lambda folder, stage2: run_stage(stage2(folder)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.campaign
+@pytest.mark.parametrize("write", WRITING.values(), ids=WRITING)
+def test_a_read_only_disk_is_named_and_what_is_there_can_be_used(write, stage2, mount):
+    disk = mount("disk", 16 * MB)
+    write_json(disk.folder / "scores.json", [1])
+    build_once(disk.folder / "there", lambda unfinished: (unfinished / "x").touch())
+    with disk.read_only():
+        with refused("read-only", str(disk.folder)):
+            write(disk.folder, stage2)
+        assert json.loads((disk.folder / "scores.json").read_text()) == [1]
+        assert not build_once(disk.folder / "there", lambda _: None)

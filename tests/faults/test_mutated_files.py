@@ -1,19 +1,23 @@
-"""Mutated files of a checkpoint, loaded as users, evaluation and demo do.
+"""Mutated files of a checkpoint, loaded as users, evaluation and demo do, and mutated recipes.
 
-Each ends in an error that says something, in the same results, or in a model that is what its files say (another
-epsilon, another template): all its weights are those of the file, none depends on chance.
+Each checkpoint ends in an error that says something, in the same results, or in a model that is what its files say
+(another epsilon, another template): all its weights are those of the file, none depends on chance.
 """
 
 import hashlib
 import json
+import os
+import re
 import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import yaml
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 from PIL import Image
@@ -23,9 +27,11 @@ from transformers import AutoProcessor
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
-from tests.faults.memory import bounded_memory
+from tests import REPOSITORY
+from tests.faults.harness import bounded_memory, in_campaign
 from tests.faults.mutations import mutated_text, mutated_values
-from tests.faults.tiers import in_campaign
+from train.arguments.parse import parse_arguments
+from train.optimization.parameter_groups import group_parameters
 
 
 PEAK_MIB = 4000
@@ -136,3 +142,31 @@ def served(folder: Path) -> str:
 @torch.inference_mode()
 def digest(model, inputs) -> str:
     return hashlib.sha256(model(**inputs).logits.float().numpy().tobytes()).hexdigest()
+
+
+RECIPE = (REPOSITORY / "configuration" / "train" / "tinyworld" / "stage2.yaml").read_bytes()
+
+
+@pytest.mark.parametrize(("number", "count"), [(0, 4), *in_campaign([(1, 150)])])
+def test_a_mutated_recipe_is_read_or_refused_in_one_line(number, count, checkpoint, tmp_path):
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(checkpoint)
+    recipe = tmp_path / "recipe.yaml"
+    values = mutated_values(RECIPE, yaml.safe_load).map(lambda values: yaml.safe_dump(values).encode())
+
+    @seed(number)
+    @settings(SETTINGS, max_examples=count)
+    @given(values | values | mutated_text(RECIPE))
+    def check(mutated: bytes) -> None:
+        recipe.write_bytes(mutated)
+        with mock.patch.dict(os.environ):  # TRL takes variables from a recipe
+            try:
+                command = ["--config", str(recipe), "--method", "norm", "--output_dir", str(tmp_path)]
+                run, _ = parse_arguments(command)
+                group_parameters(model, run.optimization.rates, run.optimization.frozen)
+            except UserError as error:
+                assert re.fullmatch(r".+", str(error)), error
+            except SystemExit as error:
+                assert error.code == 2  # argparse, which names the option
+
+    with bounded_memory(PEAK_MIB):
+        check()

@@ -1,0 +1,114 @@
+"""A small comparison whose phases are killed, stopped by signals, started twice at once, or run elsewhere.
+
+The end must be that of a run that nothing disturbed.
+"""
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+
+from tests.clone import clone_repository
+from tests.faults.small_run import PHASES, SmallRun
+from tests.together import catches, kill_all
+
+
+KILLS = 5
+MOST_SECONDS = 10.0  # from a signal to the end of everything
+REFUSED = "another evaluation is running"
+
+pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(3600)]
+phases = pytest.mark.parametrize("phase", PHASES, ids=str)
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """SIGKILL to the whole process group, as when the machine dies."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@phases
+def test_a_killed_phase_ends_like_a_straight_one(phase, straight_run, tmp_path):
+    """After the last kill, the run continues from a copy under another path with another home."""
+    rng = random.Random(str(phase))
+    straight, run, kills = straight_run.run, SmallRun(tmp_path), 0
+    run.start_from(straight, phase)
+    while kills < KILLS:
+        process = run.start(phase)
+        try:
+            code = process.wait(timeout=rng.uniform(0, straight_run.seconds[phase]))
+        except subprocess.TimeoutExpired:
+            kills += 1
+            # Every other kill takes the process alone, and leaves what it started to end by itself.
+            kill_group(process) if kills % 2 else kill_all(process)
+            continue
+        assert code == 0, f"after {kills} kills: {run.said()[-1000:]}"
+        assert not run.differences(phase, straight)
+        shutil.rmtree(run.clone)
+        run.start_from(straight, phase)
+    moved = SmallRun(tmp_path / "another machine")
+    shutil.move(run.clone, moved.clone)
+    moved.finish(phase)
+    assert not moved.differences(phase, straight)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize("phase", PHASES[:-1], ids=str)
+def test_a_signal_ends_everything_with_one_line(phase, number, straight_run, tmp_path):
+    rng = random.Random(f"{phase} {number}")
+    straight, run = straight_run.run, SmallRun(tmp_path)
+    run.start_from(straight, phase)
+    process = run.start(phase)
+    try:
+        code = process.wait(timeout=rng.random() * straight_run.seconds[phase])
+        assert code == 0, run.said()[-1000:]  # it was faster than the straight run
+    except subprocess.TimeoutExpired:
+        handled, said_before = takes_sigterm(process), len(run.said())
+        began = time.monotonic()
+        process.send_signal(number)
+        code = process.wait(timeout=60)
+        assert time.monotonic() - began < MOST_SECONDS
+        said = run.said()[said_before:]
+        told = code != 0 and said.count("error: stopped by SIG") == 1 and "Traceback" not in said
+        assert told or not (handled or said), f"{code}, {said}"
+        working = [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(run.clone)]
+        assert not [each for each in working if each.status() != psutil.STATUS_ZOMBIE]
+        for checkpoint in re.findall(r"continues from (\S+)", said):
+            assert (run.clone / checkpoint / "trainer_state.json").exists(), said
+    run.finish(phase)
+    # The signal adds a line to a training's log, and the next one has the means over fewer steps.
+    assert not [name for name in run.differences(phase, straight) if not name.endswith("/log.jsonl")]
+
+
+def takes_sigterm(process: subprocess.Popen[str]) -> bool:
+    """Whether the phase's first Python process handles SIGTERM, as it does but while Python itself starts or exits."""
+    started = psutil.Process(process.pid)
+    for each in [started, *started.children(recursive=True)]:
+        if each.name().startswith("python"):
+            return catches(each.pid, signal.SIGTERM)
+    return False
+
+
+@phases
+def test_two_at_once_make_the_results_of_one(phase, straight_run, tmp_path):
+    """The second waits, or is refused."""
+    run = SmallRun(tmp_path)
+    run.start_from(straight_run.run, phase)
+    codes = [process.wait() for process in [run.start(phase) for _ in range(2)]]
+    assert sorted(codes) in ([0, 0], [0, 1]) and (1 in codes) == (REFUSED in run.said()), run.said()[-1000:]
+    assert not run.differences(phase, straight_run.run)
+    run.finish(phase)
+
+
+def test_another_path_and_another_home_change_nothing(straight_run, tmp_path):
+    run = SmallRun(tmp_path / "a second run")
+    clone_repository(run.clone)
+    for phase in PHASES:
+        run.finish(phase)
+        assert not run.differences(phase, straight_run.run)

@@ -1,0 +1,248 @@
+"""The settings of a stage that TRL does not know, in the groups in which `--help` shows them."""
+
+import json
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from transformers.hf_argparser import HfArg
+
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.methods import method_fields
+
+
+setting: Any = HfArg  # a field of any type
+
+
+@dataclass
+class ModelArguments:
+    """What is trained: a method, and the backbones (stage 1) or the checkpoint (stage 2) to start from."""
+
+    _argument_group_name: ClassVar[str] = "model"
+
+    method: str = setting(
+        help="Name of the method, as listed in `configuration/methods.yaml`. `{method}` in the value of any other "
+        "setting is replaced by this name."
+    )
+    norm_fields: dict | str | None = setting(
+        default=None,
+        help="Fields of `AlignedLlavaConfig` that replace those of the method, such as `{target_scale: 4.0}`; the "
+        "same in both stages. On the command line, a JSON object.",
+    )
+    bypassed_layers: list[int] = setting(
+        default_factory=list,
+        help="Decoder layers that visual tokens skip: their hidden states pass unchanged, and text attends to them as "
+        "before. For experiments: the saved model does not skip them, so only losses measured here count.",
+    )
+    vision_tower: str | None = setting(
+        default=None, help="Path or Hub id of the vision tower that stage 1 assembles the model from."
+    )
+    language_model: str | None = setting(
+        default=None, help="Path or Hub id of the language model that stage 1 assembles the model from."
+    )
+    chat_template: str | None = setting(
+        default=None,
+        help="Name of a chat template shipped with `modeling_aligned_llava`, for the model that stage 1 assembles. If "
+        "None, the language model's own template is used.",
+    )
+    model_name_or_path: str | None = setting(
+        default=None,
+        help="Checkpoint to start from, a folder or Hub id: that of stage 1 with the same method, or any "
+        "vision-language model of another family, which then gets the method's norm.",
+    )
+    attn_implementation: str | None = setting(
+        default=None,
+        help="Attention implementation of the language model, such as `sdpa`, `flash_attention_2` or "
+        "`flex_attention`. If None, transformers chooses, normally `sdpa`. With `packed_rows`, the last two skip the "
+        "blocks between rows.",
+    )
+    save_dtype: str | None = setting(
+        default=None,
+        help="Precision of the final weights, `bfloat16` or `float32`; the norm is always float32. If None, bfloat16 "
+        "where training computes in it (`bf16`). Checkpoints to resume from are float32 either way.",
+    )
+    lora: dict | str | None = setting(
+        default=None,
+        help="Settings of the LoRA adapters, passed to peft's `LoraConfig`; without `target_modules`, they go into "
+        "all linear layers of the decoder. On the command line, a JSON object. If None, there are none.",
+    )
+    merge_adapters: bool = setting(
+        default=True,
+        help="Whether the final model has its LoRA adapters merged. If not, the folder holds what was trained, in "
+        "peft's format, and `load_aligned` reads it with the model that training started from. Not for models "
+        "assembled here.",
+    )
+    config_fields: dict[str, Any] = field(init=False)  # those of the method, with `norm_fields`
+
+    def __post_init__(self) -> None:
+        self.norm_fields = _json_object(self.norm_fields, "norm_fields")
+        self.config_fields = method_fields(self.method, self.norm_fields)
+        if self.save_dtype not in (None, "bfloat16", "float32"):
+            raise UserError(f"save_dtype must be bfloat16 or float32, not {self.save_dtype!r}")
+        self.lora = _json_object(self.lora, "lora")
+        if not (self.lora or self.merge_adapters):
+            raise UserError("merge_adapters: false needs lora")
+        from_backbones = self.vision_tower is not None and self.language_model is not None
+        if from_backbones == (self.model_name_or_path is not None):
+            raise UserError(
+                "give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2, fine-tuning)"
+            )
+
+
+@dataclass
+class DataArguments:
+    """Which rows are trained on, and how they are read."""
+
+    _argument_group_name: ClassVar[str] = "data"
+
+    data_path: str = setting(
+        help="Training data in LLaVA's format: a .json, .jsonl or .parquet file, a folder of .parquet files, a Hub "
+        "id, or a .yaml file that lists a weighted mixture of these."
+    )
+    image_folder: str | None = setting(
+        default=None, help="Root folder of the image files named in the data. Not needed for embedded images."
+    )
+    dataset: str | None = setting(
+        default=None,
+        help="Name of the dataset for the model card; a Hub id if it has one. It does not affect training.",
+    )
+    prompt_format: str = setting(
+        default="chat",
+        help="How a row becomes text. `plain`: image, caption, end of text (stage 1). `chat`: the model's chat "
+        "template.",
+    )
+    bad_rows_limit: float = setting(
+        default=0.001,
+        help="Largest share of rows that may be damaged before the run stops. Rows that are only too long or have "
+        "turns in another order are filtered and do not count. `quarantine.jsonl` lists all of them.",
+    )
+    streaming: bool = setting(
+        default=False,
+        help="Whether to read the rows of a .parquet file or Hub dataset during training instead of preparing and "
+        "storing them first. Requires `max_steps`.",
+    )
+    data_cache: str | None = setting(
+        default=None, help="Folder for prepared rows. If None, they are stored in the cache of `datasets`."
+    )
+
+    def __post_init__(self) -> None:
+        if self.prompt_format not in ("plain", "chat"):
+            raise UserError(f"prompt_format must be plain or chat, not {self.prompt_format!r}")
+        if not 0 <= self.bad_rows_limit <= 1:
+            raise UserError(f"bad_rows_limit must be between 0 and 1, not {self.bad_rows_limit}")
+
+
+@dataclass
+class OptimizationArguments:
+    """The size of a step and the learning rate of each parameter."""
+
+    _argument_group_name: ClassVar[str] = "optimization"
+
+    global_batch_size: int = setting(
+        help="Number of rows per optimizer step over all processes. The number of gradient accumulation steps follows "
+        "from it."
+    )
+    # without None the parser would take it for a plain dict, which cannot be given on the command line
+    learning_rates: dict | str | None = setting(
+        help="Learning rate of each parameter group, as `{pattern: learning rate}`. A pattern is a regex over "
+        "parameter names, or one of norm, projector, vision, language, lora. On the command line, a JSON object. Each "
+        "trained parameter must match exactly one pattern."
+    )
+    frozen: list[str] = setting(
+        default_factory=list, help="Patterns, as in `learning_rates`, of the parameters that are not trained."
+    )
+    clip_by_part: bool = setting(
+        default=False,
+        help="Whether to clip the gradient of each part of the model (norm, projector, vision, language) to "
+        "`max_grad_norm` on its own, instead of the whole gradient. Not with DeepSpeed.",
+    )
+    norm_storage: str = setting(
+        default="float32",
+        help="Precision to which gain and bias of the norm are rounded after every step, `float32` or `bfloat16`: "
+        "what training in bfloat16 weights would do to them.",
+    )
+    max_skipped_steps: int = setting(
+        default=0,
+        help="Number of steps whose loss or gradient may be NaN or infinite before the run stops; their rows are not "
+        "trained on, and `skipped_steps.jsonl` lists them. 0 stops at the first one. Not with DeepSpeed.",
+    )
+    rates: dict[str, float] = field(init=False)  # `learning_rates` as numbers
+
+    def __post_init__(self) -> None:
+        rates = _json_object(self.learning_rates, "learning_rates")
+        if not rates:
+            raise UserError("learning_rates must be {regex: rate}, and not empty")
+        if self.norm_storage not in ("float32", "bfloat16"):
+            raise UserError(f"norm_storage must be float32 or bfloat16, not {self.norm_storage!r}")
+        self.rates = {str(pattern): _rate(pattern, rate) for pattern, rate in rates.items()}
+        for pattern in (*self.rates, *self.frozen):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise UserError(
+                    f"learning_rates, frozen: {pattern!r} is not a regular expression ({error})"
+                ) from error
+
+
+@dataclass
+class MonitoringArguments:
+    """What is measured during training, besides the loss and the gradients."""
+
+    _argument_group_name: ClassVar[str] = "monitoring"
+
+    eval_rows: int = setting(
+        default=0,
+        help="Number of rows held out from training. Their loss is logged every `eval_steps`; requires "
+        "`eval_strategy: steps`.",
+    )
+    probe_rows: int = setting(
+        default=8,
+        help="Number of rows on which norm and cosine are measured layer by layer, at the start and every "
+        "`save_steps`. The results are written to `probe.jsonl`; 0 disables the probe.",
+    )
+
+
+@dataclass
+class SpeedArguments:
+    """Settings that save time or memory and leave loss and gradients unchanged (docs/train.md)."""
+
+    _argument_group_name: ClassVar[str] = "speed"
+
+    labelled_logits_only: bool = setting(
+        default=True,
+        help="Whether to compute logits only at labelled positions on a CPU too. On CUDA, TRL always does so.",
+    )
+    packed_rows: bool = setting(
+        default=False,
+        help="Whether to concatenate the rows of a micro-batch into one sequence without padding. Rows do not attend "
+        "to each other.",
+    )
+    feature_cache: str | None = setting(
+        default=None,
+        help="Folder in which to cache the features of a frozen vision tower; all methods share it. If None, features "
+        "are not cached.",
+    )
+    feature_cache_gb: float = setting(default=50.0, help="Maximum size of the feature cache in GB.")
+
+
+def _json_object(value: dict | str | None, name: str) -> dict[str, Any] | None:
+    """A setting given as a mapping or as the text of a JSON object; None if it is not given."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise UserError(f"{name}: {value!r} is not JSON ({error})") from error
+    if value is not None and not isinstance(value, dict):
+        raise UserError(f"{name} must be a JSON object, not {value!r}")
+    return value
+
+
+def _rate(pattern: str, rate: Any) -> float:
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise UserError(f"learning_rates: the rate of {pattern!r} must be a number from 0, not {rate!r}")
+    return number
