@@ -1,4 +1,4 @@
-"""Safe image decoding: known formats, limits of size and shape, and conversions are reported.
+"""Safe image decoding: known formats, limits of size and shape.
 
 Images are turned upright as EXIF says. `datasets` does the same when a benchmark is evaluated, so that training,
 evaluation, diagnostics and demo see the same pixels of a file.
@@ -6,7 +6,7 @@ evaluation, diagnostics and demo see the same pixels of a file.
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import BinaryIO
@@ -20,27 +20,17 @@ MAX_PIXELS = 100_000_000  # a file of a few kB can claim to be gigapixels
 MAX_RATIO = 200  # of the sides, as in Qwen2-VL: a processor that fixes the shorter side makes gigapixels of a line
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # not EPS and the like, which can run programs
 Image.init()  # registers all of them
-_AS_THEY_ARE = ("RGB", "L", "1")
 _ORIENTATION = 0x0112
 _SIDEWAYS = (5, 6, 7, 8)  # orientations in EXIF that swap width and height
 _DECODING = Lock()
 
 
 def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> Image.Image:
-    """Decode an image to RGB; arguments and errors are those of `decode_image`."""
-    return decode_image(source, name)[0]
-
-
-def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -> tuple[Image.Image, str | None]:
-    """Decode an image to RGB and report what that changed.
+    """Decode an image to RGB: the first frame, upright; as it is stored if its EXIF cannot be read.
 
     Args:
         source: a path, an open file, or the bytes of one.
         name: its name in messages; default: the path.
-
-    Returns:
-        The image, and what was converted (`CMYK`, `palette`, `transparent`, `animated`, or EXIF that cannot be read)
-        or None.
 
     Raises:
         UserError: the source is not an image, is damaged, exceeds `MAX_PIXELS` or `MAX_RATIO`, or has more than 8 bits
@@ -53,13 +43,10 @@ def decode_image(source: str | Path | bytes | BinaryIO, name: str | None = None)
             check_size(image.size, name)
             if image.mode.startswith(("I", "F")):
                 raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
-            changed = _changed(image)
             image.load()
-            try:
+            with suppress(Exception):  # as of any other decoder
                 ImageOps.exif_transpose(image, in_place=True)
-            except Exception:  # as of any other decoder
-                changed = changed or "EXIF cannot be read: taken as it is stored"
-            return image.convert("RGB"), changed
+            return image.convert("RGB")
     except UserError:
         raise
     except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
@@ -117,13 +104,3 @@ def upright_size(header: Image.Image) -> tuple[int, int]:
         header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
     )  # Pillow turns a TIFF itself
     return (header.height, header.width) if sideways else header.size
-
-
-def _changed(image: Image.Image) -> str | None:
-    frames = getattr(image, "n_frames", 1)
-    if frames > 1 and image.format != "MPO":  # further frames of an MPO are previews
-        return f"animated: the first of {frames} frames"
-    if image.mode in _AS_THEY_ARE:
-        return None
-    kinds = {"P": "palette", "PA": "palette", "RGBA": "transparent", "LA": "transparent"}
-    return f"{kinds.get(image.mode, image.mode)}: converted to RGB"
