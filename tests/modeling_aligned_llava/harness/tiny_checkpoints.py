@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from tests.modeling_aligned_llava.harness import remote_llava
-from tests.modeling_aligned_llava.tiny_families import IMAGE, TEXT, VISION, VOCABULARY, tiny
+from tests.modeling_aligned_llava.tiny_families import IMAGE, TEXT, VISION, VOCABULARY, WIDTH, tiny
 
 
 SQUARE = {"height": 28, "width": 28}
@@ -294,6 +294,29 @@ def ovis2() -> Any:
     tokens = words("<IMG_ATOM>", "<IMG_COL>", "<IMG_START>", "<IMG_END>", "<IMG_GRID>", "<IMG_ROW>", "<image>")
     images = hf.Ovis2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=2)
     return tiny("ovis2")[0], hf.Ovis2Processor(images, tokens, chat_template=template("<image>\n"), image_seq_length=4)
+
+
+@family
+def aya_vision() -> Any:
+    tokens = ("<|IMG_PATCH|>", "<image>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "TILE", "TILE_GLOBAL")
+    config = hf.AyaVisionConfig(
+        vision_config=hf.SiglipVisionConfig(**VISION, vision_use_head=False),
+        text_config=hf.CohereConfig(**{name: value for name, value in TEXT.items() if name != "head_dim"}),
+        image_token_index=IMAGE,
+        downsample_factor=2,
+        vision_feature_layer=-1,
+        adapter_layer_norm_eps=1e-6,
+        alignment_intermediate_size=WIDTH,
+    )
+    processor = hf.AyaVisionProcessor(
+        hf.GotOcr2ImageProcessor(size=SQUARE, crop_to_patches=True, min_patches=1, max_patches=2),
+        words(*tokens),
+        patch_size=7,
+        img_size=28,
+        downsample_factor=2,
+        chat_template=template("<image>"),
+    )
+    return hf.AyaVisionForConditionalGeneration(config), processor
 
 
 def _gemma2() -> Any:
