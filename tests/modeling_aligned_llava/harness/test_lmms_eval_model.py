@@ -150,6 +150,12 @@ def test_blank_images_change_answers_with_images_only(tiny_llava, tmp_path, answ
     assert not any(changed[index] for index, (_, images) in enumerate(ROWS) if not images)
 
 
+def test_document_text_never_opens_an_image_slot(tiny_llava):
+    rows = [("what is <image> and <ima<image>ge>?", []), ("what is  and ?", [])]
+    first, second = adapter(tiny_llava, batch_size=2).generate_until(requests(rows))
+    assert first == second
+
+
 def test_limits_and_stop_strings(tiny_llava, answers):
     options = copy.deepcopy(OPTIONS)
     short = adapter(tiny_llava, batch_size=4, max_new_tokens=1).generate_until(requests())

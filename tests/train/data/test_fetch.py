@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import shutil
 import zipfile
 from types import SimpleNamespace
@@ -14,7 +15,9 @@ from huggingface_hub import HfApi
 from PIL import Image
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading import hub_dataset, hub_retries
 from tests.dataset_hub import DatasetHub
+from tests.local_server import Fault
 from tests.train.data.rows import features
 from train.data.fetch import SETS, fetch
 from train.data.sources import parsed_rows, raw_table, read_sources
@@ -103,6 +106,33 @@ def test_what_is_complete_is_not_fetched_again(hub, get):
     with pytest.raises(UserError, match=f"holds {ours.name} at {ours.commit}: fetch main to another folder"):
         get("llava-pretrain", revision="main")
     assert hub.asked == []
+
+
+def test_an_interrupted_download_goes_on(hub, get, monkeypatch):
+    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
+    monkeypatch.setattr(hub_retries.time, "sleep", lambda _: None)
+    whole = hub.root / SETS["llava-pretrain"].name / "images.zip"
+    hub.faults.append(Fault("GET .*images.zip", "drop", times=math.inf))
+    with pytest.raises(UserError, match=r"cannot fetch liuhaotian/LLaVA-Pretrain: "):
+        get("llava-pretrain")
+    hub.asked.clear()
+    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
+    partial.write_bytes(whole.read_bytes()[:700])  # of a fetch that was killed
+    hub.faults.clear()
+    folder = get("llava-pretrain")
+    (span,) = hub.sent("images.zip")
+    assert span.startswith("bytes=700-") and hub.sent("blip_laion_cc_sbu_558k.json") == []
+    assert (folder / "images.zip").read_bytes() == whole.read_bytes() and not partial.parent.exists()
+
+
+def test_damaged_content_is_fetched_again(hub, get, monkeypatch):
+    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
+    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
+    partial.parent.mkdir(parents=True)
+    partial.write_bytes(b"x" * 700)
+    monkeypatch.setattr(hub_retries.time, "sleep", lambda _: None)
+    assert (get("llava-pretrain") / "stage1.json").exists()
+    assert [span and span.split("-")[0] for span in hub.sent("images.zip")] == ["bytes=700", None]
 
 
 def test_an_interrupted_extraction_goes_on(hub, get, monkeypatch):
