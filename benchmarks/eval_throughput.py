@@ -213,7 +213,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     }
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=list(SHAPES), default="40m")
     parser.add_argument("--device", default="cpu")
@@ -223,7 +223,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--columns", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     out = args.out.resolve() if args.out else None
     with tempfile.TemporaryDirectory() as folder:
         write(measure(args, Path(folder)), out)

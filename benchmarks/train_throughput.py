@@ -256,7 +256,7 @@ def _progress(what: str, run: dict[str, Any]) -> None:
     sys.stderr.flush()
 
 
-def main(argv: list[str] | None = None) -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_throughput", description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
@@ -268,7 +268,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--child", choices=["stock", "ours"], help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--flags", type=json.loads, default={}, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
+    args = parser.parse_args()
     note = None
     if args.device == "cuda" and not torch.cuda.is_available():
         note = "there is no GPU here: toy shape on the CPU, which says nothing about speed"
