@@ -5,7 +5,8 @@ python -m benchmarks.eval_throughput --out benchmarks/results/eval_throughput.js
 Stock is lmms-eval's `llava_hf` (batch size 1, the only one it supports; needs decord) and lm-eval's `hf-multimodal` at
 its best batch size of 1, 8 and 16. Both sides run the stock tasks through `simple_evaluate`. Timed is the model's own
 call (`generate_until`, `loglikelihood`), because reading the tasks costs both sides the same. A random network never
-ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation.
+ends an answer, so each has `--max-new-tokens` tokens, by default the limit of tinyworld's own evaluation. With `--vllm
+COMMAND` (`'PATH/bin/vllm --model-impl transformers'`) a server answers the adapter's questions too.
 """
 
 import os
@@ -22,7 +23,9 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,8 @@ import torch
 
 from benchmarks.random_checkpoints import SHAPES, write_checkpoint
 from benchmarks.record import environment, write
+from eval.suite.vllm_server import vllm_server
+from modeling_aligned_llava.inference.served import Server
 from tinyworld import benchmarks as tinyworld
 from tinyworld.facts import FACTS
 from tinyworld.language import Choice
@@ -127,10 +132,12 @@ def stock_generation(folder: Path, device: str, dtype: str) -> Any:
     return LlavaHf(str(folder), device=device, device_map=device, dtype=dtype, batch_size=1)
 
 
-def our_generation(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
+def our_generation(folder: Path, device: str, dtype: str, batch_size: int, server: Server | None = None) -> Any:
     from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 
-    return AlignedLlava(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
+    return AlignedLlava(
+        str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark", server=server
+    )
 
 
 def stock_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
@@ -139,30 +146,38 @@ def stock_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
     return HFMultimodalLM(str(folder), device=device, dtype=dtype, batch_size=batch_size)
 
 
-def our_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
+def our_text(folder: Path, device: str, dtype: str, batch_size: int, server: Server | None = None) -> Any:
     from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 
-    return AlignedLlavaLM(str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark")
-
-
-def compare(stock: Callable[[], tuple], ours: Callable[[], tuple], rounds: int) -> dict[str, Any]:
-    """Run stock and ours in turn, `rounds` times; the ratio is the median over rounds."""
-    pairs = [(stock(), ours()) for _ in range(rounds)]
-    (_, documents, stock_answers), (_, _, our_answers) = pairs[0]
-    same = sum(
-        a == b if isinstance(a, str) else abs(a - b) < 1e-3 for a, b in zip(stock_answers, our_answers, strict=True)
+    return AlignedLlavaLM(
+        str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark", server=server
     )
+
+
+def compare(sides: dict[str, Callable[[], tuple]], rounds: int) -> dict[str, Any]:
+    """Run all sides in turn, `rounds` times. Ratios to the first, `stock`, are medians over rounds."""
+    runs = [{name: run() for name, run in sides.items()} for _ in range(rounds)]
+    seconds = {name: [run[name][0] for run in runs] for name in sides}
+    _, documents, expected = runs[0]["stock"]
     return {
         "documents": documents,
-        "stock_per_s": documents / statistics.median(pair[0][0] for pair in pairs),
-        "ours_per_s": documents / statistics.median(pair[1][0] for pair in pairs),
-        "ratio": statistics.median(pair[0][0] / pair[1][0] for pair in pairs),
-        "rounds": [[pair[0][0], pair[1][0]] for pair in pairs],
-        "same_answers": [same, len(stock_answers)],
+        **{f"{name}_per_s": documents / statistics.median(seconds[name]) for name in sides},
+        "ratios": {
+            name: statistics.median(a / b for a, b in zip(seconds["stock"], own, strict=True))
+            for name, own in seconds.items()
+        },
+        "seconds": seconds,
+        "answers": len(expected),
+        "same_answers": {name: _same(expected, runs[0][name][2]) for name in sides},
     }
 
 
-def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def _same(expected: list, found: list) -> int:
+    """How many answers, or log-likelihoods, are the same."""
+    return sum(a == b if isinstance(a, str) else abs(a - b) < 1e-3 for a, b in zip(expected, found, strict=True))
+
+
+def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Any]:
     shape, dtype = SHAPES[args.shape], args.dtype
     checkpoint, root = folder / "checkpoint", folder / "data"
     parameters = write_checkpoint(checkpoint, shape, getattr(torch, dtype))
@@ -170,22 +185,28 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     os.chdir(root)
     where = (checkpoint, args.device, dtype)
     results: dict[str, Any] = {}
+    ours: dict[str, Server | None] = {"ours": None}
+    if args.vllm:
+        ours["vllm"] = stack.enter_context(vllm_server(args.vllm, str(checkpoint), dtype, args.batch_size))
 
     def generation(task: str) -> dict[str, Any]:
-        return compare(
-            lambda: run_lmms(stock_generation(*where), task, args.max_new_tokens),
-            lambda: run_lmms(our_generation(*where, args.batch_size), task, args.max_new_tokens),
-            args.rounds,
-        )
+        def ask(make: Callable[[], Any]) -> Callable[[], tuple]:
+            return lambda: run_lmms(make(), task, args.max_new_tokens)
+
+        adapters = {
+            name: ask(partial(our_generation, *where, args.batch_size, server)) for name, server in ours.items()
+        }
+        return compare({"stock": ask(partial(stock_generation, *where))} | adapters, args.rounds)
 
     def likelihoods(tasks: tuple[str, ...], shots: int) -> dict[str, Any]:
         tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
         best = min(tried, key=lambda size: tried[size])
-        found = compare(
-            lambda: run_lm(stock_text(*where, best), tasks, shots),
-            lambda: run_lm(our_text(*where, args.batch_size), tasks, shots),
-            args.rounds,
-        )
+
+        def ask(make: Callable[[], Any]) -> Callable[[], tuple]:
+            return lambda: run_lm(make(), tasks, shots)
+
+        adapters = {name: ask(partial(our_text, *where, args.batch_size, server)) for name, server in ours.items()}
+        found = compare({"stock": ask(partial(stock_text, *where, best))} | adapters, args.rounds)
         return {**found, "stock_seconds_by_batch_size": tried}
 
     for name in args.columns:
@@ -207,9 +228,9 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         "dtype": dtype,
         "batch_size": args.batch_size,
         "max_new_tokens": args.max_new_tokens,
-        "peak_memory_bytes_of_both": peak,
+        "peak_memory_bytes_of_stock_and_ours": peak,
+        "engines": {name: server.engine if server else "transformers" for name, server in ours.items()},
         "tasks": results,
-        "ratios": {name: result["ratio"] for name, result in results.items()},
     }
 
 
@@ -222,11 +243,14 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=16)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--columns", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--vllm", metavar="COMMAND", help="serve the checkpoint with this too")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     out = args.out.resolve() if args.out else None
     with tempfile.TemporaryDirectory() as folder:
-        write(measure(args, Path(folder)), out)
+        with ExitStack() as stack:
+            found = measure(args, Path(folder), stack)
+        write(found, out)
         os.chdir("/")
     shutil.rmtree(os.environ["HF_HOME"])
 

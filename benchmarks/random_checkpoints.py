@@ -18,6 +18,7 @@ from transformers import (
 import tinyworld
 
 
+SIDES = {"height": 378, "width": 378}
 TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
 
 
@@ -103,7 +104,8 @@ def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
     model: Any = LlavaForConditionalGeneration._from_config(config, dtype=dtype)
     model.save_pretrained(folder)
     LlavaProcessor(
-        SiglipImageProcessor(size={"height": 378, "width": 378}),
+        # vLLM reads crop_size, which changes no pixel without do_center_crop.
+        SiglipImageProcessor(size=SIDES, crop_size=SIDES, do_center_crop=False),
         tokenizer,
         patch_size=14,
         vision_feature_select_strategy="full",

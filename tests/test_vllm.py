@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 
@@ -197,6 +198,29 @@ def test_a_norm_that_is_not_whole_is_one_line(name, said, vllm, folders, tmp_pat
         config = json.loads((broken / "config.json").read_text())
         (broken / "config.json").write_text(json.dumps({**config, "text_norm": None}))
     assert any(said in line for line in vllm.run(REFUSE, broken).splitlines())
+
+
+@pytest.mark.parametrize("name", ["baseline", "norm-gwc"])
+def test_the_harnesses_get_the_same_answers(name, vllm, folders, mirror_root, tmp_path):
+    """`--engine`: of a task with images, one with and without them, and one of log-likelihoods."""
+
+    def answers(run, *engine):
+        command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", mirror_root, "--max-new-tokens", "8"]
+        command += ["--models", f"{name}={folders / f'{name}-siglip'}", "--tasks", "pope", "scienceqa", "hellaswag"]
+        environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CACHE_ROOT": str(vllm.root / "cache")}
+        subprocess.run([*map(str, command), *map(str, engine)], cwd=REPOSITORY, env=environment, check=True)  # noqa: S603
+        rows = [json.loads(line) for log in sorted((run / "answers").iterdir()) for line in log.open()]
+        return {(row["task"], row["document"], row["prompt"]): row["answer"] for row in rows}
+
+    expected = answers(tmp_path / "transformers")
+    found = answers(tmp_path / "vllm", "--engine", vllm.root / "bin/vllm", "--trust-remote-code")
+    assert found.keys() == expected.keys() and len(set(expected.values())) > 50
+    for key, answer in expected.items():
+        if key[0] == "hellaswag":
+            (value, greedy), (other, other_greedy) = json.loads(answer), json.loads(found[key])
+            assert abs(value - other) < 1e-3 and greedy == other_greedy
+        else:
+            assert found[key] == answer
 
 
 def test_vllm_serve_answers_about_an_image(vllm, folders, questions, answers, tmp_path):

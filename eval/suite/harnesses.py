@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
 from eval.data.benchmarks import Benchmark, task_folders
 from eval.suite.job import Job
+from modeling_aligned_llava.inference.served import Server
 
 
 class Harness(Protocol):
@@ -30,10 +31,10 @@ class Harness(Protocol):
 class LmmsEval:
     """lmms-eval with this package's adapter."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, server: Server | None) -> None:
         import lmms_eval.tasks
 
-        self.job = job
+        self.job, self.server = job, server
         stock = Path(lmms_eval.tasks.__file__).parent
         self.tasks = lmms_eval.tasks.TaskManager(
             "ERROR",
@@ -58,6 +59,7 @@ class LmmsEval:
             blank_images=job.blank_images,
             trust_remote_code=job.trust_remote_code,
             shared_prefix=job.shared_prefix,
+            server=self.server,
             progress=progress,
         )
 
@@ -92,7 +94,7 @@ class LmmsEval:
 class LmEval:
     """lm-eval on the decoder, with the harness's defaults: no chat template, no system prompt."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, server: Server | None) -> None:
         import lm_eval.tasks
 
         from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
@@ -110,6 +112,7 @@ class LmEval:
             fingerprint=job.weights,
             trust_remote_code=job.trust_remote_code,
             shared_prefix=job.shared_prefix,
+            server=server,
         )
 
     def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:

@@ -1,15 +1,23 @@
 """A worker's job: some tasks of one harness with one checkpoint. Sent as JSON."""
 
 import json
+import shlex
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from eval.data.benchmarks import BY_KEY
 from eval.scoring.provenance import scoring_code
+from eval.suite.options import TRANSFORMERS
 
 
 DIGESTS = ("weights", "data", "code", "scoring code")  # of a task's inputs; their digits say nothing to a reader
+
+
+def engine_name(engine: str) -> str:
+    """An engine's command without the folder of its program."""
+    program, *options = shlex.split(engine)
+    return shlex.join([Path(program).name, *options])
 
 
 @dataclass(frozen=True)
@@ -30,7 +38,8 @@ class Task:
 class Job:
     """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before
     it is trained; `multimodal` is false for a bare decoder; `producer` is what
-    `modeling_aligned_llava.harness.provenance.producer` says of this machine."""
+    `modeling_aligned_llava.harness.provenance.producer` says of this machine; `engine` as in `Options`, an
+    absolute path."""
 
     name: str
     multimodal: bool
@@ -49,6 +58,7 @@ class Job:
     blank_images: bool
     trust_remote_code: bool
     shared_prefix: bool = True
+    engine: str = TRANSFORMERS
     limit: int | None = None
     producer: dict[str, str] = field(default_factory=dict)
 
@@ -66,7 +76,12 @@ class Job:
     def inputs(self, task: Task) -> dict[str, Any]:
         """Everything that a result depends on. A finished task is skipped while this stays the same."""
         settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "producer")
-        own = {"data": task.data, "rows": task.rows, "scoring code": scoring_code()}
+        own = {
+            "data": task.data,
+            "rows": task.rows,
+            "scoring code": scoring_code(),
+            "engine": engine_name(self.engine),
+        }
         return own | {name: getattr(self, name) for name in settings}
 
     def changes(self, task: Task, earlier: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS
 
 
+TRANSFORMERS = "transformers"
 SEED = 42  # of train/run.sh, unless another is given
 
 
@@ -29,6 +30,7 @@ class Options:
         device: "auto", "cpu" or "cuda".
         no_shared_prefix: compute every row alone, as the stock harnesses do.
         trust_remote_code: run model code found in a checkpoint.
+        engine: "transformers", or vLLM's program with its own options.
     """
 
     run: Path
@@ -42,6 +44,7 @@ class Options:
     device: str = "auto"
     no_shared_prefix: bool = False
     trust_remote_code: bool = False
+    engine: str = TRANSFORMERS
 
     @classmethod
     def of(cls, args: argparse.Namespace, **changed: object) -> "Options":
@@ -92,3 +95,9 @@ def add_options(p: argparse._ActionsContainer) -> None:
         "--no-shared-prefix", action="store_true", help="compute every row alone, as the stock harnesses do"
     )
     p.add_argument("--trust-remote-code", action="store_true", help="run model code found in a checkpoint")
+    p.add_argument(
+        "--engine",
+        default=TRANSFORMERS,
+        metavar="VLLM",
+        help="answer with vLLM: its program, with options of its own if need be, as in 'PATH/bin/vllm --seed 1'",
+    )

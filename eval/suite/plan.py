@@ -16,8 +16,9 @@ from eval.run import record as run_record
 from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
-from eval.suite.options import Options, add_options, count
+from eval.suite.options import TRANSFORMERS, Options, add_options, count
 from eval.suite.servable import check_servable
+from eval.suite.vllm_server import resolve
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
@@ -117,8 +118,9 @@ def plan(
     for name, checkpoint in trained.items():
         _, _, multimodal = models[name]
         asked = [benchmark for benchmark in wanted if multimodal or benchmark.harness == "lm-eval"]
-        check_servable(name, checkpoint, asked, options.trust_remote_code)
+        check_servable(name, checkpoint, asked, options)
     weights = {name: hash_checkpoint(checkpoint) for name, checkpoint in trained.items()}
+    engine = options.engine if options.engine == TRANSFORMERS else resolve(options.engine)
     device, dtype = resolve_device(options.device), resolve_dtype(options.dtype, options.device)
     produced_by = producer(device)
     return [
@@ -140,6 +142,7 @@ def plan(
             blank_images=blank_images,
             trust_remote_code=options.trust_remote_code,
             shared_prefix=not options.no_shared_prefix,
+            engine=engine,
             limit=options.limit,
             producer=produced_by,
         )
@@ -183,6 +186,7 @@ def describe_run(options: Options, models: dict, jobs: list[Job]) -> dict[str, A
         "device",
         "trust_remote_code",
         "no_shared_prefix",
+        "engine",
         "limit",
     )
     resolved = {"device": resolve_device(options.device), "dtype": resolve_dtype(options.dtype, options.device)}

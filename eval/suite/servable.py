@@ -8,22 +8,24 @@ import torch
 from transformers import AutoConfig, AutoProcessor
 
 from eval.data.benchmarks import Benchmark
+from eval.suite.options import TRANSFORMERS, Options
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import Generator
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, read_config, sees_images
 
 
-def check_servable(name: str, folder: Path, benchmarks: Sequence[Benchmark], trust_remote_code: bool) -> None:
+def check_servable(name: str, folder: Path, benchmarks: Sequence[Benchmark], options: Options) -> None:
     """Check that a model can be asked what these benchmarks ask.
 
     Raises:
         UserError: it needs code of its own that may not run, its processor cannot be loaded or names no image token,
             or some questions have no image and it answers none of that kind.
     """
-    what, settings = f"--models {name}", read_config(folder)
+    what, settings, trust_remote_code = f"--models {name}", read_config(folder), options.trust_remote_code
     kind = settings["model_type"]
-    if settings.get("auto_map") and kind not in VISION_LANGUAGE | CAUSAL and not trust_remote_code:
+    ours = kind in VISION_LANGUAGE | CAUSAL and options.engine == TRANSFORMERS  # vLLM runs the folder's code
+    if settings.get("auto_map") and not ours and not trust_remote_code:
         raise UserError(f"{what}: {kind} is custom code: read it in {folder}, then add --trust-remote-code")
     if not sees_images(folder):
         return

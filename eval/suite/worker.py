@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,6 +22,7 @@ import yaml
 from eval.data.benchmarks import BY_KEY
 from eval.run.record import made_by
 from eval.suite.job import Job, Task
+from eval.suite.options import TRANSFORMERS
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.files import write_json
 
@@ -75,16 +77,21 @@ class Worker:
         self.job = job
         self.events = events
         self.harness: Any = None
+        self.server: Any = None
 
     def report(self, **event: Any) -> None:
         self.events.write(json.dumps(event) + "\n")
 
     def run(self) -> None:
+        with ExitStack() as stack:
+            self._run(stack)
+
+    def _run(self, stack: ExitStack) -> None:
         for task in self.job.tasks:
             self.report(event="start", task=task.key)
             try:
                 if self.harness is None:
-                    self.harness = self.load()
+                    self.harness = self.load(stack)
                     gc.freeze()  # the harness collects garbage twice a task; what stays is not looked through again
                 with lock_for(Path(self.job.answer_log(task.stock))):  # a worker on a lost machine may still write
                     result = self.evaluate(task)
@@ -94,12 +101,19 @@ class Worker:
             else:
                 self.finish(task, {"status": "ok", "reason": None} | result)
 
-    def load(self) -> Any:
+    def load(self, stack: ExitStack) -> Any:
         from eval.suite.harnesses import LmEval, LmmsEval
+        from eval.suite.vllm_server import vllm_server
         from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 
         repair_dataset_locks()
-        return {"lmms-eval": LmmsEval, "lm-eval": LmEval}[self.job.harness](self.job)
+        if self.job.engine != TRANSFORMERS and self.server is None:
+            job = self.job
+            serving = vllm_server(
+                job.engine, job.checkpoint, job.dtype, job.batch_size, job.shared_prefix, job.trust_remote_code
+            )
+            self.server = stack.enter_context(serving)
+        return {"lmms-eval": LmmsEval, "lm-eval": LmEval}[self.job.harness](self.job, self.server)
 
     def evaluate(self, task: Task) -> dict[str, Any]:
         from eval.scoring.items import read_result
@@ -115,7 +129,8 @@ class Worker:
         seconds = time.perf_counter() - start
         root, trial = Path(self.job.root), self.job.limit is not None
         result = read_result(benchmark, folder, task.rows, images, root, trial).to_json()
-        return result | {"seconds": seconds, "made_by": made_by()}
+        engine = {} if self.server is None else {"engine": self.server.engine}
+        return result | {"seconds": seconds, "made_by": made_by() | engine}
 
     def finish(self, task: Task, result: dict[str, Any]) -> None:
         write_json(self.job.result(task.key), {"inputs": self.job.inputs(task)} | result, indent=None)

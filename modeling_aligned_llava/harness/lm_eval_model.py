@@ -19,7 +19,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
@@ -29,6 +29,7 @@ from modeling_aligned_llava.harness.provenance import producer_digest
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
+from modeling_aligned_llava.inference.served import UNLIMITED
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
@@ -50,6 +51,7 @@ class AlignedLlavaLM(HFLM):
         fingerprint: sha256 of the checkpoint if it is known already (default: computed).
         shared_prefix: compute what requests share only once, if the model allows it.
         trust_remote_code: run model code from the checkpoint.
+        server: the vLLM that scores instead, in `dtype` (`inference/served.py`).
         progress: called with the number of requests after each batch, instead of a progress bar.
     """
 
@@ -63,6 +65,7 @@ class AlignedLlavaLM(HFLM):
         fingerprint: str | None = None,
         shared_prefix: bool = True,
         trust_remote_code: bool = False,
+        server: Any = None,
         progress: Callable[[int], None] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -74,26 +77,36 @@ class AlignedLlavaLM(HFLM):
             device = "cpu"  # like lm-eval's own models: its command line asks for cuda:0 by default
         config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
         multimodal = config.get_text_config() is not config
-        load = load_vision_language if multimodal else partial(load_strict, AutoModelForCausalLM)
-        model: Any = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
-        model.to(device or "cpu")
-        _check_causal(model)
+        model: Any
+        if server is None:
+            load = load_vision_language if multimodal else partial(load_strict, AutoModelForCausalLM)
+            model = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
+            model.to(device or "cpu")
+            _check_causal(model)
+        else:
+            auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
+            with torch.device("meta"):  # lm-eval asks it for its shape
+                model = auto_class.from_config(config, trust_remote_code=trust_remote_code)
         tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
-        self._tree = open_tree(model) if shared_prefix else None
-        self._budget = self._tree.budget if self._tree else budget(model)
+        self._server = server
+        if server is not None:
+            self._max_length = self.max_length - 2  # vLLM counts the last token, and generates one
+        self._tree = open_tree(model) if shared_prefix and server is None else None
+        self._budget = self._tree.budget if self._tree else budget(model) if server is None else UNLIMITED
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
         self._settings = json.dumps(
             {
-                "dtype": str(model.dtype).removeprefix("torch."),
+                "dtype": dtype if server else str(model.dtype).removeprefix("torch."),
                 "batch_size": self.batch_size,
                 "shared_prefix": self._tree is not None,
                 "attention": model.config.get_text_config()._attn_implementation,
                 "max_length": self.max_length,
+                "engine": server.engine if server else "transformers",
                 "producer": producer_digest(str(self.device)),
             },
             sort_keys=True,
@@ -150,6 +163,13 @@ class AlignedLlavaLM(HFLM):
     ) -> list[tuple[float, bool]]:
         """Score the continuations `tails[row]` of each row of the batch, row by row."""
         members = [row for segment in batch for row in segment.rows]
+        if self._server is not None:
+            asked = [
+                (rows[row][: len(rows[row]) + 1 - len(tail)] + tail, len(tail))
+                for row in members
+                for tail in tails[row]
+            ]
+            return self._server.log_likelihoods([ids for ids, _ in asked], [scored for _, scored in asked])
         kept = {row: max(len(tail) for tail in tails[row]) for row in members}
         logits = (
             self._tree.read(rows, batch, kept)

@@ -22,7 +22,7 @@ from modeling_aligned_llava.harness.deviations import stock
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.harness.documents import Documents, opened_ahead
 from modeling_aligned_llava.harness.provenance import producer_digest
-from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, budget, halving
+from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.stop_strings import cut
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
@@ -41,12 +41,15 @@ def manifest() -> Any:
 
 
 @functools.cache
-def _load(folder: str, dtype: str, device: str, trust_remote_code: bool) -> Any:
+def _load(folder: str, dtype: str, device: str, trust_remote_code: bool, server: Any) -> Any:
     """Load the model once per process: lmms-eval creates a new adapter for every call."""
     from modeling_aligned_llava.inference.generator import load_generator  # torch and transformers only when needed
+    from modeling_aligned_llava.inference.served import load_served
     from modeling_aligned_llava.loading.checkpoint import read_config
 
     own = stock(read_config(folder).get("model_type", ""))
+    if server is not None:
+        return load_served(folder, server, trust_remote_code, own.system_prompt, **own.processor)
     return load_generator(folder, dtype, device, trust_remote_code, own.system_prompt, **own.processor)
 
 
@@ -75,6 +78,7 @@ class AlignedLlava(lmms):
         shared_prefix: compute what questions about one image share only once, if the model allows it.
         blank_images: replace every image by a grey one of the same size, to check that vision is used.
         trust_remote_code: run model code from the checkpoint.
+        server: the vLLM that answers instead, in `dtype` (`inference/served.py`).
         progress: called with the number of rows after each batch, instead of a progress bar.
 
     Attributes:
@@ -96,6 +100,7 @@ class AlignedLlava(lmms):
         shared_prefix: bool = True,
         blank_images: bool = False,
         trust_remote_code: bool = False,
+        server: Any = None,
         progress: Callable[[int], None] | None = None,
     ) -> None:
         super().__init__()
@@ -108,14 +113,14 @@ class AlignedLlava(lmms):
             self.accelerator, device = accelerator, device or str(accelerator.device)
             self._rank, self._world_size = accelerator.process_index, accelerator.num_processes
         self.device = torch.device(device or "cpu")
-        self._generator = _load(folder, dtype, str(self.device), trust_remote_code)
+        self._generator = _load(folder, dtype, str(self.device), trust_remote_code, server)
         self._weights = fingerprint or hash_checkpoint(folder)
-        self._dtype = str(self._generator.model.dtype).removeprefix("torch.")
+        self._dtype = dtype if server else str(self._generator.model.dtype).removeprefix("torch.")
         self.batch_size = int(batch_size or 1)
         self._max_new_tokens = max_new_tokens
         self._log = AnswerLog(own_log(answer_log, self.rank))
         self._shared_prefix = shared_prefix and self._generator.tree is not None
-        self._budget = self._generator.tree.budget if self._shared_prefix else budget(self._generator.model)
+        self._budget = self._generator.tree.budget if self._shared_prefix else self._generator.budget
         self._blank_images = blank_images
         self._producer = producer_digest(str(self.device))
         self._progress = progress
@@ -190,6 +195,7 @@ class AlignedLlava(lmms):
             "shared_prefix": self._shared_prefix,
             "attention": self._generator.model.config.get_text_config()._attn_implementation,
             "blank_images": self._blank_images,
+            "engine": self._generator.engine,
             "producer": self._producer,
         }
         return json.dumps(settings, sort_keys=True)

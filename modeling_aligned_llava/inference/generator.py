@@ -18,7 +18,7 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
 from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
-from modeling_aligned_llava.inference.memory import ANSWER_TOKENS
+from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, Budget, budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, names_image_token, user_turn
@@ -47,6 +47,16 @@ class Generator:
     def tree(self) -> PrefixTree | None:
         """The reader of shared prefixes; None, with one warning, if the model cannot share them."""
         return open_tree(self.model, self._try_sharing)
+
+    @property
+    def engine(self) -> str:
+        """What runs the model."""
+        return "transformers"
+
+    @property
+    def budget(self) -> Budget:
+        """What fits into a batch without a tree."""
+        return budget(self.model)
 
     @property
     def model_type(self) -> str:
@@ -234,6 +244,23 @@ def _check_tokenizer(folder: str, model: Any, processor: Any) -> None:
         )
 
 
+def load_processor(folder: str, trust_remote_code: bool = False, **settings: Any) -> tuple[Any, Any]:
+    """Load a checkpoint's configuration, and its processor with some settings replaced; it pads on the left.
+
+    Raises:
+        UserError: one of them cannot be loaded, or the processor names no image token.
+    """
+    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
+    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **settings)
+    if not names_image_token(processor):
+        raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
+    tokenizer = processor.tokenizer
+    tokenizer.padding_side = "left"
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return config, processor
+
+
 def load_generator(
     folder: str,
     dtype: str = "auto",
@@ -251,17 +278,11 @@ def load_generator(
     Raises:
         UserError: it cannot be loaded, lacks tensors or is of a kind that cannot answer.
     """
-    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
-    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **processor_settings)
-    if not names_image_token(processor):
-        raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
+    config, processor = load_processor(folder, trust_remote_code, **processor_settings)
     model: Any = load_vision_language(folder, config, dtype=dtype, trust_remote_code=trust_remote_code)
     tokenizer = processor.tokenizer
     if config.model_type in LLAVA:
         _check_tokenizer(folder, model, processor)
-    tokenizer.padding_side = "left"
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
     try:
         ends = end_tokens(model.generation_config, model.config.get_text_config(), tokenizer)
     except UserError as error:

@@ -82,11 +82,12 @@ def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root
     assert plan(options, read_models([f"a={paligemma}"], None, None))
 
 
-def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, monkeypatch):
+def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, tmp_path, monkeypatch):
+    options = Options(run=tmp_path, data=tmp_path)
     monkeypatch.setattr(servable.AutoProcessor, "from_pretrained", lambda *arguments, **options: SimpleNamespace())
-    check_servable("bad", tiny_llava, [BY_KEY["mmlu"]], False)
+    check_servable("bad", tiny_llava, [BY_KEY["mmlu"]], options)
     with pytest.raises(UserError, match="--models bad: llava cannot be served: its processor names no image token"):
-        check_servable("bad", tiny_llava, [BY_KEY["mmlu"], BY_KEY["pope"]], False)
+        check_servable("bad", tiny_llava, [BY_KEY["mmlu"], BY_KEY["pope"]], options)
 
 
 def test_vision_check_needs_an_evaluated_run(tmp_path, refusal):

@@ -60,6 +60,8 @@ def departures(record: dict[str, Any]) -> list[str]:
     for sentence in sentences:
         names = [name for name, own in found.items() if sentence in own]
         parts.append(sentence if len(names) == len(found) else f"({', '.join(names)}) {sentence}")
+    if "engine" in record:
+        parts.append(f"Answered by {record['engine']}.")
     if (limit := record.get("settings", {}).get("max_new_tokens")) is not None:
         parts.append(f"Answers end after {limit} tokens.")
     return [" ".join(["Not as lmms-eval does it.", *parts])] if parts else []

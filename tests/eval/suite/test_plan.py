@@ -12,6 +12,7 @@ from eval.scoring.items import Items
 from eval.suite import plan as suite
 from eval.suite.evaluation import is_finished
 from eval.suite.options import Options
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.device import resolve_dtype
 from modeling_aligned_llava.loading.files import read_json, write_json
 from tests import REPOSITORY
@@ -144,6 +145,40 @@ def test_what_has_changed_is_named(planned, monkeypatch):
         f"transformers 5.0 -> {version}",
         "other weights",
     ]
+
+
+@pytest.fixture
+def vllm(tmp_path):
+    """The same program in two folders."""
+    programs = [tmp_path / "one/vllm", tmp_path / "two/vllm"]
+    for program in programs:
+        program.parent.mkdir()
+        program.touch(0o700)
+    return programs
+
+
+def test_results_of_one_engine_are_not_those_of_another(planned, vllm):
+    _, _, (plain, _) = planned("--tasks", "pope")
+    (job, _), (moved, _), (other, _) = (
+        planned("--tasks", "pope", "--engine", engine)[2] for engine in (*vllm, f"{vllm[0]} --seed 1")
+    )
+    (task,) = job.tasks
+    assert job.inputs(task) == moved.inputs(task)
+    assert job.changes(task, plain.inputs(task)) == ["engine transformers -> vllm"]
+    assert other.changes(task, job.inputs(task)) == ["engine vllm -> vllm --seed 1"]
+
+
+def test_an_engine_that_is_not_there_is_one_line(planned):
+    with pytest.raises(UserError, match="--engine nowhere: no program nowhere"):
+        planned("--engine", "nowhere")
+
+
+def test_vllm_runs_the_code_of_a_folder_when_told_alone(planned, vllm, tiny_checkpoint):
+    ours = f"norm={tiny_checkpoint('norm')}"
+    planned("--models", ours)
+    with pytest.raises(UserError, match="then add --trust-remote-code"):
+        planned("--models", ours, "--engine", vllm[0])
+    planned("--models", ours, "--engine", vllm[0], "--trust-remote-code")
 
 
 def test_all_models_of_a_run_have_one_precision(planned, monkeypatch):

@@ -14,6 +14,7 @@ from pathlib import Path
 from textwrap import dedent
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from lmms_eval.api.model import lmms
 
@@ -113,6 +114,26 @@ def test_two_evaluations_do_not_write_into_one_folder(whole_run, mirror_root):
     with only_writer(run):
         code, errors = finish(suite(run, mirror_root, models))
     assert code == 1 and errors.startswith("error: another evaluation") and str(run) in errors
+
+
+@pytest.fixture
+def vllm(tmp_path):
+    """A program that plays vLLM."""
+    lines = [f"#!{sys.executable}", "import sys, runpy", f"sys.path.insert(0, {str(REPOSITORY)!r})"]
+    lines.append("runpy.run_module('tests.vllm_stand_in', run_name='__main__')")
+    (tmp_path / "vllm").write_text("\n".join(lines))
+    (tmp_path / "vllm").chmod(0o700)
+    return tmp_path / "vllm"
+
+
+def test_another_engine_gives_the_same_scores_and_ends_with_the_run(whole_run, mirror_root, vllm, tmp_path):
+    expected, models = whole_run
+    code, errors = finish(suite(tmp_path / "run", mirror_root, models, "--engine", vllm))
+    assert code == 0, errors
+    assert (tmp_path / "run/scores.json").read_bytes() == (expected / "scores.json").read_bytes()
+    record = read_json(tmp_path / "run/run.json")
+    assert record["engine"].startswith("vllm 0.1 --dtype float32") and record["settings"]["engine"] == str(vllm)
+    assert not [each for each in psutil.process_iter(["cmdline"]) if str(vllm) in (each.info["cmdline"] or [])]
 
 
 def test_a_second_run_changes_nothing(whole_run, mirror_root):
