@@ -1,4 +1,5 @@
-"""Do answers depend on batching? Batch sizes 1, 4 and 16, with and without shared prefixes, on all nine tasks.
+"""Do answers depend on batching, or on the engine? Batch sizes 1, 4 and 16, with and without shared prefixes, and vLLM
+(`--vllm PATH/bin/vllm`), on all nine tasks.
 
 python -m benchmarks.answer_agreement CHECKPOINT --data ROOT --out benchmarks/results/answer_agreement.json
 
@@ -20,15 +21,22 @@ from typing import Any
 from benchmarks.record import environment, write
 
 
-# (dtype, rows per batch, shared prefixes); the first of each dtype is the reference
-SETTINGS = [(dtype, size, True) for dtype in ("float32", "bfloat16") for size in (1, 4, 16)]
-SETTINGS += [("float32", 16, False)]
+DTYPES = ("float32", "bfloat16")
 
 
-def evaluate(checkpoint: Path, data: Path, run: Path, dtype: str, size: int, shared: bool, tasks: list[str]) -> None:
+def ways(vllm: str | None) -> dict[tuple[str, str], list[str]]:
+    """(dtype, way) -> options of the evaluation; the first of each dtype is the reference."""
+    found = {(dtype, f"batch {size}, shared"): ["--batch-size", str(size)] for dtype in DTYPES for size in (1, 4, 16)}
+    found["float32", "batch 16, plain"] = ["--batch-size", "16", "--no-shared-prefix"]
+    if vllm:
+        served = ["--batch-size", "16", "--engine", vllm, "--trust-remote-code"]
+        found |= {(dtype, "batch 16, vLLM"): served for dtype in DTYPES}
+    return found
+
+
+def evaluate(checkpoint: Path, data: Path, run: Path, options: list[str]) -> None:
     command = [sys.executable, "-m", "eval.suite", "--run", run, "--data", data, "--models", f"model={checkpoint}"]
-    command += ["--dtype", dtype, "--batch-size", size, "--max-new-tokens", 16, "--tasks", *tasks]
-    command += [] if shared else ["--no-shared-prefix"]
+    command += ["--max-new-tokens", 16, *options]
     subprocess.run([str(word) for word in command], check=True)  # noqa: S603
 
 
@@ -57,6 +65,7 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--data", type=Path, required=True, help="mirrors of the benchmarks")
     parser.add_argument("--tasks", nargs="+", default=[], help="default: all nine")
+    parser.add_argument("--vllm", metavar="PROGRAM", help="ask vLLM too")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     from eval.data.benchmarks import BENCHMARKS
@@ -65,13 +74,13 @@ def main() -> None:
     results: dict[str, Any] = {}
     references: dict[str, dict[str, dict[tuple, str]]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for dtype, size, shared in SETTINGS:
-            name = f"{dtype}, batch {size}, {'shared' if shared else 'plain'}"
-            run = Path(folder) / name.replace(", ", "-").replace(" ", "")
-            evaluate(args.checkpoint, args.data, run, dtype, size, shared, args.tasks or [b.key for b in BENCHMARKS])
+        for (dtype, way), options in ways(args.vllm).items():
+            run = Path(folder) / f"{dtype}-{len(results)}"
+            tasks = args.tasks or [b.key for b in BENCHMARKS]
+            evaluate(args.checkpoint, args.data, run, ["--dtype", dtype, *options, "--tasks", *tasks])
             answers = read_answers(run)
             reference = references.setdefault(dtype, answers)
-            results[name] = {task: compare(answers[task], reference[task]) for task in answers}
+            results[f"{dtype}, {way}"] = {task: compare(answers[task], reference[task]) for task in answers}
     write(
         {
             "benchmark": "answer_agreement",

@@ -133,7 +133,23 @@ def test_another_engine_gives_the_same_scores_and_ends_with_the_run(whole_run, m
     assert (tmp_path / "run/scores.json").read_bytes() == (expected / "scores.json").read_bytes()
     record = read_json(tmp_path / "run/run.json")
     assert record["engine"].startswith("vllm 0.1 --dtype float32") and record["settings"]["engine"] == str(vllm)
-    assert not [each for each in psutil.process_iter(["cmdline"]) if str(vllm) in (each.info["cmdline"] or [])]
+    assert not servers(vllm)
+
+
+def servers(vllm):
+    words = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]  # None of one that just ended
+    return [command for command in words if command[1:3] == [str(vllm), "serve"]]
+
+
+def test_a_killed_run_leaves_no_server(tiny_llava, mirror_root, vllm, tmp_path):
+    process = suite(tmp_path / "run", mirror_root, {"a": tiny_llava}, "--engine", vllm)
+    for expected in (True, False):
+        deadline = time.monotonic() + 120
+        while bool(servers(vllm)) != expected:
+            assert time.monotonic() < deadline and (process.poll() is None or not expected)
+            time.sleep(0.1)
+        process.kill()
+    process.communicate()
 
 
 def test_a_second_run_changes_nothing(whole_run, mirror_root):
