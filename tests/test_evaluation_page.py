@@ -8,7 +8,7 @@ from tests import REPOSITORY
 
 
 PAGE = " ".join((REPOSITORY / "docs/evaluation.md").read_text(encoding="utf-8").split())
-SPEED = ("pope", "mmbench", "mmlu_5shot", "hellaswag")
+SPEED = ("pope", "mmbench", "mmstar", "mmlu_5shot", "hellaswag")
 
 
 def result(name: str) -> dict[str, Any]:
@@ -20,12 +20,15 @@ def percent(share: float) -> str:
 
 
 def test_the_factors_of_speed():
-    found, mmstar = result("eval_throughput_amd_epyc_202611"), result("eval_throughput_mmstar_amd_epyc_202611")
-    factors = [f"{found['ratios'][key]:.1f}x" for key in SPEED]
-    assert f"| {' | '.join(factors)} | {mmstar['ratios']['mmstar']:.2f}x ([three rounds]" in PAGE
-    assert [len(each["tasks"]["mmstar"]["rounds"]) for each in (found, mmstar)] == [1, 3]
-    assert {each["date"][:10] for each in (found, mmstar)} == {"2026-11-22"} and "AMD EPYC, 22 November 2026" in PAGE
+    found = result("eval_throughput")
+    for side, name in (("ours", "transformers"), ("vllm", "[vLLM](#with-vllm) 0.32.0")):
+        factors = [f"{found['tasks'][key]['ratios'][side]:.1f}x" for key in SPEED]
+        assert f"| {name} | {' | '.join(factors)} |" in PAGE
+        assert all(task["same_answers"][side] == task["answers"] for task in found["tasks"].values())
+    assert {len(task["seconds"]["ours"]) for task in found["tasks"].values()} == {1} and "one round" in PAGE
+    assert found["date"].startswith("2026-11-28") and "AMD EPYC, 28 November 2026" in PAGE
     assert (found["visual_tokens"], found["max_new_tokens"]) == (729, 16) and "16 tokens per answer" in PAGE
+    assert found["engines"]["vllm"].startswith("vllm 0.32.0 ")
 
 
 def test_the_agreement_of_answers():

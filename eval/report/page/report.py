@@ -57,7 +57,7 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
         .get_template("report.html.jinja")
         .render(
             run=run,
-            title=f"{run.folder.resolve().name}: {', '.join(line.name for line in run.lines)}",
+            title=f"{run.folder.resolve().name}: {' · '.join(line.name for line in run.lines)}",
             style=_asset("report.css"),
             script=script,
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
