@@ -39,13 +39,16 @@ def test_the_agreement_of_answers():
         return [task.get(entry, 0) for task in ways[way].values()]
 
     exact = [way for way in ways if way.startswith("float32, batch ") and "batch 1," not in way]
-    assert exact == [f"float32, batch {batch}" for batch in ("4, shared", "16, shared", "16, plain")]
+    assert exact == [f"float32, batch {batch}" for batch in ("4, shared", "16, shared", "16, plain", "16, vLLM")]
     (answers,) = {sum(over(way, "answers")) for way in ways}
     assert not any(sum(over(way, "differing")) for way in exact) and f"none of {answers:,} differs" in PAGE
-    half = "bfloat16, batch 16, shared"
-    assert f"{sum(over(half, 'differing'))} of the {answers:,} do" in PAGE
-    assert f"off by up to {max(over(half, 'largest_change')):.2f}" in PAGE
-    assert found["date"].startswith("2026-11-21") and "21 November 2026" in PAGE
+    half, served = (
+        (sum(over(way, "differing")), max(over(way, "largest_change")))
+        for way in ("bfloat16, batch 16, shared", "bfloat16, batch 16, vLLM")
+    )
+    assert f"{half[0]} of the {answers:,} do, with log-likelihoods off by up to {half[1]:.2f}" in PAGE
+    assert "and {} in vLLM ({:.2f})".format(*served) in PAGE
+    assert found["date"].startswith("2026-11-28") and "28 November 2026" in PAGE
 
 
 def test_the_coverage_of_intervals():
