@@ -31,7 +31,7 @@ class Harness(Protocol):
 class LmmsEval:
     """lmms-eval with this package's adapter."""
 
-    def __init__(self, job: Job, server: Server | None) -> None:
+    def __init__(self, job: Job, server: Server | None = None) -> None:
         import lmms_eval.tasks
 
         self.job, self.server = job, server
@@ -94,7 +94,7 @@ class LmmsEval:
 class LmEval:
     """lm-eval on the decoder, with the harness's defaults: no chat template, no system prompt."""
 
-    def __init__(self, job: Job, server: Server | None) -> None:
+    def __init__(self, job: Job, server: Server | None = None) -> None:
         import lm_eval.tasks
 
         from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
