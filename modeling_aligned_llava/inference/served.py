@@ -3,9 +3,7 @@
 A server in a process of its own needs neither vLLM nor its versions of torch and transformers beside this package.
 """
 
-import base64
 import functools
-import io
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +20,7 @@ from modeling_aligned_llava.inference.decoder_input import NoSharedPrefix
 from modeling_aligned_llava.inference.generator import Generator, load_processor
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens
+from modeling_aligned_llava.loading.images import data_uri
 
 
 NAME = "checkpoint"
@@ -72,7 +71,9 @@ class Server:
         Raises:
             UserError: the server refuses the question.
         """
-        content = [{"type": "image_url", "image_url": {"url": _data_url(image)}} for image in images]
+        content = [
+            {"type": "image_url", "image_url": {"url": data_uri(image, "PNG", compress_level=1)}} for image in images
+        ]
         reply = self._ask(
             "/v1/chat/completions",
             messages=[{"role": "user", "content": [*content, {"type": "text", "text": prompt}]}],
@@ -159,9 +160,3 @@ def load_served(
     config, processor = load_processor(folder, trust_remote_code, **processor_settings)
     without_weights = SimpleNamespace(config=config, device="cpu", dtype=torch.float32)
     return ServedGenerator(without_weights, processor, system_prompt, server)
-
-
-def _data_url(image: Image.Image) -> str:
-    file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()

@@ -4,6 +4,7 @@ Images are turned upright as EXIF says. `datasets` does the same when a benchmar
 evaluation, diagnostics and demo see the same pixels of a file.
 """
 
+import base64
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -104,3 +105,10 @@ def upright_size(header: Image.Image) -> tuple[int, int]:
         header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
     )  # Pillow turns a TIFF itself
     return (header.height, header.width) if sideways else header.size
+
+
+def data_uri(image: Image.Image, form: str, **options: int) -> str:
+    """An image as a data URI; `options` are those of `Image.save`."""
+    file = io.BytesIO()
+    image.save(file, form, **options)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -1,7 +1,5 @@
 """Images inside the page as data URIs: thumbnails of the benchmarks' images, and attention maps."""
 
-import base64
-import io
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ from eval.data.benchmarks import Benchmark
 from eval.data.image_sample import row_at
 from eval.data.mirror import split_files
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.images import open_image
+from modeling_aligned_llava.loading.images import data_uri, open_image
 
 
 SIDE = 320  # maximum width and height in pixels
@@ -24,7 +22,7 @@ def thumbnail(image: Image.Image) -> str:
     """A data URI of a copy with at most `SIDE` pixels on each side."""
     small = image.copy()
     small.thumbnail((SIDE, SIDE))
-    return _data_uri(small, "WEBP", quality=80)
+    return data_uri(small, "WEBP", quality=80)
 
 
 def shade_map(share: list[list[float]]) -> str:
@@ -32,13 +30,7 @@ def shade_map(share: list[list[float]]) -> str:
     values = np.array(share)
     alpha = 255 * OPAQUE * (1 - values / max(values.max(), 1e-12))
     colour = np.broadcast_to(np.array(SHADE), (*values.shape, 3))
-    return _data_uri(Image.fromarray(np.dstack([colour, alpha]).round().astype(np.uint8), "RGBA"), "PNG")
-
-
-def _data_uri(image: Image.Image, form: str, **options: int) -> str:
-    file = io.BytesIO()
-    image.save(file, form, **options)
-    return f"data:image/{form.lower()};base64,{base64.b64encode(file.getvalue()).decode()}"
+    return data_uri(Image.fromarray(np.dstack([colour, alpha]).round().astype(np.uint8), "RGBA"), "PNG")
 
 
 def document_image(root: Path, benchmark: Benchmark, document: int, question: str) -> Image.Image | None:
