@@ -31,7 +31,6 @@ from benchmarks.record import environment, write
 from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
-from train.data.feature_cache import FeatureCache
 from train.data.prepared import checked_rows, open_training_data
 from train.data.quarantine import Quarantine
 from train.data.row_images import RowImages
@@ -43,7 +42,7 @@ from train.optimization.trainer import AlignedSFTTrainer
 
 
 TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape
-# Changes to ours in the ablation; `packed_rows` and the cache are off by default.
+# Changes to ours in the ablation; `packed_rows` is off by default.
 FLAGS: dict[str, dict[str, Any]] = {
     "without labelled_logits_only": {"labelled_logits_only": False},
     "without dropped vision layers": {"drop_unused": False},
@@ -53,8 +52,6 @@ FLAGS: dict[str, dict[str, Any]] = {
     "with torch_compile": {"compile": True},
     "with bf16": {"bf16": True},
     "through the family's processor": {"processor": True},
-    "with feature_cache, filling": {"cache": True},
-    "with feature_cache, filled": {"cache": True},
 }
 
 
@@ -130,16 +127,8 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         data = open_training_data(sources, encoder, folder / "prepared")
         row_images = RowImages(data, Quarantine(folder / "quarantine.jsonl", data.opened, 0.0), seed=0)
         prepared = time.perf_counter() - start
-        cache = None
-        if flags.get("cache"):
-            tower, layer = model.model.vision_tower, model.config.vision_feature_layer
-            assert isinstance(layer, int)
-            images = processor.image_processor
-            cache = FeatureCache(folder / "cache", 5e10, 1, tower, layer, images, str(arguments.bf16))
         pad = processor.tokenizer.pad_token_id
-        collator: Any = ImageTextCollator(
-            processor.image_processor, pad, row_images, flags.get("packed", False), cache
-        )
+        collator: Any = ImageTextCollator(processor.image_processor, pad, row_images, flags.get("packed", False))
         if isinstance(encoder, FamilyRows):
             collator = FamilyCollator(encoder, row_images)
         trainer: SFTTrainer = AlignedSFTTrainer(
@@ -147,7 +136,6 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
             data_collator=collator,
             parameter_groups=groups,
             labelled_logits_only=flags.get("labelled_logits_only", True),
-            feature_cache=cache,
             finite_steps=FiniteSteps(folder / "skipped_steps.jsonl", 0),
             **shared,
         )
@@ -230,7 +218,7 @@ def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any
     ablation = {}
     for name in args.ablation:
         flags = FLAGS[name]
-        if (flags.get("cache") and stage == 2) or (flags.get("compile") and not args.compile):
+        if flags.get("compile") and not args.compile:
             continue
         if "attention" in flags and args.device == "cpu":
             continue

@@ -24,6 +24,7 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
+from research.tinyworld_tokenizer import END, START, train_tokenizer
 from tinyworld import layouts
 from tinyworld.facts import FACTS
 from tinyworld.language import (
@@ -41,7 +42,6 @@ from tinyworld.language import (
     scene_turns,
     tale,
 )
-from tinyworld.tokenizer import END, START, train_tokenizer
 
 
 IGNORE_INDEX = -100

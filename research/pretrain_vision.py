@@ -26,8 +26,8 @@ from transformers import (
 
 from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.checkpoint import load_strict
+from research.tinyworld_tokenizer import train_tokenizer
 from tinyworld.scenes import POSITIONS
-from tinyworld.tokenizer import train_tokenizer
 from tinyworld.world import WORLD, World
 
 

@@ -12,11 +12,9 @@ from itertools import chain
 
 import datasets
 import pytest
-import torch
 from PIL import Image
 from transformers import AutoConfig, AutoProcessor, dynamic_module_utils
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly import from_backbones as assembly
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import UserError
@@ -29,7 +27,6 @@ from tests.train.data.rows import tokenization
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
 from train.data import sources
-from train.data.feature_cache import FeatureCache
 
 
 rounds = pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.campaign])])
@@ -227,24 +224,6 @@ def test_code_of_a_checkpoint(rounds, tmp_path, monkeypatch, count):
         return AutoConfig.from_pretrained(tmp_path / f"m{number}", trust_remote_code=True).number
 
     assert once_a_round(work, calls, rounds) == [[number] * PROCESSES for number in range(rounds)]
-
-
-@rounds
-def test_features(rounds, tiny_checkpoint, tmp_path):
-    """The one place where all work: each computes its own batch anyway, and a file is whole whoever was last."""
-    folder = tiny_checkpoint("baseline")
-    tower = AlignedLlavaForConditionalGeneration.from_pretrained(folder).model.vision_tower
-    images = AutoProcessor.from_pretrained(folder).image_processor
-
-    def work(number):
-        cache = FeatureCache(tmp_path / str(number), 1e9, PROCESSES, tower, -1, images, "float32")
-        key = cache.key(Image.new("RGB", (4, 4), (number, 0, 0)))
-        cache.store(key, torch.full((4, 32), float(number)))
-        return torch.equal(cache.load(key), torch.full((4, 32), float(number)))
-
-    assert together(work, rounds) == [[True] * PROCESSES] * rounds
-    kept = [path.name for path in tmp_path.glob("*/*/*/*")]
-    assert len(kept) == rounds and all(name.endswith(".safetensors") for name in kept)
 
 
 @rounds

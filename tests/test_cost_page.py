@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.paper_models import DECODERS, paper_model
 from eval.run.recipes import read_recipe
 from tests import REPOSITORY
-from train.cost import Batch, count, flops, memory
+from tests.paper_models import DECODERS, flops, paper_model
+from train.cost import Batch, count, memory
 
 
 TOKENS, PEAK = 729, 989e12

@@ -13,9 +13,9 @@ from torch import nn
 from transformers import LlamaConfig, SiglipConfig
 
 from benchmarks import real_shapes
-from benchmarks.paper_models import paper_config
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests import REPOSITORY
+from tests.paper_models import paper_config
 from train.optimization.parameter_groups import group_parameters
 
 

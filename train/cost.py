@@ -1,4 +1,4 @@
-"""What a stage needs: memory per device and operations, counted on a model of the meta device.
+"""What a stage needs: memory per device, counted on a model of the meta device.
 
 The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
 """
@@ -46,16 +46,11 @@ def meta_model(
 
 @dataclass(frozen=True)
 class Batch:
-    """One micro-batch: `rows` of at most `length` tokens, visual ones included, with `images` images in all.
-
-    Args:
-        labels: supervised tokens of all rows, which alone the head sees; 0 leaves the head out.
-    """
+    """One micro-batch: `rows` of at most `length` tokens, visual ones included, with `images` images in all."""
 
     rows: int
     length: int
     images: float
-    labels: float = 0
 
 
 @dataclass(frozen=True)
@@ -119,41 +114,6 @@ def count(model: nn.Module) -> int:
 def default_engine(model: nn.Module, processes: int) -> str:
     """How processes share a stage: `ddp` for a projector, `fsdp2` for a whole model."""
     return "one" if processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp"
-
-
-def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointing: bool) -> float:
-    """Operations of a micro-batch's forward and backward pass: products with weights, and attention.
-
-    Per token and parameter: 2 forward, 2 for the gradient of the input, 2 for that of a trained weight, 2 to compute
-    the forward pass again with checkpointing. The head's loss always computes the logits again.
-    """
-    text, vision = model.config.text_config, model.config.vision_config
-    visual_tokens = patches(vision)
-    head = model.lm_head.weight
-    total = batch.labels * head.numel() * (6.0 + 2 * head.requires_grad)
-    for module, tokens, inner, layers, length in (
-        (
-            model.model.vision_tower,
-            batch.images * visual_tokens,
-            vision.hidden_size,
-            vision.num_hidden_layers,
-            visual_tokens,
-        ),
-        (model.model.multi_modal_projector, batch.images * visual_tokens, 0, 0, 0),
-        (
-            model.model.language_model.layers,
-            batch.rows * batch.length,
-            text.hidden_size,
-            text.num_hidden_layers,
-            batch.length,
-        ),
-    ):
-        size, trained = sum(p.numel() for p in module.parameters()), count(module)
-        backward = module is not model.model.vision_tower or trained > 0
-        passes = 1 + backward + (checkpointing and backward)
-        attention = 4 * length * inner * layers * (1 + 2 * backward + (checkpointing and backward))
-        total += tokens * (2 * size * passes + 2 * trained + attention)
-    return total
 
 
 def _largest_layer(model: Any) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
-from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, ProcessorMixin, TrainerCallback
+from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
@@ -19,10 +19,9 @@ from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, no
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.build_once import waiting_lock
 from modeling_aligned_llava.loading.checkpoint import load_part
-from train.arguments.parse import RunArguments, parse_arguments, uses_fsdp
+from train.arguments.parse import RunArguments, parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
-from train.data.feature_cache import FeatureCache
 from train.data.sources import read_sources
 from train.data.stage_rows import StageRows, open_rows
 from train.data.stage_tokenization import row_encoder
@@ -156,15 +155,13 @@ def _build_trainer(
     encoder: RowEncoder,
 ) -> AlignedSFTTrainer:
     output = Path(str(training.output_dir))
-    cache = None
     collator: Collator
     in_training: Collator
     if isinstance(encoder, FamilyRows):
         collator = in_training = FamilyCollator(encoder, rows.open_images)
     else:
         plain = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.open_images)
-        cache = _feature_cache(run, training, model, processor)
-        collator, in_training = plain, replace(plain, packed=run.speed.packed_rows, feature_cache=cache)
+        collator, in_training = plain, replace(plain, packed=run.speed.packed_rows)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
@@ -176,7 +173,6 @@ def _build_trainer(
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
         labelled_logits_only=run.speed.labelled_logits_only,
-        feature_cache=cache,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
         finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps),
     )
@@ -195,28 +191,6 @@ def _monitoring(run: RunArguments, output: Path, collator: Collator, rows: Stage
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
     return callbacks
-
-
-def _feature_cache(
-    run: RunArguments, training: SFTConfig, model: Any, processor: ProcessorMixin
-) -> FeatureCache | None:
-    """The feature cache that the settings ask for, if any.
-
-    Raises:
-        UserError: the tower is trained or sharded, or the model reads several of its layers.
-    """
-    if run.speed.feature_cache is None:
-        return None
-    tower, layer = model.model.vision_tower, model.config.vision_feature_layer
-    if not isinstance(layer, int):
-        raise UserError(f"feature_cache keeps one layer of the vision tower, but this model reads {layer}")
-    if any(parameter.requires_grad for parameter in tower.parameters()):
-        raise UserError("feature_cache: the vision tower is trained here, so its features change at every step")
-    if training.deepspeed or uses_fsdp(training):
-        raise UserError("feature_cache works with one process or DDP, not with a sharded vision tower")
-    limit, processes = run.speed.feature_cache_gb * 1e9, training.world_size
-    precision = "bfloat16" if training.bf16 else "float32"
-    return FeatureCache(run.speed.feature_cache, limit, processes, tower, layer, processor.image_processor, precision)
 
 
 def _describe(trainer: AlignedSFTTrainer, run: RunArguments, groups: list[ParameterGroup]) -> None:

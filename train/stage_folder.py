@@ -19,7 +19,7 @@ _FREE = {
     *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_checkpointing"),
     *("gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
-    *("dataloader_persistent_workers", "probe_rows", "feature_cache", "feature_cache_gb"),
+    *("dataloader_persistent_workers", "probe_rows"),
     *("data_cache", "bad_rows_limit", "max_skipped_steps"),
 }
 

@@ -35,7 +35,6 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--device", default="auto", help="auto (a GPU if there is one), cpu or cuda")
     p.add_argument("--trust-remote-code", action="store_true", help="run model code from a checkpoint")
     p.add_argument("--port", type=int, help="default: the first free port from 7860")
-    p.add_argument("--write-space", nargs="?", const="", help=argparse.SUPPRESS)
     return p
 
 
@@ -67,8 +66,6 @@ def read_examples(folder: Path | None, run: Path, own_models: bool) -> list[Imag
 def main() -> None:
     arguments = parser().parse_args()
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before gradio is imported
-    if arguments.write_space is not None:
-        raise UserError("--write-space is gone: the demo no longer writes a Hugging Face Space")
     models = read_models(arguments.models, arguments.run)
     examples = read_examples(arguments.examples, arguments.run, own_models=arguments.models is not None)
     if arguments.max_new_tokens < 1:

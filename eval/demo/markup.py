@@ -1,13 +1,13 @@
 """The parts of the page that are HTML: images with captions, and the norms. All text is escaped."""
 
 import base64
-import io
 from typing import Any
 
 import jinja2
 from PIL import Image
 
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
+from modeling_aligned_llava.loading.images import data_uri
 
 
 HEADS = ("model", "visual tokens", "text embeddings", "ratio")
@@ -38,9 +38,7 @@ def heading(text: str) -> str:
 
 def figure(image: Image.Image, alt: str, caption: str = "", height: str = "none") -> str:
     """An image as a data URI; `alt` describes it to screen readers, `height` is its maximum as a CSS length."""
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=90)
-    return _FIGURE.render(address=_address(file.getvalue(), "jpeg"), alt=alt, caption=caption, height=height)
+    return _FIGURE.render(address=data_uri(image, "JPEG", quality=90), alt=alt, caption=caption, height=height)
 
 
 def norms(drawing: bytes, profiles: dict[str, dict[str, Any]]) -> str:
@@ -50,8 +48,5 @@ def norms(drawing: bytes, profiles: dict[str, dict[str, Any]]) -> str:
         visual, text = (profile["norms"][where]["mean"] for where in ("visual tokens at layer 0", "text embeddings"))
         rows.append((name, (visual, text, profile["ratio"])))
     verdicts = [(name, said["summary"]) for name, profile in profiles.items() if (said := verdict(profile))]
-    return _NORMS.render(figure=_address(drawing, "svg+xml"), heads=HEADS, rows=rows, verdicts=verdicts)
-
-
-def _address(content: bytes, kind: str) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+    address = f"data:image/svg+xml;base64,{base64.b64encode(drawing).decode()}"
+    return _NORMS.render(figure=address, heads=HEADS, rows=rows, verdicts=verdicts)

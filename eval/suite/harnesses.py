@@ -6,26 +6,12 @@ Only worker processes import this module (9 CPU-seconds). The model is loaded on
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import modeling_aligned_llava  # noqa: F401  registers the model with the Auto classes
 from eval.data.benchmarks import Benchmark, task_folders
 from eval.suite.job import Job
 from modeling_aligned_llava.inference.served import Server
-
-
-class Harness(Protocol):
-    """What a worker needs from a harness."""
-
-    def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
-        """Run one stock task and write the harness's results and sample logs into `folder`.
-
-        Args:
-            progress: called with the number of rows answered since the last call.
-
-        Returns:
-            Document -> digest of its image, which groups questions about one image; empty for text tasks.
-        """
 
 
 class LmmsEval:
@@ -64,6 +50,14 @@ class LmmsEval:
         )
 
     def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
+        """Run one stock task and write the harness's results and sample logs into `folder`.
+
+        Args:
+            progress: called with the number of rows answered since the last call.
+
+        Returns:
+            Document -> digest of its image, which groups questions about one image; empty for text tasks.
+        """
         from lmms_eval.evaluator import simple_evaluate
         from lmms_eval.loggers import EvaluationTracker
         from lmms_eval.utils import get_datetime_str

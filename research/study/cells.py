@@ -114,8 +114,6 @@ class StudyRun:
 
     def training(self, cell: Cell, stage: str) -> Training:
         settings = {**self.settings[cell.name][stage], "data_cache": self.shared / "prepared"}
-        if stage == "stage1":
-            settings["feature_cache"] = self.shared / "features"
         command = ["bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method]
         command += ["--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data)]
         command += ["--stage", stage, "--", *words(settings)]

@@ -5,7 +5,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
-from train.cost import ADAM, Batch, count, flops, memory, meta_model
+from tests.paper_models import flops
+from train.cost import ADAM, Batch, count, memory, meta_model
 
 
 STAGES = {

@@ -2,14 +2,10 @@
 
 import pytest
 import torch
-from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
-from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.images import open_image
-from tests.train.stage_results import assert_same_weights, weights
+from tests.train.stage_results import weights
 from train.data.collator import ImageTextCollator
-from train.data.feature_cache import FeatureCache
 
 
 RELATIVE = 2e-5  # and 1e-6 of the largest gradient of all: float32, another order of summation
@@ -82,57 +78,6 @@ def test_a_setting_changes_two_steps_only_by_rounding(plain, train_stage, tmp_pa
     other = weights(train_stage(tmp_path, 1, max_steps=2, **flag))
     for name, tensor in weights(plain).items():
         torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-5, msg=name)
-
-
-def test_feature_cache_is_bit_equal_filling_and_filled(plain, train_stage, tmp_path, monkeypatch):
-    encoded = []
-    complete = FeatureCache.complete
-
-    def count(self, batch, tower):
-        encoded.append(len(batch["pixel_values"]) if "pixel_values" in batch else 0)
-        return complete(self, batch, tower)
-
-    monkeypatch.setattr(FeatureCache, "complete", count)
-    for name in ("filling", "filled"):
-        encoded.clear()
-        after = train_stage(tmp_path / name, 1, max_steps=2, feature_cache=tmp_path / "cache")
-        assert_same_weights(after, plain)
-        assert (sum(encoded) == 0) == (name == "filled")
-    assert len(list((tmp_path / "cache").glob("*/*/*.safetensors"))) == 16
-
-
-def test_feature_cache_is_keyed_and_bounded(tiny_checkpoint, tiny_images, tmp_path):
-    folder = tiny_checkpoint("baseline")
-    tower = AlignedLlavaForConditionalGeneration.from_pretrained(folder).model.vision_tower
-    processor = AutoProcessor.from_pretrained(folder).image_processor
-    file_size = 600  # 4 tokens of 32 float32 and the header of safetensors
-
-    def cache(limit=1e9, layer=-1, precision="float32", processes=1):
-        return FeatureCache(tmp_path, limit, processes, tower, layer, processor, precision)
-
-    first = cache(limit=2.5 * file_size)
-    keys = [first.key(open_image(image)) for image in tiny_images]
-    for key in keys:
-        first.store(key, torch.ones(4, 32))
-    kept = [key for key in keys if first.load(key) is not None]
-    held = sum(file.stat().st_size for file in tmp_path.glob("*/*/*.safetensors"))
-    assert 0 < len(kept) < len(keys) and held <= 2.5 * file_size
-    shared = cache(limit=held + 2.5 * file_size, processes=2)  # files of earlier runs count
-    assert all(torch.equal(shared.load(key), torch.ones(4, 32)) for key in kept)
-    shared.store("other", torch.ones(4, 32))
-    shared.store("more", torch.ones(4, 32))
-    assert shared.load("other") is not None and shared.load("more") is None
-    folders = {first.folder, cache(layer=-2).folder, cache(precision="bfloat16").folder}
-    with torch.no_grad():
-        next(tower.parameters()).add_(1)
-    folders.add(cache().folder)
-    processor.image_mean = [0.1, 0.2, 0.3]
-    assert len({*folders, cache().folder}) == 5
-
-
-def test_feature_cache_needs_a_frozen_tower(train_stage, tmp_path):
-    with pytest.raises(UserError, match="the vision tower is trained here"):
-        train_stage(tmp_path, 2, feature_cache=tmp_path / "cache")
 
 
 def test_dropped_vision_layers_change_nothing(tiny_checkpoint):

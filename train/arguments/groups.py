@@ -218,12 +218,6 @@ class SpeedArguments:
         help="Whether to concatenate the rows of a micro-batch into one sequence without padding. Rows do not attend "
         "to each other.",
     )
-    feature_cache: str | None = setting(
-        default=None,
-        help="Folder in which to cache the features of a frozen vision tower; all methods share it. If None, features "
-        "are not cached.",
-    )
-    feature_cache_gb: float = setting(default=50.0, help="Maximum size of the feature cache in GB.")
 
 
 def _json_object(value: dict | str | None, name: str) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Which settings of TRL's `SFTConfig` act here; those that would be ignored are refused with what to use instead."""
+"""Settings of TRL's `SFTConfig` that would be ignored are refused with what to use instead; all others act."""
 
 from collections.abc import Iterable
 
@@ -70,27 +70,6 @@ REFUSED = {
         (*("push_to_hub", "hub_model_id", "hub_strategy", "hub_private_repo", "hub_always_push", "hub_revision"),),
         "push the finished stage with `python -m eval.report.push`",
     ),
-}
-
-# Settings that do what TRL and transformers say.
-ACTING = {
-    *("output_dir", "num_train_epochs", "max_steps", "max_length", "seed", "full_determinism", "loss_type"),
-    *("per_device_train_batch_size", "per_device_eval_batch_size", "average_tokens_across_devices"),
-    *("lr_scheduler_type", "lr_scheduler_kwargs", "warmup_steps", "weight_decay", "max_grad_norm"),
-    *("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon", "neftune_noise_alpha"),
-    *("bf16", "fp16", "tf32", "use_cpu", "torch_compile", "torch_compile_backend", "torch_compile_mode"),
-    *("activation_checkpointing", "activation_checkpointing_kwargs", "activation_offloading"),
-    *("gradient_checkpointing", "gradient_checkpointing_kwargs", "torch_empty_cache_steps"),
-    *("logging_strategy", "logging_steps", "logging_first_step", "logging_nan_inf_filter", "log_on_each_node"),
-    *("log_level", "log_level_replica", "report_to", "run_name", "project", "debug", "skip_memory_metrics"),
-    *("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id"),
-    *("eval_strategy", "eval_steps", "eval_delay", "eval_on_start"),
-    *("save_strategy", "save_steps", "save_total_limit"),
-    *("dataloader_drop_last", "dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
-    *("dataloader_persistent_workers", "dataloader_multiprocessing_context", "dataloader_in_order"),
-    "train_sampling_strategy",
-    *("ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_broadcast_buffers", "ddp_static_graph"),
-    *("ddp_backend", "ddp_timeout", "local_rank", "fsdp", "fsdp_config", "deepspeed", "accelerator_config"),
 }
 
 

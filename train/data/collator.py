@@ -9,7 +9,6 @@ from PIL.Image import Image
 from torch import Tensor
 from transformers import BaseImageProcessor
 
-from train.data.feature_cache import FeatureCache
 from train.data.tokenization import IGNORE_INDEX
 
 
@@ -22,8 +21,7 @@ class ImageTextCollator:
     """Rows -> `input_ids`, `labels` [rows, longest] and `pixel_values` [images, 3, height, width].
 
     Padded rows have an `attention_mask`; packed ones have `position_ids` instead, which restart at each row. A batch
-    without images has no `pixel_values`. With a feature cache, `pixel_values` holds only the images missing from it;
-    `image_keys` are the keys of all images, and `image_features` the cached features by image index.
+    without images has no `pixel_values`.
 
     Args:
         open_images: a `RowImages`; it may replace rows.
@@ -35,17 +33,11 @@ class ImageTextCollator:
     pad_token_id: int
     open_images: OpenImages
     packed: bool = False
-    feature_cache: FeatureCache | None = None
 
-    def __call__(self, rows: Rows) -> dict[str, Any]:
+    def __call__(self, rows: Rows) -> dict[str, Tensor]:
         """Collate rows of the training data; padding is on the right."""
         rows, images = self.open_images(rows)
-        batch: dict[str, Any] = _pack(rows) if self.packed else self._pad(rows)
-        if self.feature_cache is not None and images:
-            batch["image_keys"] = keys = [self.feature_cache.key(image) for image in images]
-            loaded = {i: self.feature_cache.load(key) for i, key in enumerate(keys)}
-            batch["image_features"] = {i: features for i, features in loaded.items() if features is not None}
-            images = [image for i, image in enumerate(images) if i not in batch["image_features"]]
+        batch = _pack(rows) if self.packed else self._pad(rows)
         if images:
             batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
         return batch

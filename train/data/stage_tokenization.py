@@ -84,7 +84,6 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
     ours_only = {
         "packed_rows": run.speed.packed_rows,
-        "feature_cache": run.speed.feature_cache,
         "bypassed_layers": run.model.bypassed_layers,
         "prompt_format: plain": run.data.prompt_format == "plain",
     }

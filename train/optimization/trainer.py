@@ -18,7 +18,6 @@ from trl import SFTTrainer
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
-from train.data.feature_cache import FeatureCache
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import clip_by_part
@@ -52,7 +51,6 @@ class AlignedSFTTrainer(SFTTrainer):
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
         clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
         labelled_logits_only: compute logits only at labelled positions, on a CPU too.
-        feature_cache: the one of the collator, where the vision tower is frozen.
         ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
         finite_steps: checks each step.
         kwargs: those of `SFTTrainer`.
@@ -64,14 +62,12 @@ class AlignedSFTTrainer(SFTTrainer):
         parameter_groups: list[ParameterGroup],
         clip_by_part: bool = False,
         labelled_logits_only: bool = True,
-        feature_cache: FeatureCache | None = None,
         ledger: GradientLedger | None = None,
         finite_steps: FiniteSteps,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
         self.clip_by_part = clip_by_part
-        self.feature_cache = feature_cache
         self.labelled_logits_only = labelled_logits_only
         self.final_dtype: torch.dtype | None = None
         self.only_trained = False  # the final model is saved without what was frozen
@@ -88,9 +84,6 @@ class AlignedSFTTrainer(SFTTrainer):
         if self.ledger is not None:
             self.add_callback(self.ledger)
         self.add_callback(finite_steps)
-        if feature_cache is not None:
-            self.vision_tower = cast(Any, self.model).base_model.vision_tower  # before anything wraps the model
-            feature_cache.attach(self.vision_tower)
 
     @property
     def _total_train_tokens(self) -> int:
@@ -100,13 +93,6 @@ class AlignedSFTTrainer(SFTTrainer):
     @_total_train_tokens.setter
     def _total_train_tokens(self, count: int) -> None:
         self.state.num_input_tokens_seen = count
-
-    def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        inputs = super()._prepare_inputs(inputs)
-        if self.feature_cache is None:
-            return inputs
-        with self.accelerator.autocast():
-            return self.feature_cache.complete(inputs, self.vision_tower)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """TRL's loss; on a CPU with `labelled_logits_only`, its fused head sees only the labelled positions."""

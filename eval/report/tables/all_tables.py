@@ -8,7 +8,7 @@ from rich.console import Console
 from eval.report.tables import subtasks
 from eval.report.tables.differences import draw_differences
 from eval.report.tables.footnotes import departures
-from eval.report.tables.table4 import as_json, comma_separated, latex, markdown, read_scores, show, table_lines
+from eval.report.tables.table4 import comma_separated, latex, markdown, read_scores, show, table_lines
 from modeling_aligned_llava.loading.files import read_json, write_text
 
 
@@ -27,7 +27,6 @@ def write_tables(run: Path) -> None:
         "md": markdown(rows, further),
         "tex": latex(rows, further),
         "csv": comma_separated(rows),
-        "json": as_json(rows),
     }
     for suffix, text in written.items():
         write_text(run / "tables" / f"table4.{suffix}", text)

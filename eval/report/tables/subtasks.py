@@ -33,5 +33,4 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     "md": writers.markdown,
     "tex": writers.latex,
     "csv": writers.comma_separated,
-    "json": lambda frame: frame.to_json(orient="records", indent=1) + "\n",
 }

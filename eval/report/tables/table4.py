@@ -1,10 +1,9 @@
-"""Table 4 as Markdown, LaTeX, CSV and JSON, and on the terminal: a pure function of the run's scores.json.
+"""Table 4 as Markdown, LaTeX and CSV, and on the terminal: a pure function of the run's scores.json.
 
 A cell is a score with its n, 95 % interval and paired difference from the baseline, or `not run`, or `failed: reason`.
 A method with several seeds is one line, the mean over them.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -151,16 +150,6 @@ def _brief(cell: ScoreEntry) -> str:
     half = "" if cell["ci95"] is None else f"±{(cell['ci95'][1] - cell['ci95'][0]) / 2:.1f}"
     delta = "" if cell["delta"] is None else f"{cell['delta']:+.1f}{'*' if is_significant(cell) else ' '}"
     return f"{cell['score']:.1f} {half:<5}{delta:>7}"
-
-
-def as_json(rows: list[ScoreEntry]) -> str:
-    """The models in the order of the table, each with its cells by column: a row of scores.json, or the reason."""
-    titles = columns(rows)
-    table = [
-        {"method": label, "cells": {title: missing(cells.get(key)) or cells[key] for key, title in titles.items()}}
-        for label, cells in table_lines(rows)
-    ]
-    return json.dumps(table, indent=1) + "\n"
 
 
 def read_scores(run: Path) -> list[ScoreEntry]:

@@ -111,7 +111,6 @@ def test_the_command_line_names_the_culprit(tiny_llava, tmp_path, refusal, monke
     message = partial(refusal, command.main)
     monkeypatch.setattr(command, "RUN", tmp_path / "absent")
     assert "bash eval/run_all.sh" in message() and "--models" in message()
-    assert "--write-space is gone" in message("--write-space", "space")
     good = [f"m{number}={tiny_llava}" for number in range(4)]
     assert "4 given, at most 3" in message("--models", *good)
     assert "given twice" in message("--models", good[0], good[0])

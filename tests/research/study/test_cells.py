@@ -97,7 +97,6 @@ def test_what_cells_share_is_named_in_every_command(trained, tmp_path):
     shared = (tmp_path / "work").resolve()
     for words in trained:
         assert words[words.index("--data") + 1] == str(shared / "data/tinyworld")
-        assert words[words.index("--feature_cache") + 1] == str(shared / "features")
         assert words[words.index("--data_cache") + 1] == str(shared / "prepared")
 
 

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer trained on the world's text; digits and single capitals are separate tokens."""
+"""A byte-level BPE tokenizer trained on tinyworld's text; digits and single capitals are separate tokens."""
 
 import random
 
