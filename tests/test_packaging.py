@@ -28,9 +28,9 @@ def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
     assert done.stdout.split() == [str(tmp_path / "site/modeling_aligned_llava/__init__.py"), "baseline"], done.stderr
 
-    command = [sys.executable, "-m", "modeling_aligned_llava.diagnostics", "theory"]
+    command = [sys.executable, "-m", "modeling_aligned_llava.diagnostics", "--help"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
-    assert done.returncode == 0 and "holds" in done.stdout, done.stderr
+    assert done.returncode == 0 and "profile" in done.stdout, done.stderr
 
 
 def test_benchmarks_need_a_clone(call):

@@ -15,12 +15,11 @@ from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_tabl
 from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.measure.gradients import gradients
 from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
+from modeling_aligned_llava.diagnostics.measure.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
 from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
-from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
-from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
@@ -63,7 +62,6 @@ def run(arguments: argparse.Namespace) -> None:
     runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
     if runs:
         draw_training(runs, out / "figure5.svg")
-    tables.show_checks([check for group in GROUPS.values() for check in group()], out / "theory.md")
     for measured in profiles.values():
         tables.show_prediction(measured)
     write_json(out / "predictions.json", {method: predicted_rotation(each) for method, each in profiles.items()})

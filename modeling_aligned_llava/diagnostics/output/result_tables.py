@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
+from modeling_aligned_llava.diagnostics.measure.prediction import predicted_rotation
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.diagnostics.output.tables import PAPER, number, paper_row, show_table, spread
-from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
-from modeling_aligned_llava.diagnostics.theory.simulation import Check
 
 
 def show_norms(profile: dict[str, Any], out: Path | None = None) -> None:
@@ -170,25 +169,6 @@ def show_asymmetry(found: dict[str, dict[str, Any]], out: Path | None = None) ->
 
 def _signed_cell(mean: float, interval: list[float]) -> str:
     return f"{mean:+.4f} [{interval[0]:+.4f}, {interval[1]:+.4f}]"
-
-
-def show_checks(checks: list[Check], out: Path | None = None) -> None:
-    """Every statement of the theory: its closed form, its simulation and whether they agree."""
-    rows = [
-        [
-            f"{check.equation}: {check.statement}",
-            number(check.predicted, 5),
-            f"{check.estimate:.5f} ± {check.error:.5f}",
-            "holds" if check.holds else "fails",
-        ]
-        for check in checks
-    ]
-    show_table(
-        "Closed form against Monte-Carlo (± one standard error; holds: within 3)",
-        ["Eq.", "closed form", "simulated", ""],
-        rows,
-        out,
-    )
 
 
 def show_prediction(profile: dict[str, Any]) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from modeling_aligned_llava.diagnostics.commands.compare import compare
-from modeling_aligned_llava.diagnostics.theory.prediction import predicted_rotation
+from modeling_aligned_llava.diagnostics.measure.prediction import log_tangent_fit, predicted_rotation
 from modeling_aligned_llava.errors import UserError
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
 
@@ -66,11 +66,18 @@ def test_dynamics_draws_and_tabulates(profiles, tmp_path, run):
         run("dynamics", "--out", out)
 
 
-def test_the_predicted_ratio_is_that_of_the_norms(profiles):
-    found = predicted_rotation(profiles[0])
+def test_the_predicted_ratio_is_that_of_the_norms(profiles, tmp_path, run):
+    (tmp_path / "a.json").write_text(json.dumps(profiles[0]), encoding="utf-8")
+    run("theory", tmp_path / "a.json", "--json", tmp_path / "prediction.json")
+    (found,) = json.loads((tmp_path / "prediction.json").read_text(encoding="utf-8")).values()
     visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
     assert found["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
     assert len(found["measured_ratio"]) == len(found["coherence"]) == 2
+
+
+def test_fit_of_a_prediction():
+    assert log_tangent_fit([-1.0, -2.0], [-1.0, -2.0]) == {"share": 1.0, "r_squared": 1.0}
+    assert log_tangent_fit([1.0, 2.0], [-1.0, -2.0])["r_squared"] < 0
 
 
 def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):

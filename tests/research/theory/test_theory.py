@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from modeling_aligned_llava.diagnostics.theory import closed_form as theory
-from modeling_aligned_llava.diagnostics.theory.simulation import GROUPS, LAYERS, TEXT, UPDATE, VISUAL
+from research.theory import closed_form as theory
+from research.theory.simulation import GROUPS, LAYERS, TEXT, UPDATE, VISUAL
 
 
 CHECKS = {f"{group}: {check.equation} {check.statement}": check for group in GROUPS for check in GROUPS[group]()}
@@ -72,8 +72,3 @@ def test_largest_score_is_reached_and_not_passed():
         other = random.standard_normal((6, 6))
         other /= np.linalg.norm(other, 2)
         assert np.trace(other.T @ covariance) <= theory.largest_score(covariance)
-
-
-def test_fit_of_a_prediction():
-    assert theory.log_tangent_fit([-1.0, -2.0], [-1.0, -2.0]) == {"share": 1.0, "r_squared": 1.0}
-    assert theory.log_tangent_fit([1.0, 2.0], [-1.0, -2.0])["r_squared"] < 0

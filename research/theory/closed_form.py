@@ -19,7 +19,6 @@ Notation:
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -145,15 +144,3 @@ def signal_to_noise(signal: float, noise_mean: float, noise_std: float) -> float
     Assumes noise of mean zero that the lag does not change: for unit vectors its deviation is 1 / sqrt(d).
     """
     return (signal - noise_mean) / noise_std
-
-
-def log_tangent_fit(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
-    """How much of the measured log tangent ratios, by layer, Eq. 9 explains: share of their sum, and R^2 about zero.
-
-    Nothing is fitted: an R^2 below zero means that the prediction is worse than predicting no asymmetry.
-    """
-    theory, data = np.asarray(predicted), np.asarray(measured)
-    return {
-        "share": float(theory.sum() / data.sum()),
-        "r_squared": float(1 - np.square(data - theory).sum() / np.square(data).sum()),
-    }

@@ -1,10 +1,12 @@
 """Eq. 9 against a measured profile: how much of the difference in rotation do the norms alone predict?"""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from modeling_aligned_llava.diagnostics.measure.profile_file import attribution_of
-from modeling_aligned_llava.diagnostics.theory.closed_form import log_tangent_fit
 
 
 def predicted_rotation(profile: dict[str, Any]) -> dict[str, Any]:
@@ -22,4 +24,16 @@ def predicted_rotation(profile: dict[str, Any]) -> dict[str, Any]:
         "measured_ratio": [math.exp(value) for value in measured],
         "coherence": profile["coherence"]["value"],
         **log_tangent_fit(predicted, measured),
+    }
+
+
+def log_tangent_fit(predicted: Sequence[float], measured: Sequence[float]) -> dict[str, float]:
+    """How much of the measured log tangent ratios, by layer, Eq. 9 explains: share of their sum, and R^2 about zero.
+
+    Nothing is fitted: an R^2 below zero means that the prediction is worse than predicting no asymmetry.
+    """
+    theory, data = np.asarray(predicted), np.asarray(measured)
+    return {
+        "share": float(theory.sum() / data.sum()),
+        "r_squared": float(1 - np.square(data - theory).sum() / np.square(data).sum()),
     }

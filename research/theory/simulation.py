@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from modeling_aligned_llava.diagnostics.theory import closed_form as theory
-from modeling_aligned_llava.diagnostics.theory.closed_form import Array
+from research.theory import closed_form as theory
+from research.theory.closed_form import Array
 
 
 LAYERS, UPDATE, ANGLE = 28, 1.0, 0.3  # LLaVA-1.5's decoder has 32 layers, those of Qwen2.5 and Llama-3.2-3B have 28

@@ -1,1 +1,0 @@
-"""The paper's Appendix B: closed forms, simulation, predictions for a profile."""
