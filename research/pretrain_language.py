@@ -24,24 +24,19 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
-from research.tinyworld_tokenizer import END, START, train_tokenizer
-from tinyworld import layouts
-from tinyworld.facts import FACTS
-from tinyworld.language import (
+from research.pretraining_text import (
     LISTED_WORDS,
-    OPEN_FAMILIES,
-    Choice,
     by_options,
-    caption,
     exam_for_training,
-    fact_turns,
     listing,
     marked,
     matching,
-    scene_questions,
-    scene_turns,
     tale,
 )
+from research.tinyworld_tokenizer import END, START, train_tokenizer
+from tinyworld import layouts
+from tinyworld.facts import FACTS
+from tinyworld.language import OPEN_FAMILIES, Choice, caption, fact_turns, scene_questions, scene_turns
 
 
 IGNORE_INDEX = -100

@@ -26,13 +26,13 @@ from transformers import (
 
 from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.loading.checkpoint import load_strict
+from research.pretraining_text import GRID
 from research.tinyworld_tokenizer import train_tokenizer
 from tinyworld.scenes import POSITIONS
 from tinyworld.world import WORLD, World
 
 
 Batch = tuple[torch.Tensor, torch.Tensor, list[str]]
-GRID = 6  # patches per side, two per cell
 CAPTION_TOKENS = 96
 
 

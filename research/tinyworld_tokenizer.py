@@ -5,9 +5,10 @@ import random
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from research.pretraining_text import LISTED_WORDS, exam, tale
 from tinyworld import layouts
 from tinyworld.facts import FACTS
-from tinyworld.language import LISTED_WORDS, caption, exam, fact_turns, scene_turns, tale
+from tinyworld.language import caption, fact_turns, scene_turns
 
 
 VOCABULARY = 1024

@@ -10,9 +10,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from research.pretrain_language import LIFT, check_norms, multiply_writes, text_norms
+from research.pretraining_text import LISTED_WORDS
 from tests import REPOSITORY
 from tinyworld.benchmarks import hellaswag, mmlu
-from tinyworld.language import LISTED_WORDS
 
 
 BACKBONES = REPOSITORY / "tinyworld" / "backbones"
