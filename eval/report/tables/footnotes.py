@@ -1,8 +1,8 @@
-"""What stands below Table 4: what a cell is, what its intervals cover, which metric a column is, the paper's sums."""
+"""What stands below Table 4: what a cell is, what its intervals cover, which metric a column is."""
 
 from typing import Any
 
-from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.data.benchmarks import BY_KEY
 
 
 CAPTION = (
@@ -13,43 +13,24 @@ CAPTION = (
 ONE_SEED = "Lines of one seed: intervals and tests cover the questions, not another training."
 SEVERAL_SEEDS = "Lines of several seeds: means over the seeds; intervals and tests cover seeds and questions."
 TWO_SEEDS = "Two seeds are too few for an interval of 95 %: it covers the truth less often. Train three."
-ROUNDING = 0.005 + 1e-9  # of the paper's two decimals
 
 Lines = list[tuple[str, dict[str, dict[str, Any]]]]  # label and benchmark -> row of scores.json
 
 
-def footnotes(measured: Lines, paper: Lines) -> list[str]:
-    """The notes on a table with these lines, one paragraph each."""
+def footnotes(measured: Lines, keys: set[str]) -> list[str]:
+    """The notes on a table with these lines and columns, one paragraph each."""
     numbers = {len(row.get("seeds", ())) for _, cells in measured for row in cells.values()}
     seeds = [SEVERAL_SEEDS] if max(numbers, default=0) > 1 else []
     seeds += [ONE_SEED] if 0 in numbers else []
     seeds += [TWO_SEEDS] if 2 in numbers else []
-    keys = {key for _, cells in measured + paper for key in cells}
     notes = [" ".join(seeds)] if seeds else []
-    notes.append(metrics([key for key in BY_KEY if key in keys]))
-    return [*notes, arithmetic(paper)] if paper else notes
+    return [*notes, metrics([key for key in BY_KEY if key in keys])]
 
 
 def metrics(keys: list[str]) -> str:
     """The metric of every column: the harness's task and number, and what it is."""
     named = [f"{b.title}: {b.measures} ({b.task} {b.metric})" for b in map(BY_KEY.get, keys) if b is not None]
     return "Metrics. " + "; ".join([*named, "Avg: mean of the nine columns."])
-
-
-def arithmetic(paper: Lines) -> str:
-    """Whether the paper's Avg is the mean of its columns, and its accuracies are numbers of right answers."""
-    averages, impossible = [], []
-    for label, cells in paper:
-        mean = sum(cells[benchmark.key]["score"] for benchmark in BENCHMARKS) / len(BENCHMARKS)
-        if abs(mean - cells["avg"]["score"]) > ROUNDING:
-            averages.append(f"{label} {cells['avg']['score']:.2f}, recomputed {mean:.2f}")
-        for benchmark in BENCHMARKS:
-            score, n = cells[benchmark.key]["score"], benchmark.num_questions
-            if not benchmark.macro and abs(100 * round(score * n / 100) / n - score) > ROUNDING:
-                impossible.append(f"{score:.2f} in {benchmark.title} ({label}, {n:,} questions)")
-    sums = f"does not follow from its nine columns: {'; '.join(averages)}" if averages else "follows from its columns"
-    found = f"The paper's Avg, recomputed, {sums}{'' if averages else f' in all {len(paper)} lines'}."
-    return found + (f" No number of right answers gives its {', '.join(impossible)}." if impossible else "")
 
 
 def departures(record: dict[str, Any]) -> list[str]:

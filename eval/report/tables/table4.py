@@ -62,9 +62,8 @@ def line_key(row: ScoreEntry) -> tuple:
 
 def notes(rows: list[ScoreEntry]) -> list[str]:
     """The footnotes of the table."""
-    measured, paper = ([row for row in rows if row["source"] == source] for source in ("measured", "paper"))
-    of_paper = [(label.removesuffix(PAPER_SUFFIX), cells) for label, cells in table_lines(paper)]
-    return footnotes(table_lines(measured), of_paper)
+    measured = [row for row in rows if row["source"] == "measured"]
+    return footnotes(table_lines(measured), {row["benchmark"] for row in rows})
 
 
 def is_significant(cell: ScoreEntry) -> bool:
