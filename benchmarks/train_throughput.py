@@ -3,15 +3,16 @@
     python -m benchmarks.train_throughput --out benchmarks/results/train_throughput.json
 
 Every measurement runs in its own process, so that peak memory is its own. Stock and ours take turns, and each pair
-gives a ratio. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. Ours then runs again
-with one flag changed at a time. `--device cuda --shape llama-3.2-3b` measures the paper's shapes with random weights,
-best one stage per call (`--stages 2`; for qwen2.5-7b only stage 1, because its optimizer fits no GPU in stage 2).
-Without a GPU it runs the toy shape and reports that.
+gives a ratio. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. With `--processor`
+ours then runs again as it trains other families, through the model's own processor.
+
+`--device cuda --shape llama-3.2-3b` measures the paper's shapes with random weights, best one stage per call
+(`--stages 2`; for qwen2.5-7b only stage 1, because its optimizer fits no GPU in stage 2). Without a GPU it runs the
+toy shape and reports that.
 """
 
 import argparse
 import json
-import math
 import os
 import resource
 import statistics
@@ -41,18 +42,8 @@ from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 
 
+WHO = ("stock", "ours", "processor")
 TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter shape
-# Changes to ours in the ablation; `packed_rows` is off by default.
-FLAGS: dict[str, dict[str, Any]] = {
-    "without labelled_logits_only": {"labelled_logits_only": False},
-    "without dropped vision layers": {"drop_unused": False},
-    "without length grouping": {"group": False},
-    "with packed_rows": {"packed": True},
-    "with packed_rows, flex_attention": {"packed": True, "attention": "flex_attention"},
-    "with torch_compile": {"compile": True},
-    "with bf16": {"bf16": True},
-    "through the family's processor": {"processor": True},
-}
 
 
 class Clock(TrainerCallback):
@@ -74,13 +65,11 @@ def _now() -> float:
     return time.perf_counter()
 
 
-def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags: dict[str, Any]) -> dict[str, Any]:
-    """Train `epochs` epochs in this process and time the last one."""
-    ours = who == "ours"
+def measure(who: str, stage: int, shape: Shape, folder: Path, device: str) -> dict[str, Any]:
+    """Train `epochs` epochs in this process and time the last one. `who` is one of `WHO`."""
+    ours = who != "stock"
     processor = make_processor(shape, stage)
-    model = make_model(shape, "norm-gwc", drop_unused=ours and flags.get("drop_unused", True), device=device)
-    if "attention" in flags:
-        model.model.language_model.set_attn_implementation(flags["attention"])
+    model = make_model(shape, "norm-gwc", drop_unused=ours, device=device)
     groups = group_parameters(model, RATES[stage], FROZEN[stage])
     freeze(model, groups)
     sources = read_sources(str(folder / f"stage{stage}.json"), str(folder))
@@ -98,10 +87,9 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
         max_length=None,
         assistant_only_loss=not ours,
         use_cpu=device == "cpu",
-        bf16=device == "cuda" or flags.get("bf16", False),
+        bf16=device == "cuda",
         gradient_checkpointing=shape.checkpointing[stage],
-        torch_compile=ours and flags.get("compile", False),
-        train_sampling_strategy="group_by_length" if ours and flags.get("group", True) else "random",
+        train_sampling_strategy="group_by_length" if ours else "random",
         remove_unused_columns=not ours,
         dataloader_num_workers=4 if device == "cuda" else 0,
         dataloader_pin_memory=device == "cuda",
@@ -122,20 +110,19 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str, flags
             image_tokens=model.config.image_seq_length,
             max_length=None,
         )
-        if flags.get("processor"):
+        if who == "processor":
             encoder = FamilyRows(processor, model.config, None)
         data = open_training_data(sources, encoder, folder / "prepared")
         row_images = RowImages(data, Quarantine(folder / "quarantine.jsonl", data.opened, 0.0), seed=0)
         prepared = time.perf_counter() - start
         pad = processor.tokenizer.pad_token_id
-        collator: Any = ImageTextCollator(processor.image_processor, pad, row_images, flags.get("packed", False))
+        collator: Any = ImageTextCollator(processor.image_processor, pad, row_images)
         if isinstance(encoder, FamilyRows):
             collator = FamilyCollator(encoder, row_images)
         trainer: SFTTrainer = AlignedSFTTrainer(
             train_dataset=data.dataset,
             data_collator=collator,
             parameter_groups=groups,
-            labelled_logits_only=flags.get("labelled_logits_only", True),
             finite_steps=FiniteSteps(folder / "skipped_steps.jsonl", 0),
             **shared,
         )
@@ -184,17 +171,22 @@ def _peak_memory(device: str) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def child(who: str, stage: int, args: argparse.Namespace, folder: Path, flags: dict[str, Any]) -> dict[str, Any]:
-    """Run `measure` in its own process; the toy shape, which measures nothing, in this one."""
+def child(who: str, stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run `measure` in its own process; the toy shape, which measures nothing, in this one.
+
+    Raises:
+        SystemExit: it fails.
+    """
     if args.shape == "toy":
-        return measure(who, stage, SHAPES["toy"], folder, args.device, flags)
+        return measure(who, stage, SHAPES["toy"], folder, args.device)
     command = [sys.executable, "-m", "benchmarks.train_throughput", "--child", who, "--stages", str(stage)]
-    command += ["--shape", args.shape, "--device", args.device, "--folder", str(folder), "--flags", json.dumps(flags)]
+    command += ["--shape", args.shape, "--device", args.device, "--folder", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **_quiet()})  # noqa: S603
     if done.returncode:
-        last = (done.stderr.strip() or "no output").splitlines()[-1]
-        return {"failed": last}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+        raise SystemExit(f"error: stage {stage}, {who}: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
+    found = json.loads(done.stdout.strip().splitlines()[-1])
+    sys.stderr.write(f"stage {stage}, {who}: {found['samples_per_second']:.3f} samples/s\n")
+    return found
 
 
 def _quiet() -> dict[str, str]:
@@ -202,46 +194,25 @@ def _quiet() -> dict[str, str]:
 
 
 def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run `rounds` pairs of stock and ours, then the ablation."""
+    """Run `rounds` pairs of stock and ours, then ours through the processor if asked for."""
     pairs = []
     for turn in range(args.rounds):
         order = ("stock", "ours") if turn % 2 == 0 else ("ours", "stock")
-        pair = {who: child(who, stage, args, folder, {}) for who in order}
-        _progress(f"stage {stage}, pair {turn + 1} of {args.rounds}", pair["ours"])
-        pairs.append(pair)
-    for pair in pairs:
-        for who, run in pair.items():
-            if "failed" in run:
-                raise SystemExit(f"error: stage {stage}, {who}: {run['failed']}")
+        pair = {who: child(who, stage, args, folder) for who in order}
         assert pair["stock"]["labels"] == pair["ours"]["labels"], "stock and ours must learn from the same tokens"
-    ours = statistics.median(pair["ours"]["samples_per_second"] for pair in pairs)
-    ablation = {}
-    for name in args.ablation:
-        flags = FLAGS[name]
-        if flags.get("compile") and not args.compile:
-            continue
-        if "attention" in flags and args.device == "cpu":
-            continue
-        if flags.get("bf16") and (args.device == "cuda" or not torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-            continue  # on a GPU, every run is in bfloat16
-        run = child("ours", stage, args, folder, flags)
-        speed = run.get("samples_per_second")
-        ablation[name] = {**run, "over_ours": None if speed is None else speed / ours}
-        _progress(f"stage {stage}, {name}", run)
-    return {
+        pairs.append(pair)
+    found = {
         "ratio": statistics.median(p["ours"]["samples_per_second"] / p["stock"]["samples_per_second"] for p in pairs),
         "memory_ratio": statistics.median(
             p["ours"]["peak_memory_bytes"] / p["stock"]["peak_memory_bytes"] for p in pairs
         ),
         "pairs": pairs,
-        "ablation": ablation,
     }
-
-
-def _progress(what: str, run: dict[str, Any]) -> None:
-    speed = run.get("samples_per_second", math.nan)
-    sys.stderr.write(f"{what}: {run.get('failed') or f'{speed:.3f} samples/s'}\n")
-    sys.stderr.flush()
+    if args.processor:
+        run = child("processor", stage, args, folder)
+        ours = statistics.median(pair["ours"]["samples_per_second"] for pair in pairs)
+        found["processor"] = {**run, "over_ours": run["samples_per_second"] / ours}
+    return found
 
 
 def main() -> None:
@@ -251,11 +222,9 @@ def main() -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), help="default: 40m; on a GPU llama-3.2-3b")
     parser.add_argument("--stages", type=int, nargs="+", choices=[1, 2], default=[1, 2])
     parser.add_argument("--rounds", type=int, help="pairs of stock and ours; default: 3, on a GPU 1")
-    parser.add_argument("--ablation", nargs="*", choices=FLAGS, default=list(FLAGS), help="runs with one flag changed")
-    parser.add_argument("--compile", action="store_true", help="torch.compile among the ablation")
-    parser.add_argument("--child", choices=["stock", "ours"], help=argparse.SUPPRESS)
+    parser.add_argument("--processor", action="store_true", help="ours through the model's processor too")
+    parser.add_argument("--child", choices=WHO, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--flags", type=json.loads, default={}, help=argparse.SUPPRESS)
     args = parser.parse_args()
     note = None
     if args.device == "cuda" and not torch.cuda.is_available():
@@ -265,7 +234,7 @@ def main() -> None:
     args.rounds = args.rounds or (3 if args.device == "cpu" else 1)
     shape = SHAPES[args.shape]
     if args.child:
-        print(json.dumps(measure(args.child, args.stages[0], shape, args.folder, args.device, args.flags)))  # noqa: T201
+        print(json.dumps(measure(args.child, args.stages[0], shape, args.folder, args.device)))  # noqa: T201
         return
     stages: dict[str, Any] = {}
     start = time.perf_counter()

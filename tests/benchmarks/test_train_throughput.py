@@ -14,7 +14,7 @@ from benchmarks.training_worlds import SHAPES, make_rows
 def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, stage):
     shape = SHAPES["toy"]
     make_rows(shape, stage, tmp_path)
-    stock, ours = (train_throughput.measure(who, stage, shape, tmp_path, "cpu", {}) for who in ("stock", "ours"))
+    stock, ours = (train_throughput.measure(who, stage, shape, tmp_path, "cpu") for who in ("stock", "ours"))
     for what in ("labels", "tokens"):
         assert stock[what] == ours[what] > 0
     # the same weights and rows in another order; 1e-5 is too slow for the order to show
@@ -27,12 +27,13 @@ def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, stage):
 def test_without_a_gpu_the_result_has_a_note(monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
     monkeypatch.setattr(train_throughput.torch.cuda, "is_available", lambda: False)
-    command = ["train_throughput", "--device", "cuda", "--rounds", "1", "--stages", "1", "--ablation"]
+    command = ["train_throughput", "--device", "cuda", "--rounds", "1", "--stages", "1", "--processor"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(out)])
     train_throughput.main()
     result = json.loads(out.read_text())
     assert result == json.loads(capsys.readouterr().out.splitlines()[-1])
     assert "no GPU" in result["note"] and result["ratios"].keys() == {"stage1"}
+    assert result["stages"]["stage1"]["processor"]["over_ours"] > 0
 
 
 def test_the_recorded_ratios_reach_their_targets():
