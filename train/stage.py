@@ -161,7 +161,7 @@ def _build_trainer(
         collator = in_training = FamilyCollator(encoder, rows.open_images)
     else:
         plain = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.open_images)
-        collator, in_training = plain, replace(plain, packed=run.speed.packed_rows)
+        collator, in_training = plain, replace(plain, packed=run.data.packed_rows)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
@@ -172,7 +172,6 @@ def _build_trainer(
         callbacks=[*rows.callbacks, *_monitoring(run, output, collator, rows)],
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
-        labelled_logits_only=run.speed.labelled_logits_only,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
         finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps),
     )

@@ -1,4 +1,4 @@
-"""No speed setting changes loss or gradients: bit-equal, or within a stated tolerance for rounding."""
+"""What saves time or memory changes neither loss nor gradients: bit-equal, or within a tolerance for rounding."""
 
 import pytest
 import torch
@@ -68,7 +68,6 @@ def plain(train_stage, tmp_path_factory):
 @pytest.mark.parametrize(
     "flag",
     [
-        {"labelled_logits_only": "false"},
         {"packed_rows": "true"},
         pytest.param({"torch_compile": "true", "torch_compile_backend": "aot_eager"}, marks=pytest.mark.slow),
     ],

@@ -125,6 +125,11 @@ class DataArguments:
     data_cache: str | None = setting(
         default=None, help="Folder for prepared rows. If None, they are stored in the cache of `datasets`."
     )
+    packed_rows: bool = setting(
+        default=False,
+        help="Whether to concatenate the rows of a micro-batch into one sequence without padding. Rows do not attend "
+        "to each other.",
+    )
 
     def __post_init__(self) -> None:
         if self.prompt_format not in ("plain", "chat"):
@@ -200,23 +205,6 @@ class MonitoringArguments:
         default=8,
         help="Number of rows on which norm and cosine are measured layer by layer, at the start and every "
         "`save_steps`. The results are written to `probe.jsonl`; 0 disables the probe.",
-    )
-
-
-@dataclass
-class SpeedArguments:
-    """Settings that save time or memory and leave loss and gradients unchanged (docs/train.md)."""
-
-    _argument_group_name: ClassVar[str] = "speed"
-
-    labelled_logits_only: bool = setting(
-        default=True,
-        help="Whether to compute logits only at labelled positions on a CPU too. On CUDA, TRL always does so.",
-    )
-    packed_rows: bool = setting(
-        default=False,
-        help="Whether to concatenate the rows of a micro-batch into one sequence without padding. Rows do not attend "
-        "to each other.",
     )
 
 

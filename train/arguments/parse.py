@@ -1,4 +1,4 @@
-"""The settings of a stage, from one YAML file and the command line: ours in five groups, and TRL's `SFTConfig`."""
+"""The settings of a stage, from one YAML file and the command line: ours in four groups, and TRL's `SFTConfig`."""
 
 import argparse
 import os
@@ -16,7 +16,6 @@ from train.arguments.groups import (
     ModelArguments,
     MonitoringArguments,
     OptimizationArguments,
-    SpeedArguments,
 )
 from train.arguments.sft_settings import REFUSED, reject_ignored
 from train.stage_folder import AUTO, StageFolder, output_dir, peek_settings
@@ -36,11 +35,10 @@ class RunArguments:
     data: DataArguments
     optimization: OptimizationArguments
     monitoring: MonitoringArguments
-    speed: SpeedArguments
 
     def fill_in_method(self) -> None:
         """Replace `{method}` by the name of the method in every path."""
-        for group in (self.model, self.data, self.speed):
+        for group in (self.model, self.data):
             for each in fields(group):
                 value = getattr(group, each.name)
                 if isinstance(value, str):

@@ -83,7 +83,7 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
     if processor.tokenizer.pad_token_id is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
     ours_only = {
-        "packed_rows": run.speed.packed_rows,
+        "packed_rows": run.data.packed_rows,
         "bypassed_layers": run.model.bypassed_layers,
         "prompt_format: plain": run.data.prompt_format == "plain",
     }

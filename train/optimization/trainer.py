@@ -50,7 +50,6 @@ class AlignedSFTTrainer(SFTTrainer):
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
         clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
-        labelled_logits_only: compute logits only at labelled positions, on a CPU too.
         ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
         finite_steps: checks each step.
         kwargs: those of `SFTTrainer`.
@@ -61,14 +60,12 @@ class AlignedSFTTrainer(SFTTrainer):
         *args: Any,
         parameter_groups: list[ParameterGroup],
         clip_by_part: bool = False,
-        labelled_logits_only: bool = True,
         ledger: GradientLedger | None = None,
         finite_steps: FiniteSteps,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
         self.clip_by_part = clip_by_part
-        self.labelled_logits_only = labelled_logits_only
         self.final_dtype: torch.dtype | None = None
         self.only_trained = False  # the final model is saved without what was frozen
         self.finite_steps = finite_steps
@@ -95,12 +92,12 @@ class AlignedSFTTrainer(SFTTrainer):
         self.state.num_input_tokens_seen = count
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss; on a CPU with `labelled_logits_only`, its fused head sees only the labelled positions."""
+        """TRL's loss; on a CPU too, its fused head sees only the labelled positions."""
         decoder = cast(PreTrainedModel, self.accelerator.unwrap_model(model)).base_model
         with ExitStack() as stack:
             if "pixel_values" not in inputs and "mm_encoder_outputs" not in inputs:
                 stack.enter_context(dummy_image(decoder, self.blank))
-            if not return_outputs and self.labelled_logits_only and inputs["labels"].device.type == "cpu":
+            if not return_outputs and inputs["labels"].device.type == "cpu":
                 labels = stack.enter_context(labelled_positions_only(decoder, inputs["labels"]))
                 inputs = {**inputs, "shift_labels": labels}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
