@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -31,9 +31,7 @@ from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
-from train.optimization.layer_bypass import bypass_layers
 from train.optimization.lora import add_adapters, merge_adapters, write_adapters
-from train.optimization.norm_storage import RoundedNorm
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json
@@ -44,8 +42,11 @@ if TYPE_CHECKING:
     from peft import LoraModel
 
 
-def run_stage(argv: list[str]) -> None:
+def run_stage(argv: list[str], change: Callable[[PreTrainedModel], list[TrainerCallback]] = lambda model: []) -> None:
     """Run the stage that the command line describes, from wherever an earlier start left it.
+
+    Args:
+        change: called with the model before training; the trainer gets the callbacks that it returns.
 
     Raises:
         UserError: settings, data or the starting checkpoint are not usable, or memory does not suffice.
@@ -60,7 +61,7 @@ def run_stage(argv: list[str]) -> None:
             if training.process_index == 0:
                 say(f"{folder.path}: already done")
         else:
-            _run_stage(run, training, folder, settings)
+            _run_stage(run, training, folder, settings, change)
 
 
 @contextmanager
@@ -75,7 +76,13 @@ def _only_run_in(folder: StageFolder, training: SFTConfig) -> Iterator[None]:
         yield
 
 
-def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, settings: dict[str, Any]) -> None:
+def _run_stage(
+    run: RunArguments,
+    training: SFTConfig,
+    folder: StageFolder,
+    settings: dict[str, Any],
+    change: Callable[[PreTrainedModel], list[TrainerCallback]],
+) -> None:
     sources = read_sources(run.data.data_path, run.data.image_folder)
     with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
         source = starting_folder(run, folder.path, training.seed, sources)
@@ -88,13 +95,13 @@ def _run_stage(run: RunArguments, training: SFTConfig, folder: StageFolder, sett
         adapters = add_adapters(model, run.model.lora, training.seed)
     if run.model.attn_implementation is not None:
         model.get_decoder().set_attn_implementation(run.model.attn_implementation)
-    if run.model.bypassed_layers:
-        bypass_layers(model, run.model.bypassed_layers)
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     rows = open_rows(run, training, encoder, sources)
 
     trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
+    for callback in change(model):
+        trainer.add_callback(callback)
     _describe(trainer, run, groups)
     if trainer.is_world_process_zero():
         folder.record_settings(settings)
@@ -184,8 +191,6 @@ def _monitoring(run: RunArguments, output: Path, collator: Collator, rows: Stage
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
     ]
-    if run.optimization.norm_storage == "bfloat16":
-        callbacks.append(RoundedNorm())
     if run.monitoring.probe_rows:
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))

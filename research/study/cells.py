@@ -2,9 +2,10 @@
 
 A cell is trained, evaluated if it should be, recorded, and its checkpoints are removed. Started again, finished cells
 are left alone and an interrupted one resumes where its training stopped. Shared, in the work folder: the data of a
-world, prepared rows, features of the frozen vision tower, and the harnesses' datasets.
+world, prepared rows, and the harnesses' datasets.
 """
 
+import shlex
 import shutil
 import sys
 import time
@@ -31,6 +32,7 @@ from eval.suite.training import Training, checkpoint_name
 from eval.suite.world import ANSWER_TOKENS, make_world
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
+from research.study.experiment import SETTINGS
 from research.study.grid import RATE, Cell, Study, stage_settings, words
 from research.study.records import Records, final_loss, record_cell
 from research.study.status import STARTED, CellTable
@@ -116,7 +118,11 @@ class StudyRun:
         settings = {**self.settings[cell.name][stage], "data_cache": self.shared / "prepared"}
         command = ["bash", "train/run.sh", "--backbone", self.study.backbone, "--method", cell.arm.method]
         command += ["--seed", str(cell.seed), "--output-root", str(self.root(cell)), "--data", str(self.data)]
+        changed = {name: settings.pop(name) for name in SETTINGS if name in settings}
         command += ["--stage", stage, "--", *words(settings)]
+        if changed:
+            program = [sys.executable, "-m", "research.study.experiment", *words(changed)]
+            command = ["env", f"LAUNCH={shlex.join(program)}", *command]
         return Training(cell.name, stage, tuple(command), self.work / "logs" / f"{cell.name}.log")
 
     def cost(self, cell: Cell) -> float:

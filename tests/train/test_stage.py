@@ -91,28 +91,6 @@ def test_fields_replace_those_of_the_method_in_both_stages(train_stage, tmp_path
     train_stage(tmp_path, 2, "norm", model_name_or_path=first, **changed)
 
 
-def test_visual_tokens_skip_layers_in_training(stage_arguments, tmp_path):
-    for layers in ([], ["0"]):
-        words = stage_arguments(1, "norm", tmp_path / f"{len(layers)}", packed_rows=True, max_steps=2)
-        run_stage([*words, *(["--bypassed_layers", *layers] if layers else [])])
-    plain, bypassed = (tmp_path / name / "norm" / "stage1" for name in ("0", "1"))
-    assert [line["loss"] for line in lines(plain)] != [line["loss"] for line in lines(bypassed)]
-    visual, skipping = (lines(folder, "probe.jsonl")[0]["visual"] for folder in (plain, bypassed))
-    assert skipping["cosine"][0] == pytest.approx(1.0, abs=1e-12) and visual["cosine"][0] < 1 - 1e-6
-    assert skipping["norm"][0] == skipping["norm"][1]
-
-
-def test_a_norm_stored_in_bfloat16_is_rounded_after_every_step(train_stage, tmp_path):
-    def stored(name, **settings):
-        folder = train_stage(tmp_path / name, 1, "norm-default-init", norm_storage="bfloat16", max_steps=3, **settings)
-        return weights(folder)["model.multi_modal_projector.norm.weight"]
-
-    gain = stored("large")
-    assert gain.dtype == torch.float32 and torch.equal(gain, gain.bfloat16().float())
-    small = stored("small", learning_rates='{"multi_modal_projector": 1e-3}')
-    assert torch.equal(small, torch.ones(32))  # steps of 1e-3 are below half of 1/256
-
-
 def test_the_loss_is_the_mean_over_labelled_tokens(straight, train_stage, tmp_path):
     """TRL's fused head at labelled positions only, compared with plain cross entropy."""
     seen = []

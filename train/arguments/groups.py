@@ -30,11 +30,6 @@ class ModelArguments:
         help="Fields of `AlignedLlavaConfig` that replace those of the method, such as `{target_scale: 4.0}`; the "
         "same in both stages. On the command line, a JSON object.",
     )
-    bypassed_layers: list[int] = setting(
-        default_factory=list,
-        help="Decoder layers that visual tokens skip: their hidden states pass unchanged, and text attends to them as "
-        "before. For experiments: the saved model does not skip them, so only losses measured here count.",
-    )
     vision_tower: str | None = setting(
         default=None, help="Path or Hub id of the vision tower that stage 1 assembles the model from."
     )
@@ -162,11 +157,6 @@ class OptimizationArguments:
         help="Whether to clip the gradient of each part of the model (norm, projector, vision, language) to "
         "`max_grad_norm` on its own, instead of the whole gradient. Not with DeepSpeed.",
     )
-    norm_storage: str = setting(
-        default="float32",
-        help="Precision to which gain and bias of the norm are rounded after every step, `float32` or `bfloat16`: "
-        "what training in bfloat16 weights would do to them.",
-    )
     max_skipped_steps: int = setting(
         default=0,
         help="Number of steps whose loss or gradient may be NaN or infinite before the run stops; their rows are not "
@@ -178,8 +168,6 @@ class OptimizationArguments:
         rates = _json_object(self.learning_rates, "learning_rates")
         if not rates:
             raise UserError("learning_rates must be {regex: rate}, and not empty")
-        if self.norm_storage not in ("float32", "bfloat16"):
-            raise UserError(f"norm_storage must be float32 or bfloat16, not {self.norm_storage!r}")
         self.rates = {str(pattern): _rate(pattern, rate) for pattern, rate in rates.items()}
         for pattern in (*self.rates, *self.frozen):
             try:

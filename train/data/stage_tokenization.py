@@ -84,7 +84,6 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
     ours_only = {
         "packed_rows": run.data.packed_rows,
-        "bypassed_layers": run.model.bypassed_layers,
         "prompt_format: plain": run.data.prompt_format == "plain",
     }
     for name in (name for name, given in ours_only.items() if given):

@@ -92,7 +92,6 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
         ({"norm_fields": '{"scale": 1}'}, "norm_fields of norm: unknown field 'scale'; fields: "),
         ({"norm_fields": '{"text_norm": 1}'}, "norm_fields of norm: unknown field 'text_norm'"),
         ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
-        ({"norm_storage": "half"}, "norm_storage must be float32 or bfloat16, not 'half'"),
         # settings that contradict each other
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),

@@ -8,7 +8,7 @@ from transformers import AutoProcessor
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
-from train.optimization.layer_bypass import bypass_layers
+from research.study.layer_bypass import bypass_layers
 
 
 def load(checkpoint):

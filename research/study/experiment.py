@@ -1,0 +1,47 @@
+"""`train.sft` with what only our studies change.
+
+LAUNCH="python -m research.study.experiment --bypassed_layers 0" train/run.sh ...
+"""
+
+import argparse
+from functools import partial
+
+from transformers import PreTrainedModel, TrainerCallback
+
+from modeling_aligned_llava.errors import run_main
+from research.study.layer_bypass import bypass_layers
+from research.study.norm_storage import RoundedNorm
+from train.stage import run_stage
+
+
+SETTINGS = ("bypassed_layers", "norm_storage")
+
+
+def change(options: argparse.Namespace, model: PreTrainedModel) -> list[TrainerCallback]:
+    """Change the model as the options say."""
+    bypass_layers(model, options.bypassed_layers)
+    return [RoundedNorm()] if options.norm_storage == "bfloat16" else []
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m research.study.experiment", allow_abbrev=False)
+    parser.add_argument(
+        "--bypassed_layers",
+        type=int,
+        nargs="*",
+        default=[],
+        help="decoder layers that visual tokens skip; the saved model does not skip them, so only losses count",
+    )
+    parser.add_argument(
+        "--norm_storage",
+        choices=("float32", "bfloat16"),
+        default="float32",
+        help="precision to which gain and bias of the norm are rounded after every step",
+    )
+    parser.add_argument("-m", dest="program", help=argparse.SUPPRESS)  # train.sft, which train/run.sh would start
+    options, stage = parser.parse_known_args()
+    run_stage(stage, partial(change, options))
+
+
+if __name__ == "__main__":
+    run_main(main)
