@@ -1,4 +1,4 @@
-"""Run and analyse studies: `python -m research.study configuration/study/e_targets.yaml`.
+"""Run and analyse studies: `python -m research.study research/studies/e_targets.yaml`.
 
 Each is a grid of method, seed and settings (docs/contributing.md). Records, tables and figures are written under
 --folder, in a folder named after the file; --analyse makes tables and figures again from the records. Run again, it
@@ -23,7 +23,7 @@ from research.study.records import Records
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m research.study", description=__doc__.split("\n\n")[0])
-    parser.add_argument("studies", nargs="+", type=Path, metavar="CONFIG.yaml", help="files of configuration/study")
+    parser.add_argument("studies", nargs="+", type=Path, metavar="CONFIG.yaml", help="files of research/studies")
     parser.add_argument(
         "--folder", type=Path, default=Path("benchmarks/results/study"), help="records (default %(default)s)"
     )

@@ -10,7 +10,7 @@ from tests.research.study.stand_in import write_study
 from train.arguments.parse import parse_arguments
 
 
-STUDIES = sorted((REPOSITORY / "configuration/study").rglob("*.yaml"))
+STUDIES = sorted((REPOSITORY / "research/studies").rglob("*.yaml"))
 
 
 def test_cells_are_arms_by_seeds(tmp_path):
