@@ -30,6 +30,7 @@ KNOWN = re.compile(
   | [\w-]+\ \w+:\ done
   | (all\ rows|everything|images|attention|training\ images\ and\ conversations|benchmark\ folders)\ ━+.*
   | (scores|report|tables,\ with\ the\ paper's):\ results/.*
+  | \d+%(,\ about\ \d+\ min\ left)?:\ [\w-]+\ .*
   | ==\ \d\ .*
   | ==\ --limit\ \d+:\ a\ trial,\ without\ tables;.*
   | \s*Table\ 4\ .*

@@ -120,6 +120,7 @@ class Status:
 
     def begin(self, name: str, key: str) -> None:
         """A worker starts or restarts the task."""
+        self.running[name] = key
         self._set(name, key, 0.0)
 
     def advance(self, name: str, key: str, rows: float) -> None:
@@ -130,6 +131,7 @@ class Status:
         """The task is done, or failed because of `reason`."""
         if reason is not None:
             self.words[name, key] = "[red]failed[/red]"
+            self.running.pop(name, None)
             self._set(name, key, self.rows[name, key])
             self.fail(f"{name} {key}", reason)
             return

@@ -102,10 +102,11 @@ def test_a_log_gets_a_line_every_half_minute(monkeypatch):
     output = io.StringIO()
     jobs = [job("a", pope=10), job("b", pope=10)]
     with Status(jobs, set(), Console(file=output, width=40), ["a"]) as status:
+        status.show(("begin", "b", "pope"))
         for share in (0.1, 0.2, 0.3, 0.4):
             status.show(("train", "a", share, "stage1", "131 s left"))
-    lines = [line for line in output.getvalue().splitlines() if "stage1" in line]
-    assert lines == ["12%: a stage1 131 s left", "24%: a stage1 131 s left"]
+    lines = [line for line in output.getvalue().splitlines() if "%: " in line]
+    assert lines == ["6%: b pope, a stage1 131 s left", "18%: b pope, a stage1 131 s left"]
 
 
 def test_a_worker_finds_the_datasets_of_further_benchmarks_too(tmp_path, monkeypatch):
