@@ -25,6 +25,7 @@ TEXT = {
     "eos_token_id": 2,
     "initializer_range": 0.2,  # connectors whose output is well above the epsilon of the norm, as trained ones are
 }
+LESS_TEXT = {name: value for name, value in TEXT.items() if name != "head_dim"}
 VISION = {
     "hidden_size": 32,
     "intermediate_size": 64,

@@ -16,6 +16,7 @@ from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditiona
 from tests.modeling_aligned_llava.harness import remote_llava
 from tests.modeling_aligned_llava.tiny_families import (
     IMAGE,
+    LESS_TEXT,
     PINPOINTS,
     PIXTRAL,
     TEXT,
@@ -273,7 +274,7 @@ def ovis2() -> Any:
 
 @family
 def aya_vision() -> Any:
-    text = hf.CohereConfig(**{name: value for name, value in TEXT.items() if name != "head_dim"})
+    text = hf.CohereConfig(**LESS_TEXT)
     fields = {"downsample_factor": 2, "vision_feature_layer": -1}
     fields |= {"adapter_layer_norm_eps": 1e-6, "alignment_intermediate_size": WIDTH}
     model = model_of("AyaVision", siglip(), text, image_token_index=IMAGE, **fields)
