@@ -13,7 +13,7 @@ import yaml
 from PIL import Image
 from safetensors.torch import load_file
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, method_fields, methods
+from modeling_aligned_llava import align, method_fields, methods
 from modeling_aligned_llava.connectors import NORM
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, Family, model_parts
@@ -77,12 +77,6 @@ def test_a_norm_variant_is_one_entry(copy):
     trained = load_file(folder / "model.safetensors")["model.multi_modal_projector.norm.weight"]
     assert not torch.equal(trained, gain)
     assert json.loads((folder / "norm_parameters.json").read_text())["method"] == name
-
-
-def test_a_combination_without_a_name_is_tried_on_a_baseline(tiny_checkpoint):
-    fields = {**method_fields("norm"), "method": None, "target_scale": 2.0}
-    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("baseline"), **fields)
-    assert model.config.method is None and model.config.target == pytest.approx(2 * model.config.text_norm)
 
 
 @pytest.mark.parametrize(

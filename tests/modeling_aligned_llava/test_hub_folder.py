@@ -26,10 +26,7 @@ from tests.pages import blocks
 
 
 CODE = {
-    "configuration_aligned_llava.py",
-    "hub_folder.py",
-    "modeling_aligned_llava.py",
-    "norm_alignment.py",
+    f"{name}.py" for name in ("configuration_aligned_llava", "hub_folder", "modeling_aligned_llava", "norm_alignment")
 }
 PROMPT = "<|im_start|>user\n<image>\nwhat?<|im_end|>\n<|im_start|>assistant\n"
 PICTURE = Image.new("RGB", (40, 30), (200, 30, 90))
@@ -155,11 +152,9 @@ def test_a_processor_or_card_that_is_there_is_kept(tiny_checkpoint, tmp_path):
 
 
 def test_no_local_path_is_published(tiny_backbones, tiny_checkpoint, trained, tmp_path):
-    parts = {
-        name: AutoConfig.from_pretrained(getattr(tiny_backbones, backbone))
-        for name, backbone in (("vision_config", "vision"), ("text_config", "qwen2"))
-    }
-    AlignedLlavaForConditionalGeneration(AlignedLlavaConfig(**parts)).save_pretrained(tmp_path / "built")
+    vision, text = (AutoConfig.from_pretrained(path) for path in (tiny_backbones.vision, tiny_backbones.qwen2))
+    config = AlignedLlavaConfig(vision_config=vision, text_config=text)
+    AlignedLlavaForConditionalGeneration(config).save_pretrained(tmp_path / "built")
     load(trained["norm"]).save_pretrained(tmp_path / "loaded")
     for folder in (tiny_checkpoint("norm-gwc"), tmp_path / "built", tmp_path / "loaded"):
         for file in [*folder.glob("*.json"), folder / "README.md"]:

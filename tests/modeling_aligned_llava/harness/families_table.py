@@ -7,7 +7,6 @@ import dataclasses
 import random
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator
 from modeling_aligned_llava.inference.stop_strings import cut
 from tests.benchmark_stand_in import image_of, mixed_rows
+from tests.modeling_aligned_llava.harness.test_lmms_eval_model import adapter, requests
 
 
 PAGE = Path(__file__).parents[3] / "docs/reference.md"
@@ -89,21 +89,14 @@ def _language_model(folder: Path, batch_size: int) -> AlignedLlavaLM:
 
 
 def _adapter(folder: Path, batch_size: int, shared: bool) -> AlignedLlava:
-    own = {"dtype": "float32", "trust_remote_code": True, "shared_prefix": shared}
     with pytest.MonkeyPatch.context() as patch:  # lmms-eval's image sizes would make 256 tokens of the tiny images
         small = {name: dataclasses.replace(each, processor={}) for name, each in deviations.STOCK.items()}
         patch.setattr(deviations, "STOCK", small)
-        return AlignedLlava(str(folder), batch_size=batch_size, progress=lambda rows: None, **own)
+        return adapter(folder, ROWS, batch_size=batch_size, trust_remote_code=True, shared_prefix=shared)
 
 
-def _ask(adapter: AlignedLlava, rows: list) -> list[str]:
-    adapter.task_dict = {"task": {"test": range(len(rows))}}
-    return adapter.generate_until(
-        [
-            SimpleNamespace(args=(text, OPTIONS, lambda document: rows[document][1], index, "task", "test"))
-            for index, (text, _) in enumerate(rows)
-        ]
-    )
+def _ask(model: AlignedLlava, rows: list) -> list[str]:
+    return model.generate_until(requests(rows, OPTIONS))
 
 
 def _alone(generator: Generator, text: str, images: list) -> str:

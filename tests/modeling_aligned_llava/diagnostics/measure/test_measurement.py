@@ -27,18 +27,12 @@ def measure(model, inputs, **kwargs):
 def layer_inputs(model, inputs):
     """Layer 0's input and the connector's rows in one pass."""
     parts, states, rows = model_parts(model), [], []
-    handles = [
-        parts.layers[0].register_forward_pre_hook(
-            lambda _, args, kwargs: states.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
-        ),
-        parts.connector.register_forward_hook(
-            lambda _, args, out: rows.extend(out if isinstance(out, (list, tuple)) else [out])
-        ),
-    ]
-    with torch.no_grad():
+    handle = parts.connector.register_forward_hook(
+        lambda _, args, out: rows.extend(out if isinstance(out, (list, tuple)) else [out])
+    )
+    with torch.no_grad(), watch_layers(parts.layers[:1], lambda _, before, after: states.append(before)):
         model(**inputs, use_cache=False)
-    for handle in handles:
-        handle.remove()
+    handle.remove()
     return states[0], [row for row in rows if isinstance(row, torch.Tensor)]
 
 
