@@ -54,7 +54,7 @@ def inputs_of(folder):
 
 @pytest.fixture(scope="module")
 def trained(tiny_checkpoint, tmp_path_factory):
-    """method -> folder of a checkpoint whose every weight, the gain too, has left its start; its logits lie beside it."""
+    """method -> folder of a checkpoint whose every weight has left its start; its logits lie beside it."""
     root = tmp_path_factory.mktemp("trained")
     for method in method_names():
         model = load(tiny_checkpoint(method))
