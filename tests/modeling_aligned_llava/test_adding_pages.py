@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from PIL import Image
 from safetensors.torch import load_file
 
 from modeling_aligned_llava import align, method_fields, methods
@@ -22,6 +21,7 @@ from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import tiny
 from tests.one_line import one_line
 from tests.pages import blocks
+from tests.train.conftest import write_data
 
 
 def steps(section: str, language: str) -> list[str]:
@@ -38,13 +38,8 @@ def copy(tmp_path) -> Path:
     (root / "tinyworld").mkdir()
     (root / "tinyworld/backbones").symlink_to(REPOSITORY / "tinyworld/backbones")
     data = root / "results/tinyworld/data"
-    (data / "images").mkdir(parents=True)
-    rows = []
-    for i in range(16):
-        Image.new("RGB", (30, 30), (15 * i, 90, 90)).save(data / "images" / f"{i}.png")
-        turns = [{"from": "human", "value": "<image>\nDescribe."}, {"from": "gpt", "value": f"shade {i}"}]
-        rows.append({"id": str(i), "image": f"{i}.png", "conversations": turns})
-    (data / "stage1.json").write_text(json.dumps(rows))
+    data.mkdir(parents=True)
+    write_data(data)
     return root
 
 

@@ -37,6 +37,22 @@ def adapter(folder, rows=ROWS, **arguments):
     return model
 
 
+def recorded(monkeypatch, owner, name, see):
+    """A list that grows with every call of `owner.name`, by what `see` makes of its arguments."""
+    seen, function = [], getattr(owner, name)
+
+    def call(*arguments, **options):
+        seen.append(see(*arguments, **options))
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, call)
+    return seen
+
+
+def rows_in(batch):
+    return sum(len(segment.rows) for segment in batch)
+
+
 @pytest.fixture(scope="module")
 def answers(tiny_llava):
     found = adapter(tiny_llava, batch_size=1).generate_until(requests())
@@ -73,14 +89,7 @@ def test_answers_are_the_models_own_greedy_ones(tiny_llava, answers):
 
 def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeypatch):
     log = tmp_path / "log.jsonl"
-    sizes = []
-    answer = Generator.answer_shared
-
-    def counted(self, prompts, rows, batch, *arguments):
-        sizes.append(sum(len(segment.rows) for segment in batch))
-        return answer(self, prompts, rows, batch, *arguments)
-
-    monkeypatch.setattr(Generator, "answer_shared", counted)
+    sizes = recorded(monkeypatch, Generator, "answer_shared", lambda _, prompts, rows, batch, *more: rows_in(batch))
     straight = adapter(tiny_llava, batch_size=4, answer_log=str(log)).generate_until(requests())
     first, second, third, *rest = sizes
     whole = first + second
@@ -99,21 +108,12 @@ def test_a_killed_run_continues_with_whole_batches(tiny_llava, tmp_path, monkeyp
 def test_questions_about_one_image_are_prefilled_once(tiny_llava, monkeypatch):
     single_images = [images for _, images in ROWS if len(images) == 1][:3]
     rows = [(f"question {i} about it?", images) for images in single_images for i in range(5)] + list(ROWS)
-    seen = []
-    tower = load_generator(str(tiny_llava), "float32").model.model.vision_tower
-    forward = type(tower).forward
-
-    def counted(self, pixel_values, *arguments, **options):
-        seen.append(len(pixel_values))
-        return forward(self, pixel_values, *arguments, **options)
+    tower = type(load_generator(str(tiny_llava), "float32").model.model.vision_tower)
+    seen = recorded(monkeypatch, tower, "forward", lambda _, pixel_values, **options: len(pixel_values))
 
     def ask(**arguments):
         seen.clear()
-        model = adapter(tiny_llava, rows, **arguments)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(tower), "forward", counted)
-            found = model.generate_until(requests(rows))
-        return found, sum(seen)
+        return adapter(tiny_llava, rows, **arguments).generate_until(requests(rows)), sum(seen)
 
     plain, opened = ask(batch_size=8, shared_prefix=False)
     assert opened == sum(len(images) for _, images in rows)
@@ -190,7 +190,7 @@ def test_a_batch_that_does_not_fit_is_halved(tiny_llava, answers, monkeypatch, t
     read = PrefixTree.read
 
     def short_of_memory(self, rows, batch, *arguments, **options):
-        sizes.append(sum(len(segment.rows) for segment in batch))
+        sizes.append(rows_in(batch))
         if sizes[-1] > 5:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return read(self, rows, batch, *arguments, **options)
