@@ -2,18 +2,19 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
+from transformers import AutoProcessor
 
+from tests.clone import clone_repository
 from tests.faults.disks import mount
-from tests.faults.small_run import Straight, run_straight
-from tests.train.conftest import stage_arguments, tiny_data
-from train.stage import run_stage
+from tests.faults.small_run import PHASES, SmallRun
+from tests.train.conftest import stage_arguments, tiny_data, train_stage
+from train.data.tokenization import Tokenization
 
 
-__all__ = ["mount", "stage_arguments", "tiny_data"]
+__all__ = ["mount", "stage_arguments", "tiny_data", "train_stage"]
 
 METHOD = "norm-gwc"
 
@@ -22,6 +23,16 @@ METHOD = "norm-gwc"
 def checkpoint(tiny_checkpoint) -> Path:
     """Treat it as read-only."""
     return tiny_checkpoint(METHOD)
+
+
+@pytest.fixture
+def processor(checkpoint) -> Any:
+    return AutoProcessor.from_pretrained(checkpoint)
+
+
+@pytest.fixture
+def how(processor) -> Tokenization:
+    return Tokenization(processor.tokenizer, str(processor.chat_template), processor.image_token_id, 4, max_length=512)
 
 
 @pytest.fixture(scope="session")
@@ -35,22 +46,16 @@ def stage2(checkpoint, stage_arguments) -> Callable[..., list[str]]:
 
 
 @pytest.fixture(scope="session")
-def assert_undisturbed(stage2, tmp_path_factory) -> Callable[[Path], None]:
-    """`assert_undisturbed(stage)`: its weights are those of a stage 2 that nothing has disturbed."""
-    root = tmp_path_factory.mktemp("undisturbed")
-    run_stage(stage2(root))
-    expected = load_file(root / METHOD / "stage2" / "model.safetensors")
-
-    def check(stage: Path) -> None:
-        found = load_file(stage / "model.safetensors")
-        assert found.keys() == expected.keys()
-        different = [name for name, tensor in expected.items() if not torch.equal(tensor, found[name])]
-        assert not different, f"differ: {different[:3]}"
-
-    return check
+def undisturbed(train_stage, tmp_path_factory) -> Path:
+    """A stage 2 that nothing has disturbed."""
+    return train_stage(tmp_path_factory.mktemp("undisturbed"), 2, METHOD, probe_rows=0)
 
 
 @pytest.fixture(scope="session")
-def straight_run(tmp_path_factory) -> Straight:
-    """Treat it as read-only."""
-    return run_straight(tmp_path_factory.mktemp("straight") / "run")
+def straight_run(tmp_path_factory) -> SmallRun:
+    """Every phase ran once without a fault, the first one with a bare home; treat it as read-only."""
+    run = SmallRun(tmp_path_factory.mktemp("straight") / "run")
+    clone_repository(run.clone)
+    for phase in PHASES:
+        run.finish(phase)
+    return run

@@ -9,8 +9,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.clone import clone_repository
-
 
 RUN = Path("results/small")
 PYTHON = ".venv/bin/python"
@@ -39,26 +37,15 @@ def _stage(number: int) -> Phase:
     return Phase(f"stage{number}", command, (f"checkpoints/norm-gwc/stage{number}",))
 
 
-def _evaluation() -> Phase:
-    command = f"{PYTHON} -m eval.suite --run {RUN} --models norm-gwc={RUN}/checkpoints/norm-gwc/stage2"
-    command += f" --data {RUN}/data/mirrors --max-new-tokens 16 --tasks {TASKS}"
-    return Phase("evaluation", command, ("logs", "answers", "harness", "run.json", "scores.json"))
-
-
+EVALUATION = f"{PYTHON} -m eval.suite --run {RUN} --models norm-gwc={RUN}/checkpoints/norm-gwc/stage2"
+EVALUATION += f" --data {RUN}/data/mirrors --max-new-tokens 16 --tasks {TASKS}"
 PHASES = (
     Phase("data", f"{PYTHON} -m tinyworld.build {RUN}/data", ("data",)),
     _stage(1),
     _stage(2),
-    _evaluation(),
+    Phase("evaluation", EVALUATION, ("logs", "answers", "harness", "run.json", "scores.json")),
     Phase("tables", f"{PYTHON} -m eval.report.tables {RUN}", ("tables", "figures")),
 )
-
-
-def environment(home: Path) -> dict[str, str]:
-    """This process's variables with `home`, made if it is not there, as home and for all caches."""
-    home.mkdir(parents=True, exist_ok=True)
-    homes = {"HOME": home, "HF_HOME": home / "huggingface", "XDG_CACHE_HOME": home / "cache"}
-    return os.environ | {name: str(folder) for name, folder in homes.items()}
 
 
 class SmallRun:
@@ -66,6 +53,7 @@ class SmallRun:
 
     def __init__(self, root: Path) -> None:
         self.clone, self.home, self.log = root / "clone", root / "home", root / "output.txt"
+        self.seconds: dict[Phase, float] = {}  # of each phase
         root.mkdir(exist_ok=True)
 
     def start_from(self, straight: "SmallRun", phase: Phase) -> None:
@@ -78,14 +66,18 @@ class SmallRun:
 
     def start(self, phase: Phase) -> subprocess.Popen[str]:
         """Start the phase as the leader of a process group."""
-        command, variables = phase.command.split(), environment(self.home)
+        self.home.mkdir(parents=True, exist_ok=True)
+        homes = {"HOME": self.home, "HF_HOME": self.home / "huggingface", "XDG_CACHE_HOME": self.home / "cache"}
+        command, variables = phase.command.split(), os.environ | {name: str(path) for name, path in homes.items()}
         with self.log.open("a", encoding="utf-8") as file:
             return subprocess.Popen(  # noqa: S603
                 command, cwd=self.clone, env=variables, text=True, stdout=file, stderr=file, process_group=0
             )
 
     def finish(self, phase: Phase) -> None:
+        began = time.monotonic()
         code = self.start(phase).wait()
+        self.seconds[phase] = time.monotonic() - began
         assert code == 0, f"{phase} ended with {code}: {self.said()[-1000:]}"
 
     def said(self) -> str:
@@ -107,21 +99,3 @@ class SmallRun:
         found, expected = self.results(phase), straight.results(phase)
         stray = [str(path) for path in (self.clone / RUN).rglob("*.unfinished")]
         return [*stray, *sorted(name for name in found.keys() | expected if found.get(name) != expected.get(name))]
-
-
-@dataclass(frozen=True)
-class Straight:
-    """A run in which every phase ran once without a fault, and the seconds of each, the first one with a bare home."""
-
-    run: SmallRun
-    seconds: dict[Phase, float]
-
-
-def run_straight(root: Path) -> Straight:
-    run, seconds = SmallRun(root), {}
-    clone_repository(run.clone)
-    for phase in PHASES:
-        began = time.monotonic()
-        run.finish(phase)
-        seconds[phase] = time.monotonic() - began
-    return Straight(run, seconds)

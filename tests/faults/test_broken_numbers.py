@@ -8,15 +8,14 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from tests import REPOSITORY
 from tests.faults.conftest import METHOD
 from tests.together import kill_all
 from tests.train.sharded_on_cpu import accelerate_environment
+from tests.train.stage_results import lines, weights
 
 
 CASES = [  # kind, name, step, process that sees it, engine
@@ -28,30 +27,21 @@ CASES = [  # kind, name, step, process that sees it, engine
 TWO_PROCESSES = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m")
 
 
-def cause(kind: str, name: str) -> str:
-    """What the error says; an output that is not finite shows in the loss."""
-    return f"the gradient of {name}" if kind == "gradient" else "the loss"
-
-
-def assert_skipped(stage: Path, step: int, cause: str) -> None:
-    (line,) = map(json.loads, (stage / "skipped_steps.jsonl").read_text().splitlines())
-    assert line["step"] == step and line["cause"].startswith(cause)
-    weights = load_file(stage / "model.safetensors")
-    assert all(tensor.isfinite().all() for tensor in weights.values())
-
-
 @pytest.mark.slow
 @pytest.mark.campaign
 @pytest.mark.parametrize(("kind", "name", "step", "process", "engine"), CASES)
 def test_two_processes_of_which_one_sees_the_fault_agree(kind, name, step, process, engine, stage2, tmp_path):
     """Both stop, or both skip the step and end alike."""
     fault = json.dumps([kind, step, name, math.nan, process])
-    stopped, skipped = tmp_path / "stopped", tmp_path / "skipped"
-    status, errors = ended(fault, engine, stage2(stopped))
-    assert status and f"error: step {step}: not finite: {cause(kind, name)}" in errors, errors
-    status, errors = ended(fault, engine, stage2(skipped, max_skipped_steps=1))
+    cause = f"the gradient of {name}" if kind == "gradient" else "the loss"  # an output shows in the loss
+    status, errors = ended(fault, engine, stage2(tmp_path / "stopped"))
+    assert status and f"error: step {step}: not finite: {cause}" in errors, errors
+    status, errors = ended(fault, engine, stage2(tmp_path / "skipped", max_skipped_steps=1))
     assert status == 0, errors
-    assert_skipped(skipped / METHOD / "stage2", step, cause(kind, name))
+    stage = tmp_path / "skipped" / METHOD / "stage2"
+    (line,) = lines(stage, "skipped_steps.jsonl")
+    assert line["step"] == step and line["cause"].startswith(cause)
+    assert all(tensor.isfinite().all() for tensor in weights(stage).values())
 
 
 def ended(fault: str, engine: str, arguments: list[str]) -> tuple[int, str]:

@@ -15,7 +15,6 @@ import datasets
 import gradio as gr
 import pytest
 from PIL import Image
-from transformers import AutoProcessor
 
 from eval.demo.app import _open_upload
 from modeling_aligned_llava.diagnostics.hooks.loading import load
@@ -45,18 +44,18 @@ pytestmark = [
 
 
 @pytest.mark.parametrize(("seed", "count"), [(0, 48), *in_campaign((seed, 250) for seed in range(1, 21))])
-def test_all_paths_agree(seed, count, checkpoint, tmp_path):
-    check(damaged_images(random.Random(seed), count), checkpoint, tmp_path)
+def test_all_paths_agree(seed, count, checkpoint, how, processor, tmp_path):
+    check(damaged_images(random.Random(seed), count), checkpoint, how, processor, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.campaign
-def test_the_largest_image_allowed(checkpoint, tmp_path):
+def test_the_largest_image_allowed(checkpoint, how, processor, tmp_path):
     row = bytes(1 + -(-SIDE // 8))
-    check([("large", png(SIDE, SIDE, 1, 0, row * SIDE))], checkpoint, tmp_path)
+    check([("large", png(SIDE, SIDE, 1, 0, row * SIDE))], checkpoint, how, processor, tmp_path)
 
 
-def check(images: list[tuple[str, bytes]], checkpoint: Path, folder: Path) -> None:
+def check(images: list[tuple[str, bytes]], checkpoint: Path, how: Tokenization, processor: Any, folder: Path) -> None:
     """Show the images, each of a kind, to every path."""
     files = folder / "files"
     files.mkdir()
@@ -64,12 +63,11 @@ def check(images: list[tuple[str, bytes]], checkpoint: Path, folder: Path) -> No
         (files / f"{number:04}.png").write_bytes(content)
     questions = in_folder(files, len(images))
     with bounded_memory(PEAK_MIB):
-        trained = training(files, len(images), checkpoint, folder)
+        trained = training(files, len(images), how, processor, folder)
         evaluated = evaluation([content for _, content in images])
         diagnosed = [opened(question.open, f"{number:04}.png") for number, question in enumerate(questions)]
         shown = [uploaded(files / f"{number:04}.png") for number in range(len(images))]
-        model, processor = load(str(checkpoint))
-        profile = profile_loaded("tiny", model, processor, questions)
+        profile = profile_loaded("tiny", *load(str(checkpoint)), questions)
     for number, (kind, _) in enumerate(images):
         own = trained[number], diagnosed[number], shown[number]
         assert len(set(own)) == 1, f"image {number} ({kind}): {own}"
@@ -81,14 +79,12 @@ def check(images: list[tuple[str, bytes]], checkpoint: Path, folder: Path) -> No
     assert profile["images"] == used and len(profile["unreadable"]) == len(images) - used
 
 
-def training(files: Path, count: int, checkpoint: Path, folder: Path) -> list[str | None]:
+def training(files: Path, count: int, how: Tokenization, processor: Any, folder: Path) -> list[str | None]:
     """Digests of what is trained on; the other images are quarantined by name, and replaced by good ones."""
     (folder / "good.png").write_bytes(encoded(random.Random(0), "PNG"))
     names = [f"files/{number:04}.png" for number in range(count)] + ["good.png"] * count
     rows = [json.dumps({"image": name, "conversations": TURNS}) for name in names]
     (folder / "data.jsonl").write_text("\n".join(rows))
-    processor = AutoProcessor.from_pretrained(checkpoint)
-    how = Tokenization(processor.tokenizer, str(processor.chat_template), processor.image_token_id, 4, max_length=200)
     data = open_training_data(read_sources(str(folder / "data.jsonl"), str(folder)), how, folder / "cache")
     quarantine = Quarantine(folder / "quarantine.jsonl", data.opened, 1.0)
     quarantine.begin(data.bad_rows)

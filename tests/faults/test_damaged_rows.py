@@ -14,7 +14,6 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from transformers import AutoProcessor
 
 from tests.faults.damaged_images import damaged_image, encoded
 from tests.faults.harness import bounded_memory, in_campaign
@@ -25,7 +24,7 @@ from train.data.quarantine import Quarantine, read_entries
 from train.data.row_images import RowImages
 from train.data.sources import Source, read_sources
 from train.data.streaming import images_of_stream, open_stream
-from train.data.tokenization import IGNORE_INDEX, Tokenization
+from train.data.tokenization import IGNORE_INDEX
 
 
 PEAK_MIB = 1000
@@ -46,16 +45,6 @@ seeds = pytest.mark.parametrize(("seed", "count"), [(0, 24), *in_campaign((seed,
 def good() -> bytes:
     """An image."""
     return encoded(random.Random(0), "PNG")
-
-
-@pytest.fixture
-def processor(checkpoint):
-    return AutoProcessor.from_pretrained(checkpoint)
-
-
-@pytest.fixture
-def how(processor) -> Tokenization:
-    return Tokenization(processor.tokenizer, str(processor.chat_template), processor.image_token_id, 4, max_length=400)
 
 
 def mutated(content: Any, chance: random.Random) -> Any:

@@ -14,17 +14,15 @@ import pytest
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
-from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import write_json
-from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from tests.faults.conftest import METHOD
 from tests.faults.disks import KB, MB
 from tests.faults.harness import in_campaign, refused
+from tests.train.stage_results import assert_same_weights
 from train.data import fetch
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
 from train.data.sources import read_sources
-from train.data.tokenization import Tokenization
 from train.monitoring.log import JsonLinesFile, drop_lines_after
 from train.stage import run_stage
 
@@ -135,15 +133,12 @@ def test_an_extraction_goes_on(disk, rng, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("seed", in_campaign(range(4)))
-def test_a_preparation_goes_on(disk, rng, checkpoint, tiny_data, tmp_path):
+def test_a_preparation_goes_on(disk, rng, how, tiny_data, tmp_path):
     rows = json.loads((tiny_data / "stage2.json").read_text())
     for row in rows:
         row["conversations"][-1]["value"] = "".join(rng.choices(string.ascii_letters + " ", k=300)) + "."
     (tmp_path / "rows.json").write_text(json.dumps(rows * 40))
     sources = read_sources(str(tmp_path / "rows.json"), str(tiny_data / "images"))
-    tokenizer = load_part(SavedTokenizer, checkpoint)
-    image = tokenizer.get_vocab()["<image>"]
-    how = Tokenization(tokenizer, str(tokenizer.chat_template), image_token_id=image, image_tokens=4, max_length=512)
     for size in sorted(rng.randrange(32, 1000) for _ in range(4)):
         disk.resize(size * KB)
         with refused(FULL, str(disk.folder)):
@@ -156,7 +151,7 @@ def test_a_preparation_goes_on(disk, rng, checkpoint, tiny_data, tmp_path):
 
 
 @pytest.mark.parametrize("seed", in_campaign(range(8)))
-def test_a_training_loses_no_checkpoint(disk, rng, stage2, checkpoint, assert_undisturbed):
+def test_a_training_loses_no_checkpoint(disk, rng, stage2, checkpoint, undisturbed):
     """A stage runs out of disk at some file of a checkpoint or of the final model."""
     weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
     whole = 3 * weights + 200 * KB  # of a checkpoint: weights, two moments and the rest, about
@@ -173,7 +168,7 @@ def test_a_training_loses_no_checkpoint(disk, rng, stage2, checkpoint, assert_un
         assert not torn
     disk.resize(8 * whole)
     run_stage(stage2(disk.folder))
-    assert_undisturbed(stage)
+    assert_same_weights(stage, undisturbed)
 
 
 def last_complete(stage: Path) -> int:

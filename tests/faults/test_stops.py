@@ -37,8 +37,8 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 def test_a_killed_phase_ends_like_a_straight_one(phase, straight_run, tmp_path):
     """After the last kill, the run continues from a copy under another path with another home."""
     rng = random.Random(str(phase))
-    straight, run, kills = straight_run.run, SmallRun(tmp_path), 0
-    run.start_from(straight, phase)
+    run, kills = SmallRun(tmp_path), 0
+    run.start_from(straight_run, phase)
     while kills < KILLS:
         process = run.start(phase)
         try:
@@ -49,21 +49,21 @@ def test_a_killed_phase_ends_like_a_straight_one(phase, straight_run, tmp_path):
             kill_group(process) if kills % 2 else kill_all(process)
             continue
         assert code == 0, f"after {kills} kills: {run.said()[-1000:]}"
-        assert not run.differences(phase, straight)
+        assert not run.differences(phase, straight_run)
         shutil.rmtree(run.clone)
-        run.start_from(straight, phase)
+        run.start_from(straight_run, phase)
     moved = SmallRun(tmp_path / "another machine")
     shutil.move(run.clone, moved.clone)
     moved.finish(phase)
-    assert not moved.differences(phase, straight)
+    assert not moved.differences(phase, straight_run)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 @pytest.mark.parametrize("phase", PHASES[:-1], ids=str)
 def test_a_signal_ends_everything_with_one_line(phase, number, straight_run, tmp_path):
     rng = random.Random(f"{phase} {number}")
-    straight, run = straight_run.run, SmallRun(tmp_path)
-    run.start_from(straight, phase)
+    run = SmallRun(tmp_path)
+    run.start_from(straight_run, phase)
     process = run.start(phase)
     try:
         code = process.wait(timeout=rng.random() * straight_run.seconds[phase])
@@ -83,7 +83,7 @@ def test_a_signal_ends_everything_with_one_line(phase, number, straight_run, tmp
             assert (run.clone / checkpoint / "trainer_state.json").exists(), said
     run.finish(phase)
     # The signal adds a line to a training's log, and the next one has the means over fewer steps.
-    assert not [name for name in run.differences(phase, straight) if not name.endswith("/log.jsonl")]
+    assert not [name for name in run.differences(phase, straight_run) if not name.endswith("/log.jsonl")]
 
 
 def takes_sigterm(process: subprocess.Popen[str]) -> bool:
@@ -99,10 +99,10 @@ def takes_sigterm(process: subprocess.Popen[str]) -> bool:
 def test_two_at_once_make_the_results_of_one(phase, straight_run, tmp_path):
     """The second waits, or is refused."""
     run = SmallRun(tmp_path)
-    run.start_from(straight_run.run, phase)
+    run.start_from(straight_run, phase)
     codes = [process.wait() for process in [run.start(phase) for _ in range(2)]]
     assert sorted(codes) in ([0, 0], [0, 1]) and (1 in codes) == (REFUSED in run.said()), run.said()[-1000:]
-    assert not run.differences(phase, straight_run.run)
+    assert not run.differences(phase, straight_run)
     run.finish(phase)
 
 
@@ -111,4 +111,4 @@ def test_another_path_and_another_home_change_nothing(straight_run, tmp_path):
     clone_repository(run.clone)
     for phase in PHASES:
         run.finish(phase)
-        assert not run.differences(phase, straight_run.run)
+        assert not run.differences(phase, straight_run)

@@ -10,6 +10,7 @@ import pytest
 
 from tests import REPOSITORY
 from tests.faults.conftest import METHOD
+from tests.train.stage_results import assert_same_weights
 
 
 WORDS = ["Größe über alles", "it's [a] {test}", "$(touch oops)", "100 % & more;", "äöü ß é 文字", "*?"]
@@ -17,7 +18,7 @@ WORDS = ["Größe über alles", "it's [a] {test}", "$(touch oops)", "100 % & mor
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
 
-def test_a_path_of_200_characters(checkpoint, tiny_data, stage2, assert_undisturbed, tmp_path):
+def test_a_path_of_200_characters(checkpoint, tiny_data, stage2, undisturbed, tmp_path):
     rng = random.Random(0)
     deep = tmp_path
     while len(str(deep.relative_to(tmp_path))) < 200:
@@ -29,5 +30,5 @@ def test_a_path_of_200_characters(checkpoint, tiny_data, stage2, assert_undistur
     environment = os.environ | {"HF_HOME": str(deep / "home"), "PYTHONPATH": str(REPOSITORY)}
     done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
     assert done.returncode == 0, done.stderr[-1500:]
-    assert_undisturbed(deep / METHOD / "stage2")
+    assert_same_weights(deep / METHOD / "stage2", undisturbed)
     assert not list(tmp_path.rglob("oops")) and not (REPOSITORY / "oops").exists()

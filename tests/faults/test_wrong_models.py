@@ -5,7 +5,6 @@ import shutil
 import sys
 
 import pytest
-from PIL import Image
 
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint, write_decoder
@@ -57,8 +56,9 @@ def wrong(tmp_path_factory):
 
 @pytest.mark.parametrize("what", ["empty", "text-only", "vision tower", "no processor"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_it_is_one_line(program, what, wrong, tiny_data_of_two, tmp_path, monkeypatch, capsys):
-    places = {"MODEL": wrong(what), "OUT": tmp_path / "out", **tiny_data_of_two}
+def test_it_is_one_line(program, what, wrong, tiny_data, tmp_path, monkeypatch, capsys):
+    places = {"MODEL": wrong(what), "OUT": tmp_path / "out"}
+    places |= {"IMAGES": tiny_data / "images", "ROWS": tiny_data / "stage2.json"}
     words = [str(places.get(word, word.replace("=MODEL", f"={places['MODEL']}"))) for word in PROGRAMS[program]]
     monkeypatch.chdir(REPOSITORY)
     monkeypatch.setattr(sys, "argv", [program, *words])
@@ -70,14 +70,3 @@ def test_it_is_one_line(program, what, wrong, tiny_data_of_two, tmp_path, monkey
     said = capsys.readouterr()
     last = (said.out if program == "train.preflight" else said.err).strip().splitlines()[-1]
     assert ended.value.code == 1 and last.startswith(("error: ", "cannot run: ")), said.out + said.err
-
-
-@pytest.fixture
-def tiny_data_of_two(tmp_path):
-    """One image, and a row about it."""
-    (tmp_path / "images").mkdir()
-    Image.new("RGB", (30, 20), (9, 99, 200)).save(tmp_path / "images/a.png")
-    turns = '[{"from": "human", "value": "<image>what?"}, {"from": "gpt", "value": "blue"}]'
-    rows = tmp_path / "rows.json"
-    rows.write_text(f'[{{"image": "a.png", "conversations": {turns}}}]')
-    return {"IMAGES": tmp_path / "images", "ROWS": rows}

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from PIL import Image
 from safetensors.torch import load_file
 
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, method_fields, methods
+from modeling_aligned_llava import align, method_fields, methods
 from modeling_aligned_llava.connectors import NORM
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, Family, model_parts
@@ -22,6 +21,7 @@ from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import tiny
 from tests.one_line import one_line
 from tests.pages import blocks
+from tests.train.conftest import write_data
 
 
 def steps(section: str, language: str) -> list[str]:
@@ -38,13 +38,8 @@ def copy(tmp_path) -> Path:
     (root / "tinyworld").mkdir()
     (root / "tinyworld/backbones").symlink_to(REPOSITORY / "tinyworld/backbones")
     data = root / "results/tinyworld/data"
-    (data / "images").mkdir(parents=True)
-    rows = []
-    for i in range(16):
-        Image.new("RGB", (30, 30), (15 * i, 90, 90)).save(data / "images" / f"{i}.png")
-        turns = [{"from": "human", "value": "<image>\nDescribe."}, {"from": "gpt", "value": f"shade {i}"}]
-        rows.append({"id": str(i), "image": f"{i}.png", "conversations": turns})
-    (data / "stage1.json").write_text(json.dumps(rows))
+    data.mkdir(parents=True)
+    write_data(data)
     return root
 
 
@@ -77,12 +72,6 @@ def test_a_norm_variant_is_one_entry(copy):
     trained = load_file(folder / "model.safetensors")["model.multi_modal_projector.norm.weight"]
     assert not torch.equal(trained, gain)
     assert json.loads((folder / "norm_parameters.json").read_text())["method"] == name
-
-
-def test_a_combination_without_a_name_is_tried_on_a_baseline(tiny_checkpoint):
-    fields = {**method_fields("norm"), "method": None, "target_scale": 2.0}
-    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("baseline"), **fields)
-    assert model.config.method is None and model.config.target == pytest.approx(2 * model.config.text_norm)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
 
 from modeling_aligned_llava import align, load_aligned, mean_embedding_norm, method_names
@@ -162,49 +162,26 @@ def test_tensors_keep_the_names_that_the_family_has_on_the_hub(name, tmp_path):
     assert torch.equal(logits(load_aligned(tmp_path / "aligned"), inputs), logits(loaded, inputs))
 
 
-@pytest.mark.parametrize("method", ["baseline", "norm", "norm-gwc", "norm-default-init", "norm-relative"])
+@pytest.mark.parametrize("method", [name for name in method_names() if name != "projector-rescaled"])
 def test_every_method_starts_as_defined_and_survives_saving(method, tmp_path):
     model, inputs = tiny("qwen2_5_vl")
-    plain = logits(model, inputs)
-    start = target_gain(mean_embedding_norm(model.get_input_embeddings()), WIDTH)
-    align(model, method=method)
-    model.save_pretrained(tmp_path)
-    again = load_aligned(tmp_path)
-    assert again.config.alignment_norm["method"] == method and method in method_names()
-    assert torch.equal(logits(again, inputs), logits(model, inputs))
-    if method == "baseline":
-        assert torch.equal(logits(model, inputs), plain) and NORM not in " ".join(model.state_dict())
-        return
-    assert not torch.equal(logits(model, inputs), plain)
-    gain = {"norm-default-init": 1.0, "norm-relative": 1.0}.get(method, start)
-    for norm in (norm_of(model), norm_of(again)):
-        assert torch.equal(norm.weight, torch.full((WIDTH,), gain)) and not norm.bias.any()
-        assert norm.scale == (start if method == "norm-relative" else 1.0)
-        assert norm.compensation_exponent == (1.0 if method == "norm-gwc" else 0.0)
-
-
-@pytest.mark.parametrize("method", ["norm-rms", "norm-scalar", "norm-fixed", "norm-geomean", "norm-stream"])
-def test_norms_of_every_form_are_saved_and_loaded(method, tmp_path):
-    model, inputs = tiny("llava")
+    plain, text_norm = logits(model, inputs), mean_embedding_norm(model.get_input_embeddings())
     measured = {"norm-geomean": {"visual_norm": 9.0}, "norm-stream": {"stream_norm": 5.0}}.get(method, {})
     align(model, method, **measured)
     expected = logits(model, inputs)
     model.save_pretrained(tmp_path)
-    assert torch.equal(logits(load_aligned(tmp_path), inputs), expected)
-    text_norm = mean_embedding_norm(model.get_input_embeddings())
-    target = {"norm-geomean": math.sqrt(9.0 * text_norm), "norm-stream": 5.0}.get(method, text_norm)
+    again = load_aligned(tmp_path)
+    assert again.config.alignment_norm["method"] == method and torch.equal(logits(again, inputs), expected)
+    if method == "baseline":
+        assert torch.equal(expected, plain) and NORM not in " ".join(model.state_dict())
+        return
+    own = {"norm-geomean": math.sqrt(9.0 * text_norm), "norm-stream": 5.0, "norm-default-init": math.sqrt(WIDTH)}
     tokens = visual_tokens(lambda: logits(model, inputs), model, inputs)
-    torch.testing.assert_close(tokens.norm(dim=-1), torch.full((len(tokens),), target), rtol=0.01, atol=0)
-
-
-def test_methods_that_only_assembly_can_make_are_refused():
-    for method, message in (
-        ("projector-rescaled", "a rescaled projector is made by python -m modeling_aligned_llava.assembly"),
-        ("norm-geomean", "this target needs visual_norm"),
-        ("norm-stream", "this target needs stream_norm"),
-    ):
-        with one_line(message):
-            align(tiny("llava")[0], method)
+    target = torch.full((len(tokens),), own.get(method, text_norm))
+    torch.testing.assert_close(tokens.norm(dim=-1), target, rtol=0.01, atol=0)
+    for norm in (norm_of(model), norm_of(again)):
+        assert norm.scale == (target_gain(text_norm, WIDTH) if method == "norm-relative" else 1.0)
+        assert norm.compensation_exponent == (1.0 if method == "norm-gwc" else 0.0)
 
 
 def test_fields_differ_from_the_method_on_demand_and_are_saved(tmp_path):
@@ -289,6 +266,9 @@ def test_a_wrong_model_or_field_gives_one_line_and_changes_nothing():
         (text_only, "align: llama is a text-only model: it has no visual tokens", {}),
         (torch.nn.Sequential(), "takes a transformers model, not a Sequential", {}),
         (model, "unknown method 'nrom'; known methods: baseline", {"method": "nrom"}),
+        (model, "a rescaled projector is made by python -m model", {"method": "projector-rescaled"}),
+        (model, "this target needs visual_norm", {"method": "norm-geomean"}),
+        (model, "this target needs stream_norm", {"method": "norm-stream"}),
         (model, "unknown field 'eps'; fields of the norm: comp", {"eps": 1e-6}),
         (model, "target_scale must be a number above 0, not -1", {"target_scale": -1}),
         (model, "text_norm must be a number above 0 or null, not 0", {"text_norm": 0}),
@@ -324,6 +304,9 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
     ):
         weights.write_bytes(content)
         refused(message, aligned)
+    weights.write_bytes((plain / "model.safetensors").read_bytes())
+    with pytest.raises(OSError, match=rf"lacks the tensor .*{NORM}"):  # the code in the folder
+        AutoModelForImageTextToText.from_pretrained(aligned, trust_remote_code=True)
     weights.write_bytes(whole)
     config = json.loads((aligned / "config.json").read_text())
     config["architectures"] = ["LlavaForTelepathy"]
@@ -339,12 +322,3 @@ def test_the_page_shows_every_family_and_every_reason(capsys):
     for name, family in FAMILIES.items():
         assert name in shown and family.connector in shown and family.note in shown
     assert all(name in shown and reason in shown for name, reason in REFUSED.items())
-
-
-def test_the_code_in_a_folder_refuses_it_without_its_norm(tmp_path):
-    align(tiny("internvl")[0], "norm").save_pretrained(tmp_path)
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-    save_file({name: each for name, each in tensors.items() if "alignment_norm" not in name}, file, {"format": "pt"})
-    with pytest.raises(OSError, match=r"lacks the tensor .*alignment_norm"):
-        AutoModelForImageTextToText.from_pretrained(tmp_path, trust_remote_code=True)

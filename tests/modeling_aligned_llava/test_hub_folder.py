@@ -11,7 +11,14 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from PIL import Image
-from transformers import AutoConfig, AutoProcessor, LlavaConfig, LlavaForConditionalGeneration, pipeline
+from transformers import (
+    AutoConfig,
+    AutoModelForImageTextToText,
+    AutoProcessor,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    pipeline,
+)
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, align, method_names
 from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_paths, is_hub_id
@@ -26,10 +33,7 @@ from tests.pages import blocks
 
 
 CODE = {
-    "configuration_aligned_llava.py",
-    "hub_folder.py",
-    "modeling_aligned_llava.py",
-    "norm_alignment.py",
+    f"{name}.py" for name in ("configuration_aligned_llava", "hub_folder", "modeling_aligned_llava", "norm_alignment")
 }
 PROMPT = "<|im_start|>user\n<image>\nwhat?<|im_end|>\n<|im_start|>assistant\n"
 PICTURE = Image.new("RGB", (40, 30), (200, 30, 90))
@@ -44,9 +48,13 @@ assert found is None or found.origin is None  # an editable install leaves a fol
 """
 
 
+def inputs_of(folder):
+    return AutoProcessor.from_pretrained(folder)(images=[PICTURE], text=[PROMPT], return_tensors="pt")
+
+
 @pytest.fixture(scope="module")
 def trained(tiny_checkpoint, tmp_path_factory):
-    """method -> folder of a checkpoint whose every weight, the gain too, has left its start."""
+    """method -> folder of a checkpoint whose every weight has left its start; its logits lie beside it."""
     root = tmp_path_factory.mktemp("trained")
     for method in method_names():
         model = load(tiny_checkpoint(method))
@@ -54,6 +62,7 @@ def trained(tiny_checkpoint, tmp_path_factory):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.01 * torch.randn_like(parameter))
+            torch.save(model(**inputs_of(tiny_checkpoint(method))).logits, root / f"{method}.pt")
         model.save_pretrained(root / method)
     return {method: root / method for method in method_names()}
 
@@ -116,15 +125,17 @@ for folder in sys.argv[2:]:
 """
 
 
-def test_saved_folders_load_where_the_package_is_not_importable(trained, without_package, tmp_path):
+def test_saved_folders_load_with_and_without_the_package(trained, without_package, tmp_path):
     without_package(REMOTE, PROMPT, *trained.values(), folder=tmp_path)
     for method, folder in trained.items():
-        processor = AutoProcessor.from_pretrained(folder)
-        inputs = processor(images=[PICTURE], text=[PROMPT], return_tensors="pt")
         remote = torch.load(tmp_path / f"{method}.pt", weights_only=True)
-        with torch.no_grad():
-            assert torch.equal(remote["logits"], load(folder)(**inputs).logits), method
-            assert torch.equal(remote["logits"], load(tmp_path / f"again-{method}")(**inputs).logits), method
+        logits = torch.load(folder.parent / f"{method}.pt", weights_only=True)
+        assert torch.equal(remote["logits"], logits), method
+        again = AutoModelForImageTextToText.from_pretrained(folder).eval()
+        assert type(again) is AlignedLlavaForConditionalGeneration and again.config.method == method
+        for model in (again, load(tmp_path / f"again-{method}")):
+            with torch.no_grad():
+                assert torch.equal(model(**inputs_of(folder)).logits, logits), method
         answer = pipeline("image-text-to-text", model=str(folder), device="cpu")
         said = answer(images=PICTURE, text=PROMPT, max_new_tokens=4, do_sample=False, return_full_text=False)
         assert remote["said"] == said[0]["generated_text"], method
@@ -155,11 +166,9 @@ def test_a_processor_or_card_that_is_there_is_kept(tiny_checkpoint, tmp_path):
 
 
 def test_no_local_path_is_published(tiny_backbones, tiny_checkpoint, trained, tmp_path):
-    parts = {
-        name: AutoConfig.from_pretrained(getattr(tiny_backbones, backbone))
-        for name, backbone in (("vision_config", "vision"), ("text_config", "qwen2"))
-    }
-    AlignedLlavaForConditionalGeneration(AlignedLlavaConfig(**parts)).save_pretrained(tmp_path / "built")
+    vision, text = (AutoConfig.from_pretrained(path) for path in (tiny_backbones.vision, tiny_backbones.qwen2))
+    config = AlignedLlavaConfig(vision_config=vision, text_config=text)
+    AlignedLlavaForConditionalGeneration(config).save_pretrained(tmp_path / "built")
     load(trained["norm"]).save_pretrained(tmp_path / "loaded")
     for folder in (tiny_checkpoint("norm-gwc"), tmp_path / "built", tmp_path / "loaded"):
         for file in [*folder.glob("*.json"), folder / "README.md"]:

@@ -5,19 +5,12 @@ import math
 
 import pytest
 import torch
+import transformers as hf
 from PIL import Image
-from transformers import (
-    AutoModel,
-    AutoModelForImageTextToText,
-    AutoProcessor,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-)
 
 from modeling_aligned_llava import (
     AlignedLlavaConfig,
     AlignedLlavaForConditionalGeneration,
-    AlignedLlavaModel,
     mean_embedding_norm,
     method_fields,
     method_names,
@@ -32,7 +25,7 @@ METHODS = method_names()
 
 @pytest.fixture(scope="module")
 def inputs(tiny_checkpoint):
-    processor = AutoProcessor.from_pretrained(tiny_checkpoint("baseline"))
+    processor = hf.AutoProcessor.from_pretrained(tiny_checkpoint("baseline"))
     image = Image.new("RGB", (40, 30), (200, 30, 90))
     text = "<|im_start|>user\n<image>\nwhat?<|im_end|>\n<|im_start|>assistant\n"
     return processor(images=[image], text=[text], return_tensors="pt")
@@ -46,29 +39,11 @@ def norm_of(model):
 def test_baseline_is_bit_equal_to_transformers_llava(tiny_checkpoint, inputs, decoder):
     model = load(tiny_checkpoint("baseline", decoder))
     fields = {k: v for k, v in model.config.to_dict().items() if k not in ("model_type", "auto_map", "architectures")}
-    theirs = LlavaForConditionalGeneration(LlavaConfig(**fields)).eval()
+    theirs = hf.LlavaForConditionalGeneration(hf.LlavaConfig(**fields)).eval()
     theirs.load_state_dict(model.state_dict())
     assert norm_of(model) is None
     with torch.no_grad():
         assert torch.equal(model(**inputs).logits, theirs(**inputs).logits)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_a_trained_checkpoint_survives_saving_and_loading(tiny_checkpoint, inputs, method, tmp_path):
-    model = load(tiny_checkpoint(method))
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.01 * torch.randn_like(parameter))
-    model.save_pretrained(tmp_path / "trained")
-    again = AutoModelForImageTextToText.from_pretrained(tmp_path / "trained").eval()
-    assert type(again) is AlignedLlavaForConditionalGeneration and again.config.method == method
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    base = AutoModel.from_pretrained(tmp_path / "trained").eval()
-    assert type(base) is AlignedLlavaModel
-    with torch.no_grad():
-        assert torch.equal(model(**inputs).logits, again(**inputs).logits)
-        hidden = base(**inputs).last_hidden_state
-        assert torch.equal(model.lm_head(hidden), again(**inputs).logits)
 
 
 def test_methods_set_the_norm_they_are_named_for(tiny_checkpoint):
@@ -100,7 +75,7 @@ def test_methods_set_the_norm_they_are_named_for(tiny_checkpoint):
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("baseline", "norm-default-init")])
 def test_visual_tokens_start_at_the_target(tiny_checkpoint, tiny_images, method):
     model, plain = load(tiny_checkpoint(method)), load(tiny_checkpoint("baseline"))
-    processor = AutoProcessor.from_pretrained(tiny_checkpoint(method))
+    processor = hf.AutoProcessor.from_pretrained(tiny_checkpoint(method))
     pixels = processor.image_processor([Image.open(file) for file in tiny_images], return_tensors="pt")["pixel_values"]
     norms = [torch.cat(m.get_image_features(pixels).pooler_output).norm(dim=-1).mean().item() for m in (model, plain)]
     config = model.config
@@ -138,7 +113,7 @@ def test_a_rescaled_projector_is_the_baseline_times_a_constant(tiny_checkpoint, 
     assert rescaled.state_dict().keys() == plain.state_dict().keys()
     assert all(torch.equal(a, b) for a, b in zip(rescaled.parameters(), plain.parameters(), strict=True))
     rescaled.save_pretrained(tmp_path)
-    again = AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    again = hf.AutoModelForImageTextToText.from_pretrained(tmp_path, dtype=torch.bfloat16)
     for dtype, model in ((torch.float32, rescaled), (torch.bfloat16, again)):
         features = plain.to(dtype).get_image_features(inputs["pixel_values"].to(dtype)).pooler_output
         scaled = model.get_image_features(inputs["pixel_values"].to(dtype)).pooler_output
@@ -167,29 +142,13 @@ def test_switching_never_gives_trained_tensors_another_meaning(tiny_checkpoint):
     assert load(norm, **method_fields("norm-gwc")).config.method == "norm-gwc"  # the same tensors, other gradients
     assert load(norm, compensation_exponent=0.5).config.method is None
     for source, fields, message in (
-        (
-            "norm",
-            method_fields("norm-relative"),
-            "norm_parametrization cannot change from 'absolute' to 'relative'",
-        ),
+        ("norm", method_fields("norm-relative"), "norm_parametrization cannot change from 'absolute'"),
         ("norm", method_fields("norm-rms"), "projector_norm cannot change from 'layernorm' to 'rmsnorm'"),
         ("norm", {"target_scale": 5.0}, "target_scale cannot change from 1.0 to 5.0"),
-        (
-            "baseline",
-            method_fields("projector-rescaled"),
-            "projector_init scales the projector: choose it at assembly",
-        ),
-        (
-            "projector-rescaled",
-            {"projector_scale": 1.0},
-            "projector_scale scales the projector: choose it at assembly",
-        ),
+        ("baseline", method_fields("projector-rescaled"), "projector_init scales the projector: choose it at"),
+        ("projector-rescaled", {"projector_scale": 1.0}, "projector_scale scales the projector: choose it at"),
         ("baseline", method_fields("norm-geomean"), "this method needs visual_norm"),
-        (
-            "baseline",
-            method_fields("norm-stream"),
-            r"this method needs stream_norm, which .*\.assembly measures on text",
-        ),
+        ("baseline", method_fields("norm-stream"), r"needs stream_norm, which .*\.assembly measures on text"),
         ("norm-stream", {"stream_norm": 2.0}, "stream_norm cannot change from"),
     ):
         with one_line(message, ValueError):

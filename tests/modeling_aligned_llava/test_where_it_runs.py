@@ -93,13 +93,6 @@ def test_exports(tiny_checkpoint, batches, decoder):
         assert torch.equal(program.module()(**inputs).logits, model(**inputs).logits)
 
 
-@pytest.mark.parametrize("device_map", ["cpu", "auto", {"": "cpu"}])
-def test_device_map_changes_nothing(tiny_checkpoint, batches, device_map):
-    plain, mapped = (load(tiny_checkpoint("norm-gwc"), **kw) for kw in ({}, {"device_map": device_map}))
-    with torch.no_grad():
-        assert torch.equal(plain(**batches("right")[0]).logits, mapped(**batches("right")[0]).logits)
-
-
 @both_heads
 def test_generates_the_same_with_every_cache_and_padding(tiny_checkpoint, batches, decoder):
     model = load(tiny_checkpoint("norm-gwc", decoder))

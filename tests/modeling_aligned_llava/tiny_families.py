@@ -25,6 +25,7 @@ TEXT = {
     "eos_token_id": 2,
     "initializer_range": 0.2,  # connectors whose output is well above the epsilon of the norm, as trained ones are
 }
+LESS_TEXT = {name: value for name, value in TEXT.items() if name != "head_dim"}
 VISION = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -35,14 +36,22 @@ VISION = {
     "patch_size": 7,  # 16 patches
     "initializer_range": 0.2,
 }
+PIXTRAL = {name: value for name, value in VISION.items() if name != "num_channels"} | {"head_dim": 8}
+PINPOINTS = [[28, 28], [56, 28]]
 MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
-QWEN_VISION = {"depth": 2, "num_heads": 4, "patch_size": 7, "initializer_range": 0.2}
-QWEN_IDS = {
-    "image_token_id": IMAGE,
-    "video_token_id": VIDEO,
-    "vision_start_token_id": START,
-    "vision_end_token_id": END,
+QWEN_VISION = {
+    "depth": 2,
+    "num_heads": 4,
+    "patch_size": 7,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "out_hidden_size": WIDTH,
+    "initializer_range": 0.2,
 }
+VIDEO_IDS = {"image_token_id": IMAGE, "video_token_id": VIDEO}
+QWEN_IDS = {**VIDEO_IDS, "vision_start_token_id": START, "vision_end_token_id": END}
+GLM_IDS = {**VIDEO_IDS, "image_start_token_id": START, "image_end_token_id": END}
+GLM_IDS |= {"video_start_token_id": 124, "video_end_token_id": 125}
 
 Inputs = dict[str, Tensor]
 Tiny = tuple[Any, Inputs]
@@ -59,6 +68,26 @@ def tiny(name: str) -> Tiny:
     torch.manual_seed(0)
     model, inputs = BUILDERS[name]()
     return model.eval(), inputs
+
+
+def model_of(family: str, vision: Any, text: Any, **fields: Any) -> Any:
+    """A random model of the class that transformers names after the family."""
+    config = getattr(hf, f"{family}Config")(vision_config=vision, text_config=text, **fields)
+    return getattr(hf, f"{family}ForConditionalGeneration")(config)
+
+
+def clip() -> Any:
+    return hf.CLIPVisionConfig(**VISION)
+
+
+def siglip(**fields: Any) -> Any:
+    """A tower without the pooling head, which no family reads."""
+    return hf.SiglipVisionConfig(**{**VISION, **fields}, vision_use_head=False)
+
+
+def mistral() -> Any:
+    """Without a window, as in Mistral's checkpoints from version 0.2 on."""
+    return hf.MistralConfig(**TEXT, sliding_window=None)
 
 
 def prompt(image_tokens: int) -> Inputs:
@@ -92,163 +121,96 @@ def grid() -> Inputs:
 
 @family
 def llava() -> Tiny:
-    config = hf.LlavaConfig(
-        vision_config=hf.CLIPVisionConfig(**VISION), text_config=hf.LlamaConfig(**TEXT), image_token_index=IMAGE
-    )
-    return hf.LlavaForConditionalGeneration(config), square(16)
+    return model_of("Llava", clip(), hf.LlamaConfig(**TEXT), image_token_index=IMAGE), square(16)
 
 
 @family
 def llava_next() -> Tiny:
-    config = hf.LlavaNextConfig(
-        vision_config=hf.CLIPVisionConfig(**VISION),
-        text_config=hf.MistralConfig(**TEXT),
-        image_token_index=IMAGE,
-        image_grid_pinpoints=[[28, 28], [56, 28]],
-    )
-    return hf.LlavaNextForConditionalGeneration(config), tiles()
+    fields = {"image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
+    return model_of("LlavaNext", clip(), mistral(), **fields), tiles()
 
 
 @family
 def llava_onevision() -> Tiny:
-    config = hf.LlavaOnevisionConfig(
-        vision_config=hf.SiglipVisionConfig(**VISION),
-        text_config=hf.Qwen2Config(**TEXT),
-        image_token_index=IMAGE,
-        video_token_index=VIDEO,
-        image_grid_pinpoints=[[28, 28], [56, 28]],
-    )
-    return hf.LlavaOnevisionForConditionalGeneration(config), tiles()
+    fields = {"image_token_index": IMAGE, "video_token_index": VIDEO, "image_grid_pinpoints": PINPOINTS}
+    return model_of("LlavaOnevision", siglip(), hf.Qwen2Config(**TEXT), **fields), tiles()
+
+
+def qwen(name: str, vision: dict[str, Any], ids: dict[str, int] = QWEN_IDS, **rope: Any) -> Tiny:
+    text = {**TEXT, "rope_parameters": {**MROPE, **rope}}
+    return model_of(name, {**QWEN_VISION, **vision}, text, **ids), grid()
 
 
 @family
 def qwen2_vl() -> Tiny:
-    vision = dict(**QWEN_VISION, embed_dim=32, hidden_size=WIDTH, mlp_ratio=2)
-    config = hf.Qwen2VLConfig(text_config={**TEXT, "rope_parameters": MROPE}, vision_config=vision, **QWEN_IDS)
-    return hf.Qwen2VLForConditionalGeneration(config), grid()
+    return qwen("Qwen2VL", {"embed_dim": 32, "mlp_ratio": 2})
 
 
 @family
 def qwen2_5_vl() -> Tiny:
-    vision = dict(
-        **QWEN_VISION,
-        hidden_size=32,
-        intermediate_size=64,
-        out_hidden_size=WIDTH,
-        window_size=28,
-        fullatt_block_indexes=[1],
-    )
-    config = hf.Qwen2_5_VLConfig(text_config={**TEXT, "rope_parameters": MROPE}, vision_config=vision, **QWEN_IDS)
-    return hf.Qwen2_5_VLForConditionalGeneration(config), grid()
+    return qwen("Qwen2_5_VL", {"window_size": 28, "fullatt_block_indexes": [1]})
 
 
 @family
 def qwen3_vl() -> Tiny:
-    vision = dict(
-        **QWEN_VISION,
-        hidden_size=32,
-        intermediate_size=64,
-        out_hidden_size=WIDTH,
-        num_position_embeddings=16,
-        deepstack_visual_indexes=[0],
-    )
-    text = {**TEXT, "rope_parameters": {**MROPE, "mrope_interleaved": True}}
-    config = hf.Qwen3VLConfig(text_config=text, vision_config=vision, **QWEN_IDS)
-    return hf.Qwen3VLForConditionalGeneration(config), grid()
+    vision = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+    return qwen("Qwen3VL", vision, mrope_interleaved=True)
+
+
+@family
+def glm4v() -> Tiny:
+    return qwen("Glm4v", {"image_size": 28}, GLM_IDS, partial_rotary_factor=1.0)
 
 
 @family
 def internvl() -> Tiny:
-    config = hf.InternVLConfig(
-        vision_config={**VISION, "image_size": [28, 28], "patch_size": [7, 7]},
-        text_config=hf.Qwen2Config(**TEXT),
-        image_token_id=IMAGE,
-        image_seq_length=4,
-    )
-    return hf.InternVLForConditionalGeneration(config), square(4)
+    vision = {**VISION, "image_size": [28, 28], "patch_size": [7, 7]}
+    fields = {"image_token_id": IMAGE, "image_seq_length": 4}
+    return model_of("InternVL", vision, hf.Qwen2Config(**TEXT), **fields), square(4)
+
+
+def idefics(name: str) -> Tiny:
+    model = model_of(name, dict(VISION), hf.LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2)
+    return model, {**prompt(4), "pixel_values": pixels(1, 1, 3, 28, 28)}
 
 
 @family
 def idefics3() -> Tiny:
-    config = hf.Idefics3Config(
-        vision_config=dict(VISION), text_config=hf.LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2
-    )
-    return hf.Idefics3ForConditionalGeneration(config), {**prompt(4), "pixel_values": pixels(1, 1, 3, 28, 28)}
+    return idefics("Idefics3")
 
 
 @family
 def smolvlm() -> Tiny:
-    config = hf.SmolVLMConfig(
-        vision_config=dict(VISION), text_config=hf.LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2
-    )
-    return hf.SmolVLMForConditionalGeneration(config), {**prompt(4), "pixel_values": pixels(1, 1, 3, 28, 28)}
+    return idefics("SmolVLM")
 
 
 @family
 def paligemma() -> Tiny:
-    config = hf.PaliGemmaConfig(
-        vision_config=hf.SiglipVisionConfig(**VISION, vision_use_head=False, projection_dim=WIDTH),
-        text_config=hf.GemmaConfig(**TEXT),
-        image_token_index=IMAGE,
-        projection_dim=WIDTH,
-        hidden_size=WIDTH,
-    )
-    return hf.PaliGemmaForConditionalGeneration(config), square(16)
+    fields = {"image_token_index": IMAGE, "projection_dim": WIDTH, "hidden_size": WIDTH}
+    vision = siglip(projection_dim=WIDTH)
+    return model_of("PaliGemma", vision, hf.GemmaConfig(**TEXT), **fields), square(16)
 
 
 @family
 def gemma3() -> Tiny:
-    config = hf.Gemma3Config(
-        vision_config=hf.SiglipVisionConfig(**VISION, vision_use_head=False),
-        text_config=hf.Gemma3TextConfig(**TEXT, sliding_window=64),
-        mm_tokens_per_image=4,
-        image_token_index=IMAGE,
-        boi_token_index=START,
-        eoi_token_index=END,
-    )
-    model = hf.Gemma3ForConditionalGeneration(config)
+    ids = {"image_token_index": IMAGE, "boi_token_index": START, "eoi_token_index": END}
+    text = hf.Gemma3TextConfig(**TEXT, sliding_window=64)
+    model = model_of("Gemma3", siglip(), text, mm_tokens_per_image=4, **ids)
     torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=0.02)  # zeros by default
     inputs = square(4)
     return model, {**inputs, "token_type_ids": (inputs["input_ids"] == IMAGE).long()}
 
 
 @family
-def glm4v() -> Tiny:
-    vision = dict(**QWEN_VISION, hidden_size=32, intermediate_size=64, image_size=28, out_hidden_size=WIDTH)
-    config = hf.Glm4vConfig(
-        text_config={**TEXT, "rope_parameters": {**MROPE, "partial_rotary_factor": 1.0}},
-        vision_config=vision,
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        image_start_token_id=START,
-        image_end_token_id=END,
-        video_start_token_id=124,
-        video_end_token_id=125,
-    )
-    return hf.Glm4vForConditionalGeneration(config), grid()
-
-
-@family
 def mistral3() -> Tiny:
-    vision = {name: value for name, value in VISION.items() if name != "num_channels"}
-    config = hf.Mistral3Config(
-        vision_config=hf.PixtralVisionConfig(**vision, head_dim=8),
-        text_config=hf.MistralConfig(**TEXT),
-        image_token_index=IMAGE,
-        spatial_merge_size=2,
-    )
-    return hf.Mistral3ForConditionalGeneration(config), {**square(4), "image_sizes": torch.tensor([[28, 28]])}
+    vision = hf.PixtralVisionConfig(**PIXTRAL)
+    model = model_of("Mistral3", vision, mistral(), image_token_index=IMAGE, spatial_merge_size=2)
+    return model, {**square(4), "image_sizes": torch.tensor([[28, 28]])}
 
 
 @family
 def ovis2() -> Tiny:
-    vision = dict(**VISION, vocab_size=64, hidden_stride=2, num_visual_indicator_tokens=2)
-    config = hf.Ovis2Config(
-        vision_config=vision,
-        text_config=hf.Qwen2Config(**TEXT),
-        image_token_id=IMAGE,
-        visual_indicator_token_ids=[START, END],
-        vocab_size=VOCABULARY,
-        hidden_size=WIDTH,
-    )
-    return hf.Ovis2ForConditionalGeneration(config), square(4)
+    vision = {**VISION, "vocab_size": 64, "hidden_stride": 2, "num_visual_indicator_tokens": 2}
+    fields = {"image_token_id": IMAGE, "visual_indicator_token_ids": [START, END]}
+    fields |= {"vocab_size": VOCABULARY, "hidden_size": WIDTH}
+    return model_of("Ovis2", vision, hf.Qwen2Config(**TEXT), **fields), square(4)

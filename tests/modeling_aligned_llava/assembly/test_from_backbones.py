@@ -4,32 +4,8 @@ import json
 
 import pytest
 import torch
+import transformers as hf
 from PIL import Image
-from transformers import (
-    AutoImageProcessor,
-    AutoModelForCausalLM,
-    AutoProcessor,
-    AutoTokenizer,
-    CLIPImageProcessor,
-    CLIPVisionConfig,
-    CLIPVisionModel,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GemmaConfig,
-    GemmaForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    GPTNeoXConfig,
-    GPTNeoXForCausalLM,
-    PhiConfig,
-    PhiForCausalLM,
-    Siglip2VisionConfig,
-    Siglip2VisionModel,
-    SiglipConfig,
-    SiglipImageProcessor,
-    SiglipModel,
-    SiglipVisionModel,
-)
 
 from modeling_aligned_llava import AlignedLlavaConfig, method_fields
 from modeling_aligned_llava.assembly.__main__ import main
@@ -37,18 +13,6 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from tests.modeling_aligned_llava.loaded import load
 from tests.one_line import one_line
-
-
-def test_dropping_the_last_vision_layer_leaves_the_features_of_layer_minus_two(tiny_checkpoint, tiny_backbones):
-    source = SiglipVisionModel.from_pretrained(tiny_backbones.vision).eval()
-    model = load(tiny_checkpoint("norm"))
-    pixels = torch.randn(2, 3, 28, 28)
-    with torch.no_grad():
-        ours = model.model.vision_tower(pixels, output_hidden_states=True)
-        theirs = source(pixels, output_hidden_states=True)
-    layer = model.config.vision_feature_layer
-    assert torch.equal(ours.hidden_states[layer], theirs.hidden_states[-2])
-    assert not [name for name, _ in model.named_parameters() if ".head." in name or "layers.2." in name]
 
 
 def test_every_arm_starts_from_the_same_projector_in_torch_default_init(tiny_checkpoint, tiny_backbones, tmp_path):
@@ -67,7 +31,7 @@ def test_every_arm_starts_from_the_same_projector_in_torch_default_init(tiny_che
 def test_processor_counts_the_tokens_the_tower_makes(tiny_checkpoint):
     folder = tiny_checkpoint("norm")
     config = AlignedLlavaConfig.from_pretrained(folder)
-    processor = AutoProcessor.from_pretrained(folder)
+    processor = hf.AutoProcessor.from_pretrained(folder)
     batch = processor(images=[Image.new("L", (9, 70))], text=["<image>\nhi"], return_tensors="pt")
     assert (batch["input_ids"] == config.image_token_id).sum() == config.image_seq_length == 4
     assert (config.vision_feature_select_strategy, processor.vision_feature_select_strategy) == ("full", "full")
@@ -78,19 +42,11 @@ def test_processor_counts_the_tokens_the_tower_makes(tiny_checkpoint):
     assert processor.chat_template == processor.tokenizer.chat_template == chat_template("tinyworld")
 
 
-def test_pixels_are_those_of_the_towers_own_processor(tiny_checkpoint, tiny_backbones):
-    picture = Image.effect_noise((90, 40), 80).convert("RGB")
-    ours, theirs = (AutoImageProcessor.from_pretrained(f) for f in (tiny_checkpoint("norm"), tiny_backbones.vision))
-    assert torch.equal(
-        ours(picture, return_tensors="pt").pixel_values, theirs(picture, return_tensors="pt").pixel_values
-    )
-
-
 def test_pad_token_and_end_of_sequence_ids(tiny_backbones, tmp_path):
     language = tmp_path / "language"
-    tokenizer = AutoTokenizer.from_pretrained(tiny_backbones.qwen2)
+    tokenizer = hf.AutoTokenizer.from_pretrained(tiny_backbones.qwen2)
     tokenizer.pad_token = tokenizer.eos_token
-    model = AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2)
+    model = hf.AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2)
     model.generation_config.eos_token_id = [7, 2]
     model.config.eos_token_id = 5
     model.save_pretrained(language)
@@ -98,7 +54,7 @@ def test_pad_token_and_end_of_sequence_ids(tiny_backbones, tmp_path):
     folder = assemble(tiny_backbones.vision, language, tmp_path / "out", fields=method_fields("norm"))
     generation = json.loads((folder / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [2, 5, 7]
-    pad = AutoTokenizer.from_pretrained(folder).pad_token_id
+    pad = hf.AutoTokenizer.from_pretrained(folder).pad_token_id
     assert pad not in generation["eos_token_id"] and generation["pad_token_id"] == pad
 
 
@@ -121,10 +77,13 @@ def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
     vision, language = tiny_backbones.vision, tiny_backbones.qwen2
     there, empty = tmp_path / "there", tmp_path / "empty"
     there.mkdir(), empty.mkdir()
+    naflex = tmp_path / "naflex"
+    hf.Siglip2VisionModel(hf.Siglip2VisionConfig(**SHAPE, patch_size=14)).save_pretrained(naflex)
     for tower, out, template, message in (
         (language, tmp_path / "a", None, "is a qwen2, not one of siglip_vision_model"),
         (vision, tmp_path / "a", "x", "unknown chat template 'x'; shipped templates: llama3, plain"),
         (vision, there, None, "already exists"),
+        (naflex, tmp_path / "a", None, "is a NaFlex tower"),
         (empty, tmp_path / "a", None, r"vision tower: cannot load .*empty"),
     ):
         with one_line(message):
@@ -149,49 +108,61 @@ def test_an_interrupted_write_leaves_nothing(tiny_backbones, tmp_path, monkeypat
 
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}
+PATCHES = {"image_size": 28, "patch_size": 14}
+SQUARE = {"height": 28, "width": 28}
 
 
-def save_whole_siglip(folder):
-    vision = {**SHAPE, "image_size": 28, "patch_size": 14}
-    SiglipModel(SiglipConfig(text_config={**SHAPE, "vocab_size": 20}, vision_config=vision)).save_pretrained(folder)
-    SiglipImageProcessor(size={"height": 28, "width": 28}).save_pretrained(folder)
-    return SiglipModel.from_pretrained(folder).vision_model
+def whole_siglip(folder):
+    """Of which assembly takes the tower."""
+    config = hf.SiglipConfig(text_config={**SHAPE, "vocab_size": 20}, vision_config={**SHAPE, **PATCHES})
+    hf.SiglipModel(config).save_pretrained(folder)
+    hf.SiglipImageProcessor(size=SQUARE).save_pretrained(folder)
+    return folder, hf.SiglipModel.from_pretrained(folder).vision_model
 
 
-def save_clip_tower(folder):
-    CLIPVisionModel(CLIPVisionConfig(**SHAPE, image_size=28, patch_size=14)).save_pretrained(folder)
-    size = {"height": 28, "width": 28}
-    CLIPImageProcessor(size=size, crop_size=size).save_pretrained(folder)
-    return CLIPVisionModel.from_pretrained(folder)
+def clip_tower(folder):
+    hf.CLIPVisionModel(hf.CLIPVisionConfig(**SHAPE, **PATCHES)).save_pretrained(folder)
+    hf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE).save_pretrained(folder)
+    return folder, hf.CLIPVisionModel.from_pretrained(folder)
 
 
-@pytest.mark.parametrize(("save", "first_patch"), [(save_whole_siglip, 0), (save_clip_tower, 1)])
-def test_other_towers_give_llava_their_penultimate_patch_features(tiny_backbones, tmp_path, save, first_patch):
-    source = save(tmp_path / "tower").eval()
-    folder = assemble(tmp_path / "tower", tiny_backbones.llama, tmp_path / "out", fields=method_fields("baseline"))
-    model, processor = load(folder), AutoProcessor.from_pretrained(folder)
-    batch = processor(images=[Image.new("RGB", (40, 28), (9, 200, 9))], text=["<image>"], return_tensors="pt")
+@pytest.mark.parametrize("tower", ["siglip", whole_siglip, clip_tower])
+def test_a_tower_gives_llava_its_penultimate_patch_features(tiny_backbones, tmp_path, tower):
+    """Of the pixels that its own processor makes; its last layer and its head are not kept."""
+    if tower == "siglip":
+        folder, source = tiny_backbones.vision, hf.SiglipVisionModel.from_pretrained(tiny_backbones.vision)
+    else:
+        folder, source = tower(tmp_path / "tower")
+    out = assemble(folder, tiny_backbones.llama, tmp_path / "out", fields=method_fields("baseline"))
+    model, processor = load(out), hf.AutoProcessor.from_pretrained(out)
+    image = Image.effect_noise((90, 40), 80).convert("RGB")
+    batch = processor(images=[image], text=["<image>"], return_tensors="pt")
+    own = hf.AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")
+    assert torch.equal(batch["pixel_values"], own["pixel_values"])
+    first_patch = 1 if tower is clip_tower else 0
     with torch.no_grad():
-        features = source(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first_patch:]
+        features = source.eval()(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first_patch:]
         expected = model.model.multi_modal_projector(features)
         ours = model.get_image_features(batch["pixel_values"]).pooler_output
         assert torch.equal(torch.stack(ours), expected)
         assert model(**batch).logits.shape[1] == batch["input_ids"].shape[1] == 4
+    assert not [name for name, _ in model.named_parameters() if ".head." in name or "layers.2." in name]
 
 
 DECODER = {"vocab_size": 259, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "pad_token_id": 0}
 
 
-def save_decoder(model_class, config_class, source, folder):
+def save_decoder(kind, source, folder):
     """A random decoder of a family with the tokenizer of `source`; every parameter differs from zero."""
-    wide = {"n_inner": 64} if config_class is GPT2Config else {"intermediate_size": 64}
-    wide |= {"head_dim": 16, "num_key_value_heads": 2} if config_class in (GemmaConfig, Gemma2Config) else {}
-    model = model_class(config_class(**DECODER, **wide, bos_token_id=None, eos_token_id=2))
+    wide = {"n_inner": 64} if kind == "GPT2" else {"intermediate_size": 64}
+    wide |= {"head_dim": 16, "num_key_value_heads": 2} if kind.startswith("Gemma") else {}
+    config = getattr(hf, f"{kind}Config")(**DECODER, **wide, bos_token_id=None, eos_token_id=2)
+    model = hf.AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.01 * torch.randn_like(parameter))
     model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(source).save_pretrained(folder)
+    hf.AutoTokenizer.from_pretrained(source).save_pretrained(folder)
     return model.eval()
 
 
@@ -200,19 +171,19 @@ def save_decoder(model_class, config_class, source, folder):
     [
         "qwen2",  # untied
         "llama",  # tied
-        (GemmaForCausalLM, GemmaConfig),  # tied, scales its embeddings
-        (GPTNeoXForCausalLM, GPTNeoXConfig),  # untied, embeddings under another name, LayerNorm
+        "Gemma",  # tied, scales its embeddings
+        "GPTNeoX",  # untied, embeddings under another name, LayerNorm
     ],
 )
 def test_a_decoder_keeps_its_logits_and_its_text_norm_is_measured_before_the_vocabulary_grows(
     tiny_checkpoint, tiny_backbones, tmp_path, decoder
 ):
-    if isinstance(decoder, str):
-        source = AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder)).eval()
+    if decoder in ("qwen2", "llama"):
+        source = hf.AutoModelForCausalLM.from_pretrained(getattr(tiny_backbones, decoder)).eval()
         model = load(tiny_checkpoint("norm-gwc", decoder))
         assert (model.lm_head.weight is model.get_input_embeddings().weight) == (decoder == "llama")
     else:
-        source = save_decoder(*decoder, tiny_backbones.qwen2, tmp_path / "decoder")
+        source = save_decoder(decoder, tiny_backbones.qwen2, tmp_path / "decoder")
         fields = method_fields("norm-gwc")
         model = load(assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=fields))
     ids = torch.arange(5, 45)[None]
@@ -225,23 +196,15 @@ def test_a_decoder_keeps_its_logits_and_its_text_norm_is_measured_before_the_voc
 
 
 @pytest.mark.parametrize(
-    ("model_class", "config_class", "message"),
+    ("kind", "message"),
     [
-        (Gemma2ForCausalLM, Gemma2Config, "gemma2.* changes its logits after the linear head"),
-        (PhiForCausalLM, PhiConfig, "phi.* changes its logits after the linear head"),
-        (GPT2LMHeadModel, GPT2Config, "gpt2.* ties its head to embeddings that LLaVA's class does not find"),
+        ("Gemma2", "gemma2.* changes its logits after the linear head"),
+        ("Phi", "phi.* changes its logits after the linear head"),
+        ("GPT2", "gpt2.* ties its head to embeddings that LLaVA's class does not find"),
     ],
 )
-def test_decoders_that_llava_would_change_silently_are_refused(
-    tiny_backbones, tmp_path, model_class, config_class, message
-):
-    save_decoder(model_class, config_class, tiny_backbones.qwen2, tmp_path / "decoder")
+def test_decoders_that_llava_would_change_silently_are_refused(tiny_backbones, tmp_path, kind, message):
+    save_decoder(kind, tiny_backbones.qwen2, tmp_path / "decoder")
     with one_line(message):
         assemble(tiny_backbones.vision, tmp_path / "decoder", tmp_path / "out", fields=method_fields("norm"))
     assert not (tmp_path / "out").exists()
-
-
-def test_a_naflex_tower_is_refused(tiny_backbones, tmp_path):
-    Siglip2VisionModel(Siglip2VisionConfig(**SHAPE, patch_size=14)).save_pretrained(tmp_path / "naflex")
-    with one_line("is a NaFlex tower"):
-        assemble(tmp_path / "naflex", tiny_backbones.qwen2, tmp_path / "out", fields=method_fields("norm"))

@@ -8,6 +8,7 @@ from lm_eval.models.huggingface import HFLM
 
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.memory import Budget
+from tests.modeling_aligned_llava.harness.test_lmms_eval_model import recorded
 
 
 def requests():
@@ -71,17 +72,10 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
     straight = model(tiny_checkpoint("norm"), batch_size=4, answer_log=str(log))._loglikelihood_tokens(requests())
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join(lines[:20]) + lines[20][:9])
-    scored = []
-    score = AlignedLlavaLM._score
-
-    def counted(self, rows, tails, batch):
-        scored.extend(batch)
-        return score(self, rows, tails, batch)
-
-    monkeypatch.setattr(AlignedLlavaLM, "_score", counted)
+    scored = recorded(monkeypatch, AlignedLlavaLM, "_score", lambda _, rows, tails, batch: len(batch))
     again = model(tiny_checkpoint("norm"), batch_size=4, answer_log=str(log))
     assert again._loglikelihood_tokens(requests()) == straight
-    assert 0 < len(scored) < len(requests()) - 4
+    assert 0 < sum(scored) < len(requests()) - 4
     scored.clear()
     assert again._loglikelihood_tokens(requests()) == straight and not scored
     other = model(tiny_checkpoint("baseline"), batch_size=4, answer_log=str(log))
@@ -92,14 +86,12 @@ def test_a_killed_run_scores_the_rest_only(tiny_checkpoint, tmp_path, monkeypatc
 def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expected, monkeypatch):
     ours = model(tiny_checkpoint("norm-gwc"), batch_size=16, shared_prefix=False)
     monkeypatch.setattr(ours, "_budget", Budget(100, 100))
-    forward, sizes = type(ours.model).forward, []
 
-    def watched(self, input_ids, **options):
+    def size(_, input_ids, **options):
         assert options["use_cache"] is False
-        sizes.append(input_ids.numel())
-        return forward(self, input_ids, **options)
+        return input_ids.numel()
 
-    monkeypatch.setattr(type(ours.model), "forward", watched)
+    sizes = recorded(monkeypatch, type(ours.model), "forward", size)
     assert_scores(ours, expected)
     assert 50 < max(sizes) <= 100
 

@@ -1,15 +1,13 @@
 """An answer is asked for again after an upgrade, on another kind of device, or when the answering code changes."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
 from transformers import AutoProcessor
 
 from modeling_aligned_llava.harness import provenance
-from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 from modeling_aligned_llava.harness.provenance import producer, producer_digest
 from tests import REPOSITORY
+from tests.modeling_aligned_llava.harness.test_lmms_eval_model import adapter, requests
 from tests.test_architecture import PLUGIN, imported_files
 
 
@@ -38,13 +36,6 @@ def test_code_counts_and_words_do_not():
     assert provenance._instructions(source) != provenance._instructions(same.replace("1", "2"))
 
 
-@pytest.fixture
-def upgraded(monkeypatch):
-    before = producer("cpu")
-    monkeypatch.setattr(provenance.metadata, "version", lambda package: "99.0")
-    assert set(before) == set(producer("cpu")) and before["transformers"] != "99.0"
-
-
 def test_devices_count_by_kind():
     assert producer("cuda:0") == producer("cuda:7")
     assert producer_digest("cuda") != producer_digest("cpu")
@@ -52,15 +43,13 @@ def test_devices_count_by_kind():
 
 def ask(folder, log):
     """One question to a fresh adapter -> the number of lines in its log."""
-    model = AlignedLlava(str(folder), dtype="float32", answer_log=str(log), progress=lambda rows: None)
-    model.task_dict = {"task": {"test": [None]}}
-    options = {"until": [], "max_new_tokens": 2}
-    model.generate_until([SimpleNamespace(args=("Why?", options, lambda document: [], 0, "task", "test"))])
+    model = adapter(folder, [()], answer_log=str(log))
+    model.generate_until(requests([("Why?", [])], {"until": [], "max_new_tokens": 2}))
     return len(log.read_text().splitlines())
 
 
-def test_after_an_upgrade_a_question_is_asked_again(tiny_llava, tmp_path, request):
+def test_after_an_upgrade_a_question_is_asked_again(tiny_llava, tmp_path, monkeypatch):
     log = tmp_path / "answers.jsonl"
     assert ask(tiny_llava, log) == 1 and ask(tiny_llava, log) == 1
-    request.getfixturevalue("upgraded")
+    monkeypatch.setattr(provenance.metadata, "version", lambda package: "99.0")
     assert ask(tiny_llava, log) == 2 and ask(tiny_llava, log) == 2

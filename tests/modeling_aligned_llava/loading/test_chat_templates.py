@@ -23,23 +23,13 @@ LLAMA3 = (
     "<|start_header_id|>user<|end_header_id|>\n\nSure?<|eot_id|>"
     "<|start_header_id|>assistant<|end_header_id|>\n\nYes.<|eot_id|>"
 )
-RENDERED = {
-    "qwen2_5": CHATML,
-    "tinyworld": CHATML,
-    "llama3": LLAMA3,
-    "plain": "<s><image>Two.<|im_end|>Yes.<|im_end|>",
-}
-SUPERVISED = {
-    "qwen2_5": "Two.<|im_end|>Yes.<|im_end|>",
-    "tinyworld": "Two.<|im_end|>Yes.<|im_end|>",
-    "llama3": "Two.<|eot_id|>Yes.<|eot_id|>",
-    "plain": "Two.<|im_end|>Yes.<|im_end|>",
-}
-PROMPT = {
-    "qwen2_5": "<|im_start|>assistant\n",
-    "tinyworld": "<|im_start|>assistant\n",
-    "llama3": "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "plain": "",
+ANSWERS = "Two.<|im_end|>Yes.<|im_end|>"
+# What a conversation is written as, what of it is learned, and what an answer follows.
+TEMPLATES = {
+    "qwen2_5": (CHATML, ANSWERS, "<|im_start|>assistant\n"),
+    "tinyworld": (CHATML, ANSWERS, "<|im_start|>assistant\n"),
+    "llama3": (LLAMA3, ANSWERS.replace("im_end", "eot_id"), "<|start_header_id|>assistant<|end_header_id|>\n\n"),
+    "plain": (f"<s><image>{ANSWERS}", ANSWERS, ""),
 }
 
 
@@ -52,18 +42,17 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("name", template_names())
 def test_a_conversation_renders_exactly_and_marks_the_answers_and_their_ends(tokenizer, name):
-    template = chat_template(name)
-    assert tokenizer.apply_chat_template(CONVERSATION, chat_template=template, tokenize=False) == RENDERED[name]
-    prompt = tokenizer.apply_chat_template(
+    template, (rendered, supervised, prompt) = chat_template(name), TEMPLATES[name]
+    assert tokenizer.apply_chat_template(CONVERSATION, chat_template=template, tokenize=False) == rendered
+    asked = tokenizer.apply_chat_template(
         CONVERSATION[:1], chat_template=template, tokenize=False, add_generation_prompt=True
     )
-    assert prompt.endswith(PROMPT[name]) and RENDERED[name].startswith(prompt)
-    # the answers and their ends are learned
+    assert asked.endswith(prompt) and rendered.startswith(asked)
     encoded = tokenizer.apply_chat_template(
         CONVERSATION, chat_template=template, return_dict=True, return_assistant_tokens_mask=True
     )
-    supervised = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
-    assert tokenizer.decode(supervised) == SUPERVISED[name]
+    learned = [i for i, m in zip(encoded["input_ids"], encoded["assistant_masks"], strict=True) if m]
+    assert tokenizer.decode(learned) == supervised
 
 
 def test_a_system_text_is_written_only_when_given(tokenizer):

@@ -1,8 +1,6 @@
 """A file that is not an image, or claims too many pixels, is refused from its header in one line that names it."""
 
 import io
-import struct
-import zlib
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,13 @@ from PIL import Image, ImageFile, ImageOps
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.documents import Documents
 from modeling_aligned_llava.loading.images import open_image
+from tests.faults.damaged_images import png
 from tests.one_line import one_line
 
 
 def png_header(width: int, height: int) -> bytes:
     """A PNG that claims a size and holds no pixels."""
-    chunks = (b"IHDR" + struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0), b"IDAT")
-    written = (struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks)
-    return b"\x89PNG\r\n\x1a\n" + b"".join(written)
+    return png(width, height, 1, 0)
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")

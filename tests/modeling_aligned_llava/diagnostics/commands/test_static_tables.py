@@ -89,10 +89,8 @@ def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
         check_vocabulary(model_parts(model), "tiny")
 
 
-def test_an_untrained_table_has_the_norms_of_table_3():
+def test_a_table_of_random_rows_looks_untrained():
     weight = torch.randn(1024, 4096, generator=torch.Generator().manual_seed(0))
-    assert weight.norm(dim=-1).mean().item() == pytest.approx(64.00, abs=0.05)
-    assert weight.norm(dim=-1).std().item() == pytest.approx(0.71, abs=0.05)
     assert looks_untrained(weight)
     assert not looks_untrained(weight * torch.linspace(0.9, 1.1, 1024)[:, None])
 

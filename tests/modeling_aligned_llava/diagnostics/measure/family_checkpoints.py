@@ -12,21 +12,37 @@ import torch
 import transformers as hf
 from torch import nn
 
-from tests.modeling_aligned_llava.diagnostics import more_families
-from tests.modeling_aligned_llava.diagnostics.more_families import LESS_TEXT
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import PINPOINTS, SQUARE, template, words
+from tests.modeling_aligned_llava.harness.tiny_checkpoints import (
+    CROPPED,
+    PIXELS,
+    SQUARE,
+    glm_processor,
+    like_llava,
+    processor_of,
+    qwen_processor,
+    words,
+)
 from tests.modeling_aligned_llava.tiny_families import (
     END,
+    GLM_IDS,
     IMAGE,
+    LESS_TEXT,
     MROPE,
+    PINPOINTS,
     QWEN_IDS,
     QWEN_VISION,
     START,
     TEXT,
     VIDEO,
+    VIDEO_IDS,
     VISION,
     VOCABULARY,
     WIDTH,
+    clip,
+    mistral,
+    model_of,
+    siglip,
+    tiny,
 )
 
 
@@ -35,16 +51,14 @@ PROFILED: dict[str, tuple[Build, str]] = {}  # with the path of the decoder's la
 REFUSED: dict[str, tuple[Build, str]] = {}  # with the line of the refusal
 NO_SIZES = {name: value for name, value in VISION.items() if name not in ("num_channels", "image_size")}
 OWN_HEADS = {name: value for name, value in LESS_TEXT.items() if name != "num_key_value_heads"}
-QFORMER = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "encoder_hidden_size": 32,
-}
-PIXELS = {"patch_size": 7, "size": {"shortest_edge": 28 * 28, "longest_edge": 56 * 56}}
-CROPPED = {"size": {"shortest_edge": 28}, "crop_size": SQUARE}
+SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+QFORMER = {**SIZES, "vocab_size": VOCABULARY, "encoder_hidden_size": 32}
+ROPE = {**MROPE, "mrope_section": [1, 1, 2]}
+SAM = {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_dim": 64}
+SAM |= {"global_attn_indexes": [], "initializer_range": 0.02}
+SQUARE_1024 = {"size": {"height": 1024, "width": 1024}}
+# Marks around images and sounds, by the names that Gemma's tokenizers have for them.
+GEMMA_MARKS = {f"{edge}{kind}": f"<{edge}{kind}>" for kind in ("i", "a") for edge in ("bo", "eo")}
 
 
 def profiled(layers: str = "model.language_model.layers") -> Callable[[Build], Build]:
@@ -67,12 +81,16 @@ def write(build: Build, folder: Path) -> Path:
     """Save model and processor into `folder`; parameters that start at zero are given values."""
     torch.manual_seed(0)
     model, processor = build()
-    for parameter in model.parameters():
-        if not parameter.any():
-            nn.init.normal_(parameter, std=0.02)
+    fill_zeros(model)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     return folder
+
+
+def fill_zeros(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        if not parameter.any():
+            nn.init.normal_(parameter, std=0.02)
 
 
 def named(begins: bool = False, **tokens: str) -> Any:
@@ -80,142 +98,84 @@ def named(begins: bool = False, **tokens: str) -> Any:
     return words(begins=begins, **{f"{name}_token": token for name, token in tokens.items()})
 
 
-def siglip(**fields: Any) -> Any:
-    return hf.SiglipVisionConfig(**{**VISION, **fields}, vision_use_head=False)
-
-
-def tiles(processor: Any, **fields: Any) -> Any:
-    """The processor of a LLaVA-NeXT."""
-    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
-    text = template("<image>\n")
-    return processor(
-        images, words("<image>"), patch_size=7, vision_feature_select_strategy="full", chat_template=text, **fields
-    )
-
-
 @profiled()
 def granite_vision() -> Any:
     """A LLaVA-NeXT whose decoder multiplies its input, newlines too, by 12."""
-    config = hf.LlavaNextConfig(
-        vision_config=siglip(),
-        text_config=hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0),
-        image_token_index=IMAGE,
-        image_grid_pinpoints=PINPOINTS,
-        vision_feature_layer=[-2, -1],
-        vision_feature_select_strategy="full",
-    )
-    return hf.LlavaNextForConditionalGeneration(config), tiles(hf.LlavaNextProcessor, num_additional_image_tokens=0)
+    text = hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0)
+    fields = {"image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
+    fields |= {"vision_feature_layer": [-2, -1], "vision_feature_select_strategy": "full"}
+    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
+    return model_of("LlavaNext", siglip(), text, **fields), like_llava(hf.LlavaNextProcessor, images, False)
 
 
 @profiled()
 def granite4_vision() -> Any:
     """Visual tokens are zeros to which several connectors add, each before a decoder layer of its own."""
+    text = {**LESS_TEXT, "num_hidden_layers": 6, "embedding_multiplier": 12.0, "attention_multiplier": 0.35}
     qformer = {**QFORMER, "num_hidden_layers": 1, "cross_attention_frequency": 1, "use_qformer_text_input": False}
-    config = hf.Granite4VisionConfig(
-        vision_config=siglip(hidden_size=64),
-        text_config={**LESS_TEXT, "num_hidden_layers": 6, "embedding_multiplier": 12.0, "attention_multiplier": 0.35},
-        qformer_config=qformer,
-        image_token_index=IMAGE,
-        image_grid_pinpoints=PINPOINTS,
-        vision_feature_select_strategy="full",
-        downsample_rate="1/2",
-        deepstack_layer_map=[[-1, 2], [-2, 0]],
-        spatial_target_layers=[1, 3, 4, 5],
-    )
-    return hf.Granite4VisionForConditionalGeneration(config), tiles(hf.Granite4VisionProcessor, downsample_rate="1/2")
+    fields = {"qformer_config": qformer, "image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
+    fields |= {"vision_feature_select_strategy": "full", "downsample_rate": "1/2"}
+    fields |= {"deepstack_layer_map": [[-1, 2], [-2, 0]], "spatial_target_layers": [1, 3, 4, 5]}
+    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
+    processor = like_llava(hf.Granite4VisionProcessor, images, False, downsample_rate="1/2")
+    return model_of("Granite4Vision", siglip(hidden_size=64), text, **fields), processor
 
 
 @profiled()
 def janus() -> Any:
     vq = {"embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32, "num_res_blocks": 1}
-    config = hf.JanusConfig(
-        vision_config={**VISION, "projection_dim": WIDTH, "mlp_ratio": 2.0},
-        text_config=hf.LlamaConfig(**TEXT),
-        vq_config={**vq, "channel_multiplier": [1, 1], "projection_dim": WIDTH, "image_token_embed_dim": WIDTH},
-        image_token_id=IMAGE,
-    )
+    vq |= {"channel_multiplier": [1, 1], "projection_dim": WIDTH, "image_token_embed_dim": WIDTH}
+    vision = {**VISION, "projection_dim": WIDTH, "mlp_ratio": 2.0}
+    model = model_of("Janus", vision, hf.LlamaConfig(**TEXT), vq_config=vq, image_token_id=IMAGE)
     tokens = named(image="<image>", boi="<begin>", eoi="<end>")
-    images = hf.JanusImageProcessor(size=SQUARE, min_size=7)
-    text = template("<image>\n")
-    processor = hf.JanusProcessor(images, tokens, num_image_tokens=16, chat_template=text)
-    return hf.JanusForConditionalGeneration(config), processor
+    images = {"size": SQUARE, "min_size": 7}
+    return model, processor_of("Janus", images, tokens, "<image>\n", num_image_tokens=16)
 
 
 @profiled()
 def deepseek_vl() -> Any:
-    config = hf.DeepseekVLConfig(vision_config=siglip(), text_config=hf.LlamaConfig(**TEXT), image_token_id=IMAGE)
-    images = hf.DeepseekVLImageProcessor(size=SQUARE, min_size=7)
-    tokens = named(image="<image>")
-    text = template("<image>\n")
-    processor = hf.DeepseekVLProcessor(images, tokens, num_image_tokens=16, chat_template=text)
-    return hf.DeepseekVLForConditionalGeneration(config), processor
+    images = {"size": SQUARE, "min_size": 7}
+    processor = processor_of("DeepseekVL", images, named(image="<image>"), "<image>\n", num_image_tokens=16)
+    return model_of("DeepseekVL", siglip(), hf.LlamaConfig(**TEXT), image_token_id=IMAGE), processor
 
 
 @profiled()
 def video_llava() -> Any:
-    config = hf.VideoLlavaConfig(
-        vision_config=hf.CLIPVisionConfig(**VISION),
-        text_config=hf.LlamaConfig(**TEXT),
-        image_token_index=IMAGE,
-        video_token_index=VIDEO,
-    )
-    images, videos = hf.VideoLlavaImageProcessor(**CROPPED), hf.VideoLlavaVideoProcessor(**CROPPED)
+    ids = {"image_token_index": IMAGE, "video_token_index": VIDEO}
     tokens = words("<image>", "<video>")
-    text = template("<image>\n")
-    processor = hf.VideoLlavaProcessor(images, videos, tokens, patch_size=7, chat_template=text)
-    return hf.VideoLlavaForConditionalGeneration(config), processor
+    processor = processor_of("VideoLlava", CROPPED, tokens, "<image>\n", CROPPED, patch_size=7)
+    return model_of("VideoLlava", clip(), hf.LlamaConfig(**TEXT), **ids), processor
 
 
 @profiled()
 def gemma4() -> Any:
-    kinds = ["sliding_attention", "full_attention"]
-    per_layer = {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4}
-    config = hf.Gemma4Config(
-        text_config={**TEXT, **per_layer, "sliding_window": 64, "global_head_dim": 8, "layer_types": kinds},
-        vision_config={
-            **NO_SIZES,
-            "num_key_value_heads": 4,
-            "head_dim": 8,
-            "pooling_kernel_size": 2,
-            "position_embedding_size": 32,
-        },
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        boi_token_id=START,
-        eoi_token_id=END,
-        audio_token_id=124,
-        boa_token_id=125,
-        eoa_token_index=126,
-    )
-    marks = {f"{edge}{kind}": f"<{edge}{kind}>" for kind in ("i", "a") for edge in ("bo", "eo")}
-    tokens = named(begins=True, image="<image>", video="<|video|>", audio="<audio>", **marks)
+    text = {**TEXT, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4, "global_head_dim": 8}
+    text |= {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
+    vision = {**NO_SIZES, "num_key_value_heads": 4, "head_dim": 8}
+    vision |= {"pooling_kernel_size": 2, "position_embedding_size": 32}
+    ids = {**VIDEO_IDS, "boi_token_id": START, "eoi_token_id": END}
+    ids |= {"audio_token_id": 124, "boa_token_id": 125, "eoa_token_index": 126}
+    tokens = named(begins=True, image="<image>", video="<|video|>", audio="<audio>", **GEMMA_MARKS)
     sizes = {"patch_size": 7, "max_soft_tokens": 70, "pooling_kernel_size": 2}
-    images, videos = hf.Gemma4ImageProcessor(**sizes), hf.Gemma4VideoProcessor(**sizes)
-    text = "<s>" + template("<image>")
-    processor = hf.Gemma4Processor(hf.Gemma4AudioFeatureExtractor(), images, tokens, videos, chat_template=text)
-    return hf.Gemma4ForConditionalGeneration(config), processor
+    sounds = hf.Gemma4AudioFeatureExtractor()
+    processor = processor_of("Gemma4", sizes, tokens, "<image>", sizes, feature_extractor=sounds)
+    processor.chat_template = "<s>" + processor.chat_template
+    return model_of("Gemma4", vision, text, **ids), processor
 
 
-def qwen(model: Any, config: Any, **text: Any) -> Any:
+def qwen(family: str, **text: Any) -> Any:
     """One with linear attention, which has no maps of attention, in its first layer."""
     linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
     rope = {**MROPE, "mrope_interleaved": True, "partial_rotary_factor": 1.0}
-    kinds = {"layer_types": ["linear_attention", "full_attention"], "rope_parameters": rope}
-    vision = {"hidden_size": 32, "intermediate_size": 64, "out_hidden_size": WIDTH, "num_position_embeddings": 16}
-    tokens = words("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-    images, videos = hf.Qwen2VLImageProcessor(**PIXELS), hf.Qwen3VLVideoProcessor(**PIXELS)
-    whole = config(
-        text_config={**LESS_TEXT, "head_dim": 8, **linear, "linear_num_value_heads": 4, **kinds, **text},
-        vision_config={**QWEN_VISION, **vision},
-        **QWEN_IDS,
-    )
-    placeholder = template("<|vision_start|><|image_pad|><|vision_end|>")
-    return model(whole), hf.Qwen3VLProcessor(images, tokens, videos, chat_template=placeholder)
+    text |= {**LESS_TEXT, "head_dim": 8, **linear, "linear_num_value_heads": 4, "rope_parameters": rope}
+    text["layer_types"] = ["linear_attention", "full_attention"]
+    model = model_of(family, {**QWEN_VISION, "num_position_embeddings": 16}, text, **QWEN_IDS)
+    return model, qwen_processor(hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor)
 
 
 @profiled()
 def qwen3_5() -> Any:
-    return qwen(hf.Qwen3_5ForConditionalGeneration, hf.Qwen3_5Config)
+    return qwen("Qwen3_5")
 
 
 @profiled()
@@ -223,62 +183,40 @@ def qwen4_exp() -> Any:
     """Its layers read several copies of a token side by side."""
     experts = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4}
     indexer = {"n_heads": 4, "kv_heads": 1, "head_dim": 8, "budget": 64, "compress_ratio": 4}
-    return qwen(
-        hf.Qwen4ExpForConditionalGeneration,
-        hf.Qwen4ExpConfig,
-        **experts,
-        **{f"indexer_{name}": value for name, value in indexer.items()},
-        num_experts_per_tok=2,
-        hc_count=4,
-        hc_lowrank=8,
-        ple_layer_ids=[],
-    )
+    copies = {"num_experts_per_tok": 2, "hc_count": 4, "hc_lowrank": 8, "ple_layer_ids": []}
+    return qwen("Qwen4Exp", **experts, **copies, **{f"indexer_{name}": value for name, value in indexer.items()})
 
 
-def blip(config: Any, text: Any) -> Any:
+def blip(family: str, text: Any) -> Any:
     vision = {name: value for name, value in VISION.items() if name != "num_channels"}
-    return config(
-        vision_config=vision,
-        qformer_config=QFORMER,
-        text_config=text.to_dict(),
-        num_query_tokens=4,
-        image_token_index=IMAGE,
-    )
+    fields = {"qformer_config": QFORMER, "num_query_tokens": 4, "image_token_index": IMAGE}
+    return model_of(family, vision, text.to_dict(), **fields)
 
 
 @profiled("language_model.model.decoder.layers")
 def blip_2() -> Any:
     """Its decoder is OPT, which adds positions to all tokens before its first layer."""
-    sizes = {
-        name: value for name, value in OWN_HEADS.items() if name not in ("intermediate_size", "initializer_range")
-    }
+    sizes = {name: size for name, size in OWN_HEADS.items() if name not in ("intermediate_size", "initializer_range")}
     text = hf.OPTConfig(**sizes, ffn_dim=64, word_embed_proj_dim=WIDTH, init_std=0.2)
-    processor = hf.Blip2Processor(
-        hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True), num_query_tokens=4
-    )
-    return hf.Blip2ForConditionalGeneration(blip(hf.Blip2Config, text)), processor
+    images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
+    return blip("Blip2", text), hf.Blip2Processor(images, tokens, num_query_tokens=4)
 
 
 @profiled("language_model.model.layers")
 def instructblip() -> Any:
-    config = blip(hf.InstructBlipConfig, hf.LlamaConfig(**TEXT))
-    images = hf.BlipImageProcessor(size=SQUARE)
-    processor = hf.InstructBlipProcessor(images, words("<image>", begins=True), words(), num_query_tokens=4)
-    return hf.InstructBlipForConditionalGeneration(config), processor
+    images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
+    processor = hf.InstructBlipProcessor(images, tokens, words(), num_query_tokens=4)
+    return blip("InstructBlip", hf.LlamaConfig(**TEXT)), processor
 
 
 @profiled("text_model.model.layers")
 def kosmos_2() -> Any:
     """Its processor marks the places of visual tokens in a mask, and gives them ids of other tokens."""
-    sizes = {"vocab_size": 256, "embed_dim": WIDTH, "layers": 2, "ffn_dim": 64, "attention_heads": 4}
-    ids = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-    config = hf.Kosmos2Config(
-        text_config={**sizes, **ids, "max_position_embeddings": 256, "init_std": 0.2}, vision_config=VISION
-    )
+    text = {"vocab_size": 256, "embed_dim": WIDTH, "layers": 2, "ffn_dim": 64, "attention_heads": 4, "init_std": 0.2}
+    text |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": 256}
     tokens = words(begins=True)
     tokens.unk_token = "<unused110>"  # noqa: S105
-    processor = hf.Kosmos2Processor(hf.CLIPImageProcessor(**CROPPED), tokens, 4)
-    return hf.Kosmos2ForConditionalGeneration(config), processor
+    return model_of("Kosmos2", VISION, text), hf.Kosmos2Processor(hf.CLIPImageProcessor(**CROPPED), tokens, 4)
 
 
 @profiled("git.encoder.layer")
@@ -291,11 +229,14 @@ def git() -> Any:
 @profiled("language_model.model.layers")
 def llama4() -> Any:
     """Its processor gives pixels in bfloat16."""
-    marks = ("image_start", "image_end", "tile_x_separator", "tile_y_separator")
-    tokens = words("<|patch|>", "<|image|>", *(f"<|{mark}|>" for mark in marks))
-    images = hf.Llama4ImageProcessor(size=SQUARE, max_patches=4)
-    processor = hf.Llama4Processor(images, tokens, patch_size=7, chat_template=template("<|image|>"))
-    return more_families.llama4()[0], processor
+    vision = {**SIZES, "intermediate_size": 128, "image_size": 28, "patch_size": 7, "pixel_shuffle_ratio": 0.5}
+    vision |= {"vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32}
+    text = {**TEXT, "intermediate_size_mlp": 64, "num_local_experts": 2}
+    ids = {"image_token_index": IMAGE, "boi_token_index": START, "eoi_token_index": END}
+    marks = ("patch", "image", "image_start", "image_end", "tile_x_separator", "tile_y_separator")
+    tokens = words(*(f"<|{mark}|>" for mark in marks))
+    images = {"size": SQUARE, "max_patches": 4}
+    return model_of("Llama4", vision, text, **ids), processor_of("Llama4", images, tokens, "<|image|>", patch_size=7)
 
 
 @profiled()
@@ -303,186 +244,136 @@ def molmo2() -> Any:
     """Visual features are added to the embedding of a placeholder."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8}
     adapter = {"vision_feature_layer": [-1, -2], "hidden_size": 32, "intermediate_size": 64}
-    config = hf.Molmo2Config(
-        vision_config={**NO_SIZES, **heads, "image_size": [28, 28]},
+    text = {**LESS_TEXT, "head_dim": 8, "additional_vocab_size": 8}
+    ids = ("image_patch", "image_start_token", "low_res_image_start_token", "frame_start_token")
+    ids += ("image_end_token", "frame_end_token")
+    model = model_of(
+        "Molmo2",
+        {**NO_SIZES, **heads, "image_size": [28, 28]},
+        text,
         adapter_config={**adapter, **heads, "text_hidden_size": WIDTH},
-        text_config={**LESS_TEXT, "head_dim": 8, "additional_vocab_size": 8},
-        image_patch_id=IMAGE,
-        image_start_token_id=122,
-        low_res_image_start_token_id=123,
-        frame_start_token_id=124,
-        image_end_token_id=125,
-        frame_end_token_id=126,
+        **{f"{name}_id": token for name, token in zip(ids, (IMAGE, *range(122, 127)), strict=True)},
     )
     marks = ("im_patch", "im_col", "im_start", "low_res_im_start", "frame_start", "im_end", "frame_end")
     tokens = words(*(f"<{mark}>" for mark in marks), "<|image|>")
-    images = hf.Molmo2ImageProcessor(size=SQUARE, patch_size=7, max_crops=2, overlap_margins=[1, 1])
-    processor = hf.Molmo2Processor(images, hf.Molmo2VideoProcessor(), tokens, chat_template=template("<|image|>"))
-    return hf.Molmo2ForConditionalGeneration(config), processor
+    images = {"size": SQUARE, "patch_size": 7, "max_crops": 2, "overlap_margins": [1, 1]}
+    videos = hf.Molmo2VideoProcessor()
+    return model, processor_of("Molmo2", images, tokens, "<|image|>", video_processor=videos)
 
 
 @profiled()
 def lfm2_vl() -> Any:
-    sizes = {"encoder_patch_size": 7, "tile_size": 28, "min_image_tokens": 2, "max_image_tokens": 4}
+    vision = hf.Siglip2VisionConfig(**SIZES, num_patches=16, patch_size=7)
+    text = hf.Lfm2Config(**LESS_TEXT, layer_types=["conv", "full_attention"])
     tokens = words("<image>", "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>")
-    images = hf.Lfm2VlImageProcessor(**sizes, min_tiles=1, max_tiles=2)
-    return more_families.lfm2_vl()[0], hf.Lfm2VlProcessor(images, tokens, chat_template=template("<image>"))
+    images = {"encoder_patch_size": 7, "tile_size": 28, "min_image_tokens": 2, "max_image_tokens": 4}
+    processor = processor_of("Lfm2Vl", {**images, "min_tiles": 1, "max_tiles": 2}, tokens, "<image>")
+    return model_of("Lfm2Vl", vision, text, image_token_id=IMAGE, projector_hidden_size=32), processor
 
 
 @profiled("model.text_model.layers")
 def idefics2() -> Any:
+    resampler = {"hidden_size": WIDTH, "num_key_value_heads": 2}
+    resampler |= {f"resampler_{name}": size for name, size in (("n_latents", 4), ("depth", 1), ("n_heads", 4))}
+    resampler["resampler_head_dim"] = 8
+    model = model_of("Idefics2", dict(VISION), mistral(), image_token_id=IMAGE, perceiver_config=resampler)
     tokens = words("<image>", "<fake_token_around_image>", "<end_of_utterance>")
-    images = hf.Idefics2ImageProcessor(size={"shortest_edge": 14, "longest_edge": 28})
-    text = template("<image>")
-    return more_families.idefics2()[0], hf.Idefics2Processor(images, tokens, image_seq_len=4, chat_template=text)
+    images = {"size": {"shortest_edge": 14, "longest_edge": 28}}
+    return model, processor_of("Idefics2", images, tokens, "<image>", image_seq_len=4)
 
 
 @profiled()
 def kimi_k25() -> Any:
+    experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
+    experts |= {"topk_group": 1, "first_k_dense_replace": 1}
+    ranks = {"kv_lora_rank": 16, "q_lora_rank": 32, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+    text = hf.DeepseekV3Config(**SIZES, vocab_size=VOCABULARY, num_key_value_heads=4, **experts, **ranks)
+    vision = {**SIZES, "patch_size": 7, "pos_emb_height": 4, "pos_emb_width": 4, "pos_emb_time": 2}
     sizes = {"patch_size": 7, "size": {"max_height": 28, "max_width": 28}}
     tokens = words("<|media_pad|>", "<|kimi_k25_video_placeholder|>")
-    images, videos = hf.Kimi_K25ImageProcessor(**sizes), hf.Kimi_K25VideoProcessor(**sizes)
-    processor = hf.Kimi_K25Processor(images, tokens, videos, chat_template=template("<|media_pad|>"))
-    return more_families.kimi_k25()[0], processor
+    processor = processor_of("Kimi_K25", sizes, tokens, "<|media_pad|>", sizes)
+    return model_of("Kimi_K25", vision, text, projection_hidden_size=32, **QWEN_IDS), processor
 
 
 @profiled()
 def cohere2_vision() -> Any:
+    fields = {"image_token_id": IMAGE, "alignment_intermediate_size": 64, "downsample_factor": 2}
     tokens = named(image="<image>", boi="<boi>", eoi="<eoi>", img_line_break="<line>")
-    images = hf.Cohere2VisionImageProcessor(size=SQUARE, patch_size=2, max_patches=2)
-    processor = hf.Cohere2VisionProcessor(images, tokens, chat_template=template("<image>"))
-    return more_families.cohere2_vision()[0], processor
+    images = {"size": SQUARE, "patch_size": 2, "max_patches": 2}
+    model = model_of("Cohere2Vision", siglip(), hf.Cohere2Config(**LESS_TEXT), **fields)
+    return model, processor_of("Cohere2Vision", images, tokens, "<image>")
 
 
 @profiled()
 def aria() -> Any:
     """Its processor knows images of 490 and 980 pixels alone."""
-    experts = {"moe_num_experts": 2, "moe_topk": 1, "moe_num_shared_experts": 1}
-    config = hf.AriaConfig(
-        vision_config={**VISION, "image_size": 980, "patch_size": 70},
-        text_config={**LESS_TEXT, **experts},
-        projector_patch_to_query_dict={196: 4},
-        image_token_index=IMAGE,
-    )
-    tokens, text = named(image="<image>"), template("<image>")
-    processor = hf.AriaProcessor(hf.AriaImageProcessor(), tokens, size_conversion={980: 4}, chat_template=text)
-    return hf.AriaForConditionalGeneration(config), processor
+    vision = {**VISION, "image_size": 980, "patch_size": 70}
+    text = {**LESS_TEXT, "moe_num_experts": 2, "moe_topk": 1, "moe_num_shared_experts": 1}
+    model = model_of("Aria", vision, text, projector_patch_to_query_dict={196: 4}, image_token_index=IMAGE)
+    return model, processor_of("Aria", {}, named(image="<image>"), "<image>", size_conversion={980: 4})
 
 
 @profiled()
 def glm46v() -> Any:
-    vision = {"hidden_size": 32, "intermediate_size": 64, "image_size": 28, "out_hidden_size": WIDTH}
     rope = {**MROPE, "partial_rotary_factor": 1.0}
-    config = hf.Glm46VConfig(
-        text_config={**TEXT, "model_type": "glm4v_text", "rope_parameters": rope},
-        vision_config={**QWEN_VISION, **vision, "model_type": "glm4v_vision"},
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        image_start_token_id=START,
-        image_end_token_id=END,
-        video_start_token_id=124,
-        video_end_token_id=125,
-    )
-    marks = [f"<|{edge}_of_{kind}|>" for kind in ("image", "video") for edge in ("begin", "end")]
-    images, videos = hf.Glm46VImageProcessor(**PIXELS), hf.Glm46VVideoProcessor(**PIXELS)
-    text = template("<|begin_of_image|><|image|><|end_of_image|>")
-    processor = hf.Glm46VProcessor(images, words("<|image|>", "<|video|>", *marks), videos, chat_template=text)
-    return hf.Glm46VForConditionalGeneration(config), processor
+    text = {**TEXT, "model_type": "glm4v_text", "rope_parameters": rope}
+    vision = {**QWEN_VISION, "image_size": 28, "model_type": "glm4v_vision"}
+    return model_of("Glm46V", vision, text, **GLM_IDS), glm_processor("Glm46V", PIXELS)
 
 
 @profiled()
 def video_llama_3() -> Any:
     vision = {name: value for name, value in VISION.items() if name != "image_size"}
-    text = hf.Qwen2Config(**TEXT)
-    config = hf.VideoLlama3Config(vision_config=vision, text_config=text, image_token_id=IMAGE, video_token_id=VIDEO)
-    images, videos = hf.VideoLlama3ImageProcessor(**PIXELS), hf.VideoLlama3VideoProcessor(**PIXELS)
     tokens = words("<|image_pad|>", "<|video_pad|>")
-    processor = hf.VideoLlama3Processor(images, tokens, videos, chat_template=template("<|image_pad|>"))
-    return hf.VideoLlama3ForConditionalGeneration(config), processor
-
-
-SAM = {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_dim": 64}
-SAM |= {"global_attn_indexes": [], "initializer_range": 0.02}
+    processor = processor_of("VideoLlama3", PIXELS, tokens, "<|image_pad|>", PIXELS)
+    return model_of("VideoLlama3", vision, hf.Qwen2Config(**TEXT), **VIDEO_IDS), processor
 
 
 @profiled()
 def got_ocr2() -> Any:
-    config = hf.GotOcr2Config(
-        vision_config=SAM,
-        text_config=hf.Qwen2Config(**TEXT).to_dict() | {"model_type": "qwen2"},
-        image_token_index=IMAGE,
-    )
-    images = hf.GotOcr2ImageProcessor(size={"height": 1024, "width": 1024})
-    return hf.GotOcr2ForConditionalGeneration(config), hf.GotOcr2Processor(
-        images, words("<imgpad>"), chat_template=template("<imgpad>")
-    )
+    text = hf.Qwen2Config(**TEXT).to_dict() | {"model_type": "qwen2"}
+    processor = processor_of("GotOcr2", SQUARE_1024, words("<imgpad>"), "<imgpad>")
+    return model_of("GotOcr2", SAM, text, image_token_index=IMAGE), processor
 
 
 @profiled()
 def deepseek_ocr2() -> Any:
     """A trained separator follows each image."""
     experts = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    config = hf.DeepseekOcr2Config(
-        vision_config={
-            "sam_config": {**SAM, "downsample_channels": [16, TEXT["hidden_size"]]},
-            "encoder_config": TEXT,
-        },
-        text_config={**TEXT, **experts, "mlp_layer_types": ["dense", "sparse", "sparse"]},
-        image_token_id=IMAGE,
-    )
-    processor = hf.DeepseekOcr2Processor(
-        hf.DeepseekOcr2ImageProcessor(), words("<image>"), chat_template=template("<image>")
-    )
-    return hf.DeepseekOcr2ForConditionalGeneration(config), processor
+    text = {**TEXT, **experts, "mlp_layer_types": ["dense", "sparse", "sparse"]}
+    vision = {"sam_config": {**SAM, "downsample_channels": [16, WIDTH]}, "encoder_config": TEXT}
+    processor = processor_of("DeepseekOcr2", {}, words("<image>"), "<image>")
+    return model_of("DeepseekOcr2", vision, text, image_token_id=IMAGE), processor
 
 
 @profiled()
 def minimax_m3_vl() -> Any:
-    text = {**TEXT, "head_dim": 8, "rotary_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
+    text = {**TEXT, "rotary_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
     text |= {"dense_intermediate_size": 64, "shared_intermediate_size": 32}
-    vision = {**VISION, "patch_size": 7}
-    config = hf.MiniMaxM3VLConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_index=IMAGE,
-        video_token_index=VIDEO,
-        projector_hidden_size=64,
-    )
-    images, videos = hf.MiniMaxM3VLImageProcessor(**PIXELS), hf.MiniMaxM3VLVideoProcessor(**PIXELS)
+    fields = {"image_token_index": IMAGE, "video_token_index": VIDEO, "projector_hidden_size": 64}
+    config = hf.MiniMaxM3VLConfig(text_config=text, vision_config=dict(VISION), **fields)
     tokens = words(*(f"]<]{each}[>[" for each in ("image", "video", "start of image", "end of image")))
-    processor = hf.MiniMaxM3VLProcessor(images, tokens, videos, chat_template=template("]<]image[>["))
+    processor = processor_of("MiniMaxM3VL", PIXELS, tokens, "]<]image[>[", PIXELS)
     return hf.MiniMaxM3SparseForConditionalGeneration(config), processor
 
 
 @profiled()
 def hunyuan_vl() -> Any:
     """Its connector frames the image and ends each row with trained vectors."""
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    text = {**TEXT, "rope_parameters": rope}
-    vision = {**NO_SIZES, "num_channels": 3, "patch_size": 7, "text_hidden_size": TEXT["hidden_size"]}
-    config = hf.HunYuanVLConfig(text_config=text, vision_config=vision, image_token_id=IMAGE)
-    images = hf.HunYuanVLImageProcessor(**PIXELS)
+    vision = {**NO_SIZES, "num_channels": 3, "text_hidden_size": WIDTH}
     tokens = named(image="<image>", image_start="<start>", image_end="<end>")
-    processor = hf.HunYuanVLProcessor(images, tokens, chat_template=template("<start><image><end>"))
-    return hf.HunYuanVLForConditionalGeneration(config), processor
+    processor = processor_of("HunYuanVL", PIXELS, tokens, "<start><image><end>")
+    return model_of("HunYuanVL", vision, {**TEXT, "rope_parameters": ROPE}, image_token_id=IMAGE), processor
 
 
 @profiled()
 def ernie4_5_vl_moe() -> Any:
     experts = {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "moe_intermediate_size": [32, 32]}
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
-    config = hf.Ernie4_5_VLMoeConfig(
-        text_config={**LESS_TEXT, **experts, "rope_parameters": rope},
-        vision_config={"depth": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64, "patch_size": 7},
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-    )
+    vision = {"depth": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64, "patch_size": 7}
+    model = model_of("Ernie4_5_VLMoe", vision, {**LESS_TEXT, **experts, "rope_parameters": ROPE}, **VIDEO_IDS)
     edges = {f"{kind}_{edge}": f"<{kind}_{edge}>" for kind in ("image", "video") for edge in ("start", "end")}
-    images = hf.Ernie4_5_VLMoeImageProcessor(**PIXELS)
-    videos = hf.Ernie4_5_VLMoeVideoProcessor(draw_on_frames=False)
-    tokens, text = named(image="<image>", video="<video>", **edges), template("<image_start><image><image_end>")
-    processor = hf.Ernie4_5_VLMoeProcessor(images, tokens, videos, chat_template=text)
-    return hf.Ernie4_5_VLMoeForConditionalGeneration(config), processor
+    tokens, text = named(image="<image>", video="<video>", **edges), "<image_start><image><image_end>"
+    return model, processor_of("Ernie4_5_VLMoe", PIXELS, tokens, text, {"draw_on_frames": False})
 
 
 @profiled()
@@ -490,50 +381,42 @@ def step3p7() -> Any:
     """Crops and the whole image go through the connector one after the other."""
     experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "share_expert_dim": 32}
     kinds = {"layer_types": ["full_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse"]}
-    config = hf.Step3p7Config(
-        text_config={**TEXT, **experts, **kinds, "sliding_window": 64},
-        vision_config={**VISION, "image_size": 56, "max_position_embeddings": 64, "mlp_ratio": 2.0},
-        image_token_id=IMAGE,
-    )
-    images = hf.Step3p7ImageProcessor(
-        size={"height": 56, "width": 56}, patch_size=28, vision_patch_size=7, max_image_size=112
-    )
+    text = {**TEXT, **experts, **kinds, "sliding_window": 64}
+    vision = {**VISION, "image_size": 56, "max_position_embeddings": 64, "mlp_ratio": 2.0}
+    images = {"size": {"height": 56, "width": 56}, "patch_size": 28, "vision_patch_size": 7, "max_image_size": 112}
     tokens = words("<im_patch>", "<im_start>", "<im_end>", "<patch_start>", "<patch_end>", "<patch_newline>")
-    processor = hf.Step3p7Processor(images, tokens, chat_template=template("<im_patch>"))
-    return hf.Step3p7ForConditionalGeneration(config), processor
+    processor = processor_of("Step3p7", images, tokens, "<im_patch>")
+    return model_of("Step3p7", vision, text, image_token_id=IMAGE), processor
 
 
 @refused("is an encoder-decoder: its visual tokens enter the encoder")
 def florence2() -> Any:
-    one = {"depths": [1], "patch_size": [7], "patch_stride": [7], "patch_padding": [0], "patch_prenorm": [False]}
-    vision = {**one, "embed_dim": [32], "num_heads": [4], "num_groups": [4], "window_size": 4, "projection_dim": WIDTH}
-    text = hf.BartConfig(
-        vocab_size=VOCABULARY,
-        d_model=WIDTH,
-        encoder_layers=1,
-        decoder_layers=1,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-    )
-    config = hf.Florence2Config(vision_config=vision, text_config=text, image_token_id=IMAGE)
+    vision = {"depths": [1], "patch_size": [7], "patch_stride": [7], "patch_padding": [0], "patch_prenorm": [False]}
+    vision |= {"embed_dim": [32], "num_heads": [4], "num_groups": [4], "window_size": 4, "projection_dim": WIDTH}
+    layers = {f"{part}_layers": 1 for part in ("encoder", "decoder")}
+    heads = {f"{part}_attention_heads": 4 for part in ("encoder", "decoder")}
+    text = hf.BartConfig(vocab_size=VOCABULARY, d_model=WIDTH, **layers, **heads)
     images = hf.CLIPImageProcessor(**CROPPED)
     images.image_seq_length = 17
     processor = hf.Florence2Processor(images, named(image="<image>", begins=True))
-    return hf.Florence2ForConditionalGeneration(config), processor
+    return model_of("Florence2", vision, text, image_token_id=IMAGE), processor
 
 
 @refused("images enter this model by cross-attention")
 def mllama() -> Any:
-    images = hf.MllamaImageProcessor(size=SQUARE, max_image_tiles=1)
-    tokens = words("<|image|>", "<|python_tag|>", begins=True)
-    return more_families.mllama()[0], hf.MllamaProcessor(images, tokens, chat_template=template("<|image|>"))
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_heads": 4}
+    vision |= {"num_global_layers": 1, "image_size": 28, "patch_size": 7, "vision_output_dim": 64}
+    vision |= {"max_num_tiles": 1, "intermediate_layers_indices": [0], "supported_aspect_ratios": [[1, 1]]}
+    text = {**LESS_TEXT, "cross_attention_layers": [1]}
+    images, tokens = {"size": SQUARE, "max_image_tiles": 1}, words("<|image|>", "<|python_tag|>", begins=True)
+    processor = processor_of("Mllama", images, tokens, "<|image|>")
+    return model_of("Mllama", vision, text, image_token_index=IMAGE), processor
 
 
 @refused("cannot be measured: it has no vision tower and no connector")
 def fuyu() -> Any:
-    config = hf.FuyuConfig(
-        text_config=hf.PersimmonConfig(**OWN_HEADS), image_size=28, patch_size=7, image_token_id=IMAGE
-    )
+    text = hf.PersimmonConfig(**OWN_HEADS)
+    config = hf.FuyuConfig(text_config=text, image_size=28, patch_size=7, image_token_id=IMAGE)
     images = hf.FuyuImageProcessor(size=SQUARE, patch_size={"height": 7, "width": 7})
     return hf.FuyuForCausalLM(config), hf.FuyuProcessor(images, words("|SPEAKER|", "|NEWLINE|"))
 
@@ -541,37 +424,27 @@ def fuyu() -> Any:
 @refused("cannot be measured: its images are tokens of the text vocabulary")
 def emu3() -> Any:
     vq = {"codebook_size": 16, "base_channels": 32, "num_res_blocks": 1, "attn_resolutions": [], "hidden_size": 32}
-    config = hf.Emu3Config(
-        text_config=TEXT, vq_config={**vq, "channel_multiplier": [1, 1]}, vocabulary_map={"<image>": IMAGE}
-    )
+    vq["channel_multiplier"] = [1, 1]
+    config = hf.Emu3Config(text_config=TEXT, vq_config=vq, vocabulary_map={"<image>": IMAGE})
     marks = {"image_wrapper": "<wrap>", "eof": "<eof>"}
     tokens = named(begins=True, image="<image>", boi="<boi>", eoi="<eoi>", **marks)
-    processor = hf.Emu3Processor(hf.Emu3ImageProcessor(), tokens, chat_template=template("<image>"))
-    return hf.Emu3ForConditionalGeneration(config), processor
+    return hf.Emu3ForConditionalGeneration(config), processor_of("Emu3", {}, tokens, "<image>")
 
 
 @refused("read several streams at once: a token has no one norm in them")
 def gemma3n() -> Any:
     pytest.importorskip("timm")
-    kinds = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64, "num_kv_shared_layers": 0}
-    per_layer = {"vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4}
+    text = {**TEXT, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4, "laurel_rank": 4}
+    text |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 64}
+    text |= {"num_kv_shared_layers": 0, "altup_num_inputs": 2}
     encoder = {"img_size": 28, "patch_size": 14, "class_token": False, "global_pool": "avg"}
-    config = hf.Gemma3nConfig(
-        text_config={**TEXT, **kinds, **per_layer, "laurel_rank": 4, "altup_num_inputs": 2},
-        vision_config={"architecture": "test_vit", "hidden_size": 64, "vocab_size": 8, "vocab_offset": VOCABULARY}
-        | {"model_args": encoder},
-        audio_config={"hidden_size": 32, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 1},
-        vision_soft_tokens_per_image=4,
-        image_token_id=IMAGE,
-        audio_token_id=121,
-    )
-    marks = {f"{edge}{kind}": f"<{edge}{kind}>" for kind in ("i", "a") for edge in ("bo", "eo")}
-    tokens = named(begins=True, image="<image>", audio="<audio>", **marks)
-    images, text = hf.SiglipImageProcessor(size=SQUARE), template("<image>")
-    processor = hf.Gemma3nProcessor(
-        hf.Gemma3nAudioFeatureExtractor(), images, tokens, chat_template=text, image_seq_length=4
-    )
-    return hf.Gemma3nForConditionalGeneration(config), processor
+    vision = {"architecture": "test_vit", "hidden_size": 64, "vocab_size": 8, "vocab_offset": VOCABULARY}
+    audio = {"hidden_size": 32, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 1}
+    fields = {"audio_config": audio, "vision_soft_tokens_per_image": 4, "image_token_id": IMAGE, "audio_token_id": 121}
+    tokens = named(begins=True, image="<image>", audio="<audio>", **GEMMA_MARKS)
+    parts = {"feature_extractor": hf.Gemma3nAudioFeatureExtractor(), "image_seq_length": 4}
+    processor = processor_of("Gemma3n", hf.SiglipImageProcessor(size=SQUARE), tokens, "<image>", **parts)
+    return model_of("Gemma3n", {**vision, "model_args": encoder}, text, **fields), processor
 
 
 @refused("fails on 0.png: ValueError: Image features and image tokens do not match")
@@ -585,9 +458,8 @@ def another_processor() -> Any:
 @refused("LlavaProcessor cannot prepare an image: TypeError: ")
 def unfinished_processor() -> Any:
     """A checkpoint whose processor was saved without the size of a patch."""
-    images, tokens = hf.CLIPImageProcessor(**CROPPED), words("<image>")
-    processor = hf.LlavaProcessor(images, tokens, chat_template=template("<image>\n"))
-    return more_families.vipllava()[0], processor
+    images = hf.CLIPImageProcessor(**CROPPED)
+    return tiny("llava")[0], processor_of("Llava", images, words("<image>"), "<image>\n")
 
 
 @refused("Gemma4ForConditionalGeneration is a text-only model")
