@@ -85,16 +85,9 @@ def _write_samples(folder: Path, name: str, result: dict[str, Any]) -> None:
     asked, _ = stand_in.pope(QUESTIONS)
     lines = []
     for number, (row, right) in enumerate(zip(asked, RIGHT[name], strict=True)):
-        wrong = {"yes": "no", "no": "yes"}[row["answer"]]
-        answer = row["answer"] if right == "1" else f"{wrong} <script>alert('{name}')</script>"
-        lines.append(
-            {
-                "doc_id": number,
-                "target": row["answer"],
-                "filtered_resps": answer,
-                "input": f"{row['question']}\nOne word.",
-            }
-        )
+        target, wrong = row["answer"], {"yes": "no", "no": "yes"}[row["answer"]]
+        answered = {"target": target, "filtered_resps": target if right == "1" else wrong}
+        lines.append({"doc_id": number, "input": f"{row['question']}\nOne word.", **answered})
     _write_task(folder, "20260101_000000_samples_pope.jsonl", lines, result)
 
 
