@@ -23,7 +23,7 @@ from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
 from tests.together import PROCESSES, alone, together
-from tests.train.data.rows import tokenization
+from tests.train.data.rows import tokenization, turns
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
 from train.data import sources
@@ -164,10 +164,10 @@ def rows(tmp_path):
     """A JSON file of three rows, each with an image beside it."""
     folder = tmp_path / "rows"
     folder.mkdir()
-    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "red"}]
+    told = turns("<image>\nWhat?", "red")
     for name in "abc":
         Image.new("RGB", (9, 9)).save(folder / f"{name}.png")
-    (folder / "rows.json").write_text(json.dumps([{"image": f"{name}.png", "conversations": turns} for name in "abc"]))
+    (folder / "rows.json").write_text(json.dumps([{"image": f"{name}.png", "conversations": told} for name in "abc"]))
     return folder / "rows.json"
 
 

@@ -18,7 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
-from tests.train.data.rows import features
+from tests.train.data.rows import features, turns
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
 from tests.train.test_sharded_training import assert_close_weights, train
 from train.stage import run_stage
@@ -53,8 +53,7 @@ def rows_file(tmp_path_factory):
             names = [f"{number}-{i}.png" for i in range(len(sizes))]
             for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
                 Image.new("RGB", size, (40 * number, 90 * i, 200)).save(root / name)
-            turns = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
-            written.append({"id": str(number), "image": names, "conversations": turns})
+            written.append({"id": str(number), "image": names, "conversations": turns(question, answer)})
         file = root / f"{len(rows)}.json"
         file.write_text(json.dumps(written))
         return file

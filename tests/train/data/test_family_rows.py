@@ -6,6 +6,7 @@ from PIL import Image
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import WRITERS
+from tests.train.data.rows import turns
 from train.data.conversations import BadRow, messages_of
 from train.data.family_rows import FamilyCollator, FamilyRows
 
@@ -21,9 +22,8 @@ END = "<|im_end|>"
 
 
 def row(texts, sizes):
-    turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
     images = [f"{width}x{height}" for width, height in sizes]
-    return {"messages": messages_of(turns, len(sizes)), "images": images, "sizes": sizes}
+    return {"messages": messages_of(turns(*texts), len(sizes)), "images": images, "sizes": sizes}
 
 
 def noise(rows):

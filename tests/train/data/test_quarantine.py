@@ -10,7 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from modeling_aligned_llava.errors import UserError
-from tests.train.data.rows import tokenization
+from tests.train.data.rows import tokenization, turns
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
@@ -25,7 +25,7 @@ def encoded(kind="JPEG", mode="RGB", size=(24, 20), seed=0, **options) -> bytes:
     return file.getvalue()
 
 
-GOOD = {"from": "human", "value": "<image>\nA?"}, {"from": "gpt", "value": "one"}
+GOOD = turns("<image>\nA?", "one")
 
 
 @pytest.fixture
@@ -126,11 +126,10 @@ def test_what_training_found_counts_after_a_restart(tmp_path):
 
 
 def test_filtered_rows_do_not_count(open_data, tmp_path):
-    human, gpt = ({"from": role, "value": "text"} for role in ("human", "gpt"))
+    human, gpt = turns("text", "text")
     orders = [[gpt, human, gpt], [human, gpt, human], [human, human, gpt], [human, gpt, gpt], [gpt, human]]
-    long = [{"from": "human", "value": "A?"}, {"from": "gpt", "value": "long " * 60}]
-    turns = [GOOD, *orders, long, [human, {"from": "gpt", "value": ""}]]
-    data = open_data([json.dumps({"conversations": each, "image": "red.png"}) for each in turns])
+    conversations = [GOOD, *orders, turns("A?", "long " * 60), turns("A?", "")]
+    data = open_data([json.dumps({"conversations": each, "image": "red.png"}) for each in conversations])
     assert [row["row"] for row in data.dataset] == [0]
     assert [entry.filtered for entry in data.bad_rows] == [True] * 6 + [False]
     path = tmp_path / "quarantine.jsonl"
