@@ -30,6 +30,7 @@ SEEDBENCH_NOTES = ("data_id", "question_image_subtype", "data_source", "data_typ
 SCIENCEQA_NOTES = ("task", "grade", "subject", "topic", "category", "skill", "lecture", "solution")
 POPE_PARTS = ("adversarial", "popular", "random")
 SUBJECTS_FILES = "tasks/mmlu/default/mmlu_*.yaml"
+Table = tuple[list[dict[str, Any]], Features]
 
 
 def image_of(index: int) -> PILImage.Image:
@@ -40,11 +41,14 @@ def question(index: int) -> str:
     return f"Question {index}: what colour is the box?" + " please" * (index % 5)
 
 
+def table(rows: list[dict[str, Any]], **types: Any) -> Table:
+    """Rows whose columns are images by the name `image`, of these types, or text."""
+    types = {"image": Image(), **types}
+    return rows, Features({name: types.get(name, TEXT) for name in rows[0]})
+
+
 def write_dataset(
-    folder: Path,
-    configs: dict[str, dict[str, tuple[list[dict[str, Any]], Features]]],
-    file: str | None = None,
-    shards: int = 1,
+    folder: Path, configs: dict[str, dict[str, Table]], file: str | None = None, shards: int = 1
 ) -> None:
     """A dataset folder as the Hub has it: a card that lists the configurations, and parquet files.
 
@@ -66,36 +70,21 @@ def write_dataset(
     (folder / "README.md").write_text("\n".join([*card, "---", ""]))
 
 
-def strings(*names: str) -> dict[str, Value]:
-    return dict.fromkeys(names, TEXT)
-
-
-def mmbench(n: int, split: str = "dev") -> tuple[list[dict], Features]:
+def mmbench(n: int, split: str = "dev", lacking: tuple[str, ...] = ()) -> Table:
     """Every question twice, its options rotated by one the second time."""
     rows = []
     for index in range(n):
         base, turn = divmod(index, 2)
         turned = OPTIONS[turn:3] + OPTIONS[:turn]
-        options = dict(zip(LETTERS, [*turned, "nan"], strict=True))
-        answer = LETTERS[turned.index("green")]
-        text = {"question": question(base), "hint": "nan", "source": "x", "comment": "nan", "split": split}
-        groups = {"category": "ocr", "L2-category": "logic_reasoning"}
-        rows.append(
-            {"index": base + turn * 1_000_000, "image": image_of(base), "answer": answer} | options | text | groups
-        )
-    names = ("question", "hint", "answer", *LETTERS, "category", "source", "L2-category", "comment", "split")
-    return rows, Features({"index": Value("int64"), "image": Image(), **strings(*names)})
+        row = {"index": base + turn * 1_000_000, "image": image_of(base), "answer": LETTERS[turned.index("green")]}
+        row |= dict(zip(LETTERS, [*turned, "nan"], strict=True))
+        row |= {"question": question(base), "hint": "nan", "source": "x", "comment": "nan", "split": split}
+        row |= {"category": "ocr", "L2-category": "logic_reasoning"}
+        rows.append({name: value for name, value in row.items() if name not in lacking})
+    return table(rows, index=Value("int64"))
 
 
-def mmbench_cc(n: int) -> tuple[list[dict], Features]:
-    """The part about Chinese culture has no hints and one level of categories."""
-    rows, features = mmbench(n, "cc")
-    lacking = ("hint", "L2-category")
-    kept = Features({name: feature for name, feature in features.items() if name not in lacking})
-    return [{name: row[name] for name in kept} for row in rows], kept
-
-
-def mmstar(n: int) -> tuple[list[dict], Features]:
+def mmstar(n: int) -> Table:
     groups = [
         ("math", "geometry"),
         ("math", "geometry"),
@@ -114,12 +103,10 @@ def mmstar(n: int) -> tuple[list[dict], Features]:
         }
         for i in range(n)
     ]
-    origin = strings("source", "split", "image_path")
-    names = ("question", "answer", "category", "l2_category")
-    return rows, Features({"index": Value("int64"), "image": Image(), "meta_info": origin, **strings(*names)})
+    return table(rows, index=Value("int64"), meta_info=dict.fromkeys(rows[0]["meta_info"], TEXT))
 
 
-def pope(n: int) -> tuple[list[dict], Features]:
+def pope(n: int) -> Table:
     rows = [
         {
             "id": str(i),
@@ -132,11 +119,10 @@ def pope(n: int) -> tuple[list[dict], Features]:
         }
         for i in range(n)
     ]
-    names = ("id", "question_id", "question", "answer", "image_source", "category")
-    return rows, Features({"image": Image(), **strings(*names)})
+    return table(rows)
 
 
-def seedbench(n: int) -> tuple[list[dict], Features]:
+def seedbench(n: int) -> Table:
     rows = [
         {
             "question_id": str(i),
@@ -149,11 +135,10 @@ def seedbench(n: int) -> tuple[list[dict], Features]:
         }
         for i in range(n)
     ]
-    names = ("question_id", "question", *(f"choice_{letter}" for letter in LETTERS), "answer", "question_image_type")
-    return rows, Features({"image": Image(), **strings(*names, *SEEDBENCH_NOTES)})
+    return table(rows)
 
 
-def ocrbench(n: int) -> tuple[list[dict], Features]:
+def ocrbench(n: int) -> Table:
     rows = [
         {
             "dataset": ["IIIT5K", "HME100k"][i % 2],
@@ -164,10 +149,10 @@ def ocrbench(n: int) -> tuple[list[dict], Features]:
         }
         for i in range(n)
     ]
-    return rows, Features({"answer": List(TEXT), "image": Image(), **strings("dataset", "question", "question_type")})
+    return table(rows, answer=List(TEXT))
 
 
-def scienceqa(n: int) -> tuple[list[dict], Features]:
+def scienceqa(n: int) -> Table:
     rows = [
         {
             "image": image_of(i) if i % 2 == 0 else None,
@@ -179,18 +164,17 @@ def scienceqa(n: int) -> tuple[list[dict], Features]:
         }
         for i in range(n)
     ]
-    words = strings("question", "hint", *SCIENCEQA_NOTES)
-    return rows, Features({"image": Image(), "choices": List(TEXT), "answer": Value("int8"), **words})
+    return table(rows, choices=List(TEXT), answer=Value("int8"))
 
 
-def ai2d(n: int) -> tuple[list[dict], Features]:
+def ai2d(n: int) -> Table:
     rows = [
         {"question": question(i), "options": OPTIONS, "answer": str(i % 4), "image": image_of(i)} for i in range(n)
     ]
-    return rows, Features({"options": List(TEXT), "image": Image(), **strings("question", "answer")})
+    return table(rows, options=List(TEXT))
 
 
-def hellaswag(n: int) -> tuple[list[dict], Features]:
+def hellaswag(n: int) -> Table:
     rows = [
         {
             "ind": i,
@@ -206,17 +190,14 @@ def hellaswag(n: int) -> tuple[list[dict], Features]:
         }
         for i in range(n)
     ]
-    names = ("activity_label", "ctx_a", "ctx_b", "ctx", "source_id", "split", "split_type", "label")
-    return rows, Features({"ind": Value("int32"), "endings": List(TEXT), **strings(*names)})
+    return table(rows, ind=Value("int32"), endings=List(TEXT))
 
 
-def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
+def mmlu(n: int) -> dict[str, dict[str, Table]]:
     import lm_eval
     import yaml
 
-    features = Features(
-        {"question": TEXT, "subject": TEXT, "choices": List(TEXT), "answer": ClassLabel(names=list(LETTERS))}
-    )
+    types = {"choices": List(TEXT), "answer": ClassLabel(names=list(LETTERS))}
     configs = {}
     for path in sorted(Path(lm_eval.__file__).parent.glob(SUBJECTS_FILES)):
         subject = yaml.safe_load(path.read_text())["dataset_name"]
@@ -225,11 +206,14 @@ def mmlu(n: int) -> dict[str, dict[str, tuple[list[dict], Features]]]:
             for i in range(max(n, 5))
         ]
         parts = {"test": rows[:n], "validation": rows[:n], "dev": rows[:5]}
-        configs[subject] = {split: (part, features) for split, part in parts.items()}
+        configs[subject] = {split: table(part, **types) for split, part in parts.items()}
     tests = [row for splits in configs.values() for row in splits["test"][0]]
-    several = (tests[:5], features)
+    several = table(tests[:5], **types)
     configs["auxiliary_train"] = {"train": several}
-    configs["all"] = {"test": (tests, features), "validation": several, "dev": several, "auxiliary_train": several}
+    configs["all"] = {
+        "test": table(tests, **types),
+        **dict.fromkeys(("validation", "dev", "auxiliary_train"), several),
+    }
     return configs
 
 
@@ -239,7 +223,8 @@ def write_mirror(root: Path, n: int = 10, ocr: int = 1000, subject: int = 4) -> 
     Configurations, splits and files that no task reads lie beside those that are read.
     """
     translated = {language: {split: mmbench(n, split) for split in ("dev", "test")} for language in ("cn", "en")}
-    write_dataset(root / "lmms-lab-encoder/MMBench", {"cc": {"test": mmbench_cc(n)}} | translated)
+    chinese_culture = mmbench(n, "cc", lacking=("hint", "L2-category"))
+    write_dataset(root / "lmms-lab-encoder/MMBench", {"cc": {"test": chinese_culture}} | translated)
     write_dataset(root / "Lin-Chen/MMStar", {"val": {"val": mmstar(n)}}, "mmstar.parquet")
     (root / "Lin-Chen/MMStar/MMStar.tsv").write_text("index\tquestion\n")
     pope_parts = {part: pope(n) for part in POPE_PARTS}
@@ -276,20 +261,24 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
 
 
+def text_shape(words: PreTrainedTokenizerFast) -> dict[str, Any]:
+    """Settings of a tiny Qwen2 or Llama for this tokenizer."""
+    return {
+        "vocab_size": len(words),
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "bos_token_id": None,
+        "eos_token_id": words.eos_token_id,
+        "pad_token_id": words.pad_token_id,
+    }
+
+
 def text_config(words: PreTrainedTokenizerFast) -> Qwen2Config:
-    return Qwen2Config(
-        vocab_size=len(words),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=2048,
-        bos_token_id=None,
-        eos_token_id=words.eos_token_id,
-        pad_token_id=words.pad_token_id,
-        initializer_range=0.3,  # answers then depend on the prompt
-    )
+    """With weights so large that answers depend on the prompt."""
+    return Qwen2Config(**text_shape(words), max_position_embeddings=2048, initializer_range=0.3)
 
 
 def write_llava(folder: Path, seed: int = 0) -> Path:

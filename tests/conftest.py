@@ -76,18 +76,7 @@ def write_backbones(root: Path) -> TinyBackbones:
     SiglipVisionModel(vision).save_pretrained(folders.vision)
     SiglipImageProcessor(size={"height": 28, "width": 28}).save_pretrained(folders.vision)
     tokenizer = tiny_tokenizer()
-    shape = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 512,
-        "bos_token_id": None,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    shape = {**benchmark_stand_in.text_shape(tokenizer), "max_position_embeddings": 512}
     for folder, model in (
         (folders.qwen2, Qwen2ForCausalLM(Qwen2Config(**shape, tie_word_embeddings=False))),
         (folders.llama, LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))),

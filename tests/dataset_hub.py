@@ -37,13 +37,9 @@ class _Handler(QuietHandler):
             organisation, name = path.split("/")[3:5]
             folder = self.hub.root / organisation / name
             files = [file for file in sorted(folder.rglob("*")) if file.is_file()]
-            tree = "/tree/" in path
             commit = path.split("/")[6] if "/revision/" in path else self.hub.commit
-            body = (
-                [_entry(file, folder) for file in files]
-                if tree
-                else {"id": f"{organisation}/{name}", "sha": commit, "siblings": []}
-            )
+            info = {"id": f"{organisation}/{name}", "sha": commit, "siblings": []}
+            body = [_entry(file, folder) for file in files] if "/tree/" in path else info
             self.send(json.dumps(body).encode(), 200, {"Content-Type": "application/json"}, kind)
         else:  # /datasets/org/name/resolve/commit/path
             _, _, organisation, name, _, commit, *rest = path.split("/")

@@ -79,11 +79,9 @@ class _Handler(QuietHandler):
             hub.files.setdefault(match[1], dict(hub.files["main"]))
             return self.answer({}, 201)
         if re.fullmatch(r"POST /api/models/.+/preupload/.+", request):
-            modes = [
-                {"path": f["path"], "shouldIgnore": False, "oid": None}
-                | {"uploadMode": "lfs" if f["path"].endswith(".safetensors") else "regular"}
-                for f in json.loads(body)["files"]
-            ]
+            modes = [{"path": f["path"], "shouldIgnore": False, "oid": None} for f in json.loads(body)["files"]]
+            for mode in modes:
+                mode["uploadMode"] = "lfs" if mode["path"].endswith(".safetensors") else "regular"
             return self.answer({"files": modes})
         if request.endswith(".git/info/lfs/objects/batch"):
             objects = json.loads(body)["objects"]
@@ -92,10 +90,8 @@ class _Handler(QuietHandler):
                     each["actions"] = {"upload": {"href": f"{hub.endpoint}/lfs/{each['oid']}"}}
             return self.answer({"transfer": "basic", "objects": objects})
         if match := re.fullmatch(r"PUT /lfs/(\w+)", request):
-            if hashlib.sha256(body).hexdigest() != match[1]:
-                return self.answer({}, 400)
-            hub.objects[match[1]] = body
-            return self.answer({})
+            hub.objects[hashlib.sha256(body).hexdigest()] = body
+            return self.answer({}, 200 if match[1] in hub.objects else 400)
         if match := re.fullmatch(r"POST /api/models/(.+)/commit/(.+)", request):
             hub.commit(match[2], [json.loads(line) for line in body.splitlines()])
             oid = hub.oid(match[2])

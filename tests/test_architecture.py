@@ -49,9 +49,7 @@ def imported_files(file: Path) -> set[Path]:
             base = ".".join([*start, *([node.module] if node.module else [])])
             names |= {f"{base}.{alias.name}" for alias in node.names}
             names.add(base)
-    specific = {
-        name for name in names if not any(other.startswith(f"{name}.") and module_file(other) for other in names)
-    }
+    specific = {name for name in names if not any(each.startswith(f"{name}.") and module_file(each) for each in names)}
     return {found for name in specific if (found := module_file(name)) is not None and found != file}
 
 
@@ -101,9 +99,8 @@ def test_folders_fit_on_a_screen(room):
     for path in tracked(room):
         for parent in path.parents[:-1]:
             entries[parent].add(path.relative_to(parent).parts[0])
-    assert {
-        str(folder): len(names) for folder, names in entries.items() if len(names - {"__init__.py"}) > MOST_ENTRIES
-    } == {}
+    sizes = {str(folder): len(names - {"__init__.py"}) for folder, names in entries.items()}
+    assert [folder for folder, size in sizes.items() if size > MOST_ENTRIES] == []
 
 
 @pytest.mark.parametrize("room", MAY_IMPORT)

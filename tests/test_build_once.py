@@ -10,7 +10,6 @@ import sys
 import threading
 from itertools import chain
 
-import datasets
 import pytest
 from PIL import Image
 from transformers import AutoConfig, AutoProcessor, dynamic_module_utils
@@ -21,9 +20,8 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
-from tests import benchmark_stand_in as stand_in
 from tests.together import PROCESSES, alone, together
-from tests.train.data.rows import tokenization
+from tests.train.data.rows import tokenization, turns
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
 from train.data import sources
@@ -163,10 +161,10 @@ def rows(tmp_path):
     """A JSON file of three rows, each with an image beside it."""
     folder = tmp_path / "rows"
     folder.mkdir()
-    turns = [{"from": "human", "value": "<image>\nWhat?"}, {"from": "gpt", "value": "red"}]
+    told = turns("<image>\nWhat?", "red")
     for name in "abc":
         Image.new("RGB", (9, 9)).save(folder / f"{name}.png")
-    (folder / "rows.json").write_text(json.dumps([{"image": f"{name}.png", "conversations": turns} for name in "abc"]))
+    (folder / "rows.json").write_text(json.dumps([{"image": f"{name}.png", "conversations": told} for name in "abc"]))
     return folder / "rows.json"
 
 
@@ -237,19 +235,6 @@ def test_tinyworld(rounds, tmp_path, count, monkeypatch):
 
     expected = ["images", "mirrors", "stage1.json", "stage2.json"]
     assert once_a_round(work, calls, rounds) == [[expected] * PROCESSES] * rounds
-
-
-@rounds
-def test_the_cache_of_the_harnesses(rounds, tmp_path, count):
-    """What both harnesses call; the locks are those of `datasets`."""
-    rows, features = stand_in.mmstar(2)
-    stand_in.write_dataset(tmp_path / "data", {"default": {"val": (rows, features)}})
-    calls = count(datasets.builder.ArrowBasedBuilder, "_prepare_split")
-
-    def work(number):
-        return len(datasets.load_dataset(str(tmp_path / "data"), cache_dir=str(tmp_path / str(number)))["val"])
-
-    assert once_a_round(work, calls, rounds) == [[2] * PROCESSES] * rounds
 
 
 def test_threads_get_their_own_masks(how, request):

@@ -21,12 +21,12 @@ def percent(share: float) -> str:
 
 def test_the_factors_of_speed():
     found = result("eval_throughput")
+    tasks = found["tasks"].values()
     for side, name in (("ours", "transformers"), ("vllm", "[vLLM](#with-vllm) 0.32.0")):
         factors = [f"{found['tasks'][key]['ratios'][side]:.1f}x" for key in SPEED]
         assert f"| {name} | {' | '.join(factors)} |" in PAGE
-        assert all(task["same_answers"][side] == task["answers"] for task in found["tasks"].values())
-    assert {len(task["seconds"]["ours"]) for task in found["tasks"].values()} == {1} and "one round" in PAGE
-    assert found["date"].startswith("2026-11-28") and "AMD EPYC, 28 November 2026" in PAGE
+        assert all(task["same_answers"][side] == task["answers"] for task in tasks)
+    assert {len(task["seconds"]["ours"]) for task in tasks} == {1} and "one round" in PAGE
     assert (found["visual_tokens"], found["max_new_tokens"]) == (729, 16) and "16 tokens per answer" in PAGE
     assert found["engines"]["vllm"].startswith("vllm 0.32.0 ")
 
@@ -42,13 +42,11 @@ def test_the_agreement_of_answers():
     assert exact == [f"float32, batch {batch}" for batch in ("4, shared", "16, shared", "16, plain", "16, vLLM")]
     (answers,) = {sum(over(way, "answers")) for way in ways}
     assert not any(sum(over(way, "differing")) for way in exact) and f"none of {answers:,} differs" in PAGE
-    half, served = (
-        (sum(over(way, "differing")), max(over(way, "largest_change")))
-        for way in ("bfloat16, batch 16, shared", "bfloat16, batch 16, vLLM")
-    )
-    assert f"{half[0]} of the {answers:,} do, with log-likelihoods off by up to {half[1]:.2f}" in PAGE
-    assert "and {} in vLLM ({:.2f})".format(*served) in PAGE
-    assert found["date"].startswith("2026-11-28") and "28 November 2026" in PAGE
+    differing, change = "differing", "largest_change"
+    half, served = "bfloat16, batch 16, shared", "bfloat16, batch 16, vLLM"
+    few, most = sum(over(half, differing)), max(over(half, change))
+    assert f"{few} of the {answers:,} do, with log-likelihoods off by up to {most:.2f}" in PAGE
+    assert f"and {sum(over(served, differing))} in vLLM ({max(over(served, change)):.2f})" in PAGE
 
 
 def test_the_coverage_of_intervals():

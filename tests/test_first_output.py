@@ -97,11 +97,8 @@ def output(start):
 
 
 @pytest.mark.parametrize("command", ["data", "training", "evaluation", "trial", "tables", "report"])
-def test_only_known_lines_are_printed(output, command):
+def test_only_known_lines_are_printed(output, clone, command):
     assert output[command].strip() and unknown(output[command]) == []
-
-
-def test_the_report_is_there(output, clone):
     page = (clone / RUN / "report.html").read_text(encoding="utf-8")
     assert "POPE" in page and "Attention was not measured for any model" not in page
 

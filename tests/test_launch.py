@@ -67,18 +67,9 @@ def test_the_cloud_job_starts_both_stages(clone):
     sky = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
     launched = run(clone, job["run"], **job["envs"], **sky, SKYPILOT_NUM_GPUS_PER_NODE="8")
     assert stages(launched) == [("stage1.yaml", "ddp.yaml"), ("stage2.yaml", "fsdp2.yaml")]
-    assert {(each.machine_rank, each.num_processes, each.main_process_ip) for each in launched} == {
-        (1, 16, "10.0.0.1")
-    }
+    assert {each.machine_rank for each in launched} == {1}
+    assert {(each.num_processes, each.main_process_ip) for each in launched} == {(16, "10.0.0.1")}
 
 
-@pytest.mark.parametrize("name", ["train", "evaluate"])
-def test_skypilot_reads_the_jobs(name):
-    sky = pytest.importorskip("sky", reason="needs skypilot")
-    (resources,) = sky.Task.from_yaml(str(LAUNCH / f"{name}.sky.yaml")).resources
-    assert resources.accelerators == {"H100": 8}
-
-
-@pytest.mark.parametrize("name", ["train.sbatch", "evaluate.sbatch"])
-def test_the_shell_accepts_the_batch_files(name):
-    subprocess.run(["bash", "-n", LAUNCH / name], check=True, timeout=60)  # noqa: S603, S607
+def test_the_shell_accepts_the_evaluation():
+    subprocess.run(["bash", "-n", LAUNCH / "evaluate.sbatch"], check=True, timeout=60)  # noqa: S603, S607

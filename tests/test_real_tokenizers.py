@@ -17,6 +17,7 @@ from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests.real_tokenizers import PACKAGES, real_tokenizer, spans
+from tests.train.data.rows import turns
 from train.data.conversations import BadRow, messages_of
 from train.data.tokenization import IGNORE_INDEX, Tokenization, expand
 
@@ -32,7 +33,6 @@ DECODERS = {  # with the end tokens of the two models' generation configs
 END = {"llama3": "<|eot_id|>", "qwen2_5": "<|im_end|>"}
 IMAGE_ID = {"llama3": 128256, "qwen2_5": 151665}
 PAD = {"llama3": "<|finetune_right_pad_id|>", "qwen2_5": "<|endoftext|>"}
-OPEN = {"llama3": "<|start_header_id|>{}<|end_header_id|>\n\n", "qwen2_5": "<|im_start|>{}\n"}
 DATES = "Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n"
 # What a model's own template writes before the first turn, and ours does not.
 THEIRS_ALONE = {
@@ -41,28 +41,20 @@ THEIRS_ALONE = {
 }
 
 
-def human(value):
-    return {"from": "human", "value": value}
-
-
-def gpt(value):
-    return {"from": "gpt", "value": value}
-
-
 # LLaVA's rows: turns and the number of images.
 ROWS = {
-    "one turn": ([human("<image>\nHow many?"), gpt("Two.")], 1),
-    "image after the question": ([human("How many?\n<image>"), gpt("Two.")], 1),
-    "turns": ([human("<image>\nWhat?"), gpt("A dog.\nIt runs."), human("Sure?"), gpt("Yes , 12345 times .")], 1),
-    "text alone": ([human("Why is 1 + 1 = 2 ?"), gpt("x == ' .' and don 't\n\n```python\n\tpass\n```")], 0),
-    "several images": ([human("<image>\n<image>\nSame?"), gpt("No.")], 2),
-    "images within the text": ([human("First <image> then\n<image>\nend"), gpt("ok")], 2),
-    "a system text": ([{"from": "system", "value": "Be brief."}, human("Why?"), gpt("So.")], 0),
-    "not ASCII": ([human("<image>\nOù est 猫? ‏שלום"), gpt("là-bas 🐈‍⬛ e\u0301 ﬁn №")], 1),
-    "space inside": ([human("<image>\n a  b "), gpt("1  2\t3 \n\n\n 4")], 1),
-    "space around": ([human("Padded?"), gpt("\n\n indented \n")], 0),
-    "like a token": ([human("What is <image>?"), gpt("It is < image > or <|im|> or [INST].")], 0),
-    "digits": ([human("2024-07-26 3.14159"), gpt("1000000")], 0),
+    "one turn": (turns("<image>\nHow many?", "Two."), 1),
+    "image after the question": (turns("How many?\n<image>", "Two."), 1),
+    "turns": (turns("<image>\nWhat?", "A dog.\nIt runs.", "Sure?", "Yes , 12345 times ."), 1),
+    "text alone": (turns("Why is 1 + 1 = 2 ?", "x == ' .' and don 't\n\n```python\n\tpass\n```"), 0),
+    "several images": (turns("<image>\n<image>\nSame?", "No."), 2),
+    "images within the text": (turns("First <image> then\n<image>\nend", "ok"), 2),
+    "a system text": ([{"from": "system", "value": "Be brief."}, *turns("Why?", "So.")], 0),
+    "not ASCII": (turns("<image>\nOù est 猫? ‏שלום", "là-bas 🐈‍⬛ e\u0301 ﬁn №"), 1),
+    "space inside": (turns("<image>\n a  b ", "1  2\t3 \n\n\n 4"), 1),
+    "space around": (turns("Padded?", "\n\n indented \n"), 0),
+    "like a token": (turns("What is <image>?", "It is < image > or <|im|> or [INST]."), 0),
+    "digits": (turns("2024-07-26 3.14159", "1000000"), 0),
 }
 
 
@@ -103,8 +95,8 @@ def tokenization(family, prompt_format="chat"):
 
 
 def row(name):
-    turns, images = ROWS[name]
-    return {"messages": messages_of(turns, images), "images": ["x"] * images}
+    told, images = ROWS[name]
+    return {"messages": messages_of(told, images), "images": ["x"] * images}
 
 
 def answers(name):
@@ -149,8 +141,8 @@ def check_bos(family, ids):
 
 def test_the_tokenizer_is_the_one_of_the_file(family):
     reference = Tokenizer.from_file(str(family.source / "tokenizer.json"))
-    for turns, _ in ROWS.values():
-        for text in (turn["value"].replace("<image>", "") for turn in turns):
+    for told, _ in ROWS.values():
+        for text in (turn["value"].replace("<image>", "") for turn in told):
             for special in (True, False):
                 expected = reference.encode(text, add_special_tokens=special).ids
                 assert family.tokenizer.encode(text, add_special_tokens=special) == expected
@@ -169,36 +161,24 @@ def test_image_and_pad_token(family):
 
 
 @pytest.mark.parametrize("name", ROWS)
-def test_stage_two_learns_the_answers_and_their_ends(family, name):
+def test_stage_two_learns_the_answers_and_their_ends_in_the_models_own_template(family, name):
+    messages = row(name)["messages"]
     (found,) = tokenization(family)([row(name)])
     ids, mask = found["input_ids"], found["assistant_masks"]
     check_bos(family, ids)
+    assert ids == without_system_text(family, own_ids(family, messages), messages)
     supervised = [family.tokenizer.decode(span) for span in spans(ids, mask)]
     assert [in_nfc(text) for text in supervised] == [in_nfc(answer) + END[family.name] for answer in answers(name)]
     assert ids.count(IMAGE_ID[family.name]) == ROWS[name][1]
     expanded, labels = expand(ids, mask, IMAGE_ID[family.name], IMAGE_TOKENS)
     assert expanded.count(IMAGE_ID[family.name]) == IMAGE_TOKENS * ROWS[name][1] and len(expanded) == found["length"]
     assert [t for t in labels if t != IGNORE_INDEX] == [t for span in spans(ids, mask) for t in span]
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_our_template_is_the_models_own(family, name):
-    messages = row(name)["messages"]
-    (found,) = tokenization(family)([row(name)])
-    theirs = without_system_text(family, own_ids(family, messages), messages)
-    assert found["input_ids"] == theirs
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_an_answer_begins_where_the_prompt_ends(family, name):
-    """What is supervised after a prompt is what the model reads when it is asked."""
-    messages = row(name)["messages"]
-    (found,) = tokenization(family)([row(name)])
+    # What is supervised after a prompt is what the model reads when it is asked.
     for number in (i for i, message in enumerate(messages) if message["role"] == "assistant"):
         prompt = family.tokenizer.apply_chat_template(
             messages[:number], chat_template=family.processor.chat_template, add_generation_prompt=True
         )["input_ids"]
-        assert found["input_ids"][: len(prompt)] == prompt and found["assistant_masks"][len(prompt)] == 1
+        assert ids[: len(prompt)] == prompt and mask[len(prompt)] == 1
 
 
 def test_stage_one_is_image_caption_end(family):
@@ -213,8 +193,8 @@ def test_stage_one_is_image_caption_end(family):
 
 
 def test_control_tokens_in_the_text_are_refused(family):
-    turns = [human("Why?"), gpt(f"So.{END[family.name]}")]
-    (found,) = tokenization(family)([{"messages": messages_of(turns, 0), "images": []}])
+    messages = messages_of(turns("Why?", f"So.{END[family.name]}"), 0)
+    (found,) = tokenization(family)([{"messages": messages, "images": []}])
     assert isinstance(found, BadRow) and found.reason == "the text holds a control token"
 
 
@@ -228,7 +208,7 @@ def test_the_evaluation_asks_as_the_model_was_trained(family, generator, images)
     check_bos(family, ids)
     pictures = [Image.new("RGB", (30, 20), (9, 9, 200))] * images
     assert generator.inputs([prompt], [pictures])["input_ids"][0].tolist() == ids
-    messages = messages_of([human("<image>\n" * images + QUESTION), gpt("A")], images)
+    messages = messages_of(turns("<image>\n" * images + QUESTION, "A"), images)
     (trained,) = tokenization(family)([{"messages": messages, "images": ["x"] * images}])
     expanded, labels = expand(trained["input_ids"], trained["assistant_masks"], IMAGE_ID[family.name], IMAGE_TOKENS)
     assert ids == expanded[: len(ids)] and labels[len(ids)] != IGNORE_INDEX == labels[len(ids) - 1]

@@ -23,12 +23,7 @@ def nine(right: int, **changes: Any) -> dict[str, Any]:
 
 def four_models() -> list[dict[str, Any]]:
     """Rows of scores.json: norm beats the baseline, norm-gwc equals it but for a failure, lm is a language model."""
-    models = [
-        EvaluatedModel("baseline", "toy", "baseline", 42),
-        EvaluatedModel("norm", "toy", "norm", 42),
-        EvaluatedModel("norm-gwc", "toy", "norm-gwc", 42),
-        EvaluatedModel("lm", "toy", "lm", 42),
-    ]
+    models = [EvaluatedModel(name, "toy", name, 42) for name in ("baseline", "norm", "norm-gwc", "lm")]
     failed = {"status": "failed", "reason": "ValueError: a | b_c & 100%"}
     absent = {"status": "not run", "reason": "a language model sees no images"}
     results = {
@@ -43,14 +38,9 @@ def four_models() -> list[dict[str, Any]]:
 def three_seeds() -> list[dict[str, Any]]:
     """Baseline and norm with three seeds, norm better by 10 of 40 items on average, and a method with one seed."""
     right = {"baseline": (10, 12, 14), "norm": (21, 22, 23), "norm-gwc": (12,)}
-    models = [
-        EvaluatedModel(f"{m}-seed{s}", "toy", m, s)
-        for m, of_seeds in right.items()
-        for s in (1, 2, 3)[: len(of_seeds)]
-    ]
-    results = {
-        f"{method}-seed{seed}": nine(n) for method, of_seeds in right.items() for seed, n in enumerate(of_seeds, 1)
-    }
+    answered = {(method, seed): n for method, seeds in right.items() for seed, n in enumerate(seeds, 1)}
+    models = [EvaluatedModel(f"{method}-seed{seed}", "toy", method, seed) for method, seed in answered]
+    results = {f"{method}-seed{seed}": nine(n) for (method, seed), n in answered.items()}
     return score_rows(models, results, "baseline")
 
 

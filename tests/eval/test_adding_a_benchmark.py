@@ -9,11 +9,11 @@ import sys
 from textwrap import indent
 
 import pytest
-from datasets import Features, List
+from datasets import List
 
 from eval.data import benchmarks
 from tests import REPOSITORY
-from tests.benchmark_stand_in import TEXT, write_dataset
+from tests.benchmark_stand_in import TEXT, table, write_dataset
 from tests.pages import blocks
 
 
@@ -25,17 +25,12 @@ def steps(language):
 
 
 def arc(n):
+    labelled = {"text": CHOICES, "label": list("ABCD")}
     rows = [
-        {
-            "id": str(i),
-            "question": f"What is number {i}?",
-            "choices": {"text": CHOICES, "label": list("ABCD")},
-            "answerKey": "ABCD"[i % 4],
-        }
+        {"id": str(i), "question": f"What is number {i}?", "choices": labelled, "answerKey": "ABCD"[i % 4]}
         for i in range(n)
     ]
-    choices = {"text": List(TEXT), "label": List(TEXT)}
-    return rows, Features({"id": TEXT, "question": TEXT, "choices": choices, "answerKey": TEXT})
+    return table(rows, choices={"text": List(TEXT), "label": List(TEXT)})
 
 
 def test_the_entry_of_the_page_has_the_fields_of_a_benchmark():
@@ -56,12 +51,9 @@ def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_m
     write_dataset(data / "allenai/ai2_arc", {"ARC-Easy": {"train": arc(2), "validation": arc(2), "test": arc(6)}})
 
     _fetch, commands = steps("bash")
-    for placeholder, value in (
-        ("python", sys.executable),
-        ("path/to/benchmarks", data),
-        ("path/to/one", tiny_language_model),
-        ("path/to/other", tiny_language_model),
-    ):
+    model = tiny_language_model
+    values = {"python": sys.executable, "path/to/benchmarks": data, "path/to/one": model, "path/to/other": model}
+    for placeholder, value in values.items():
         commands = re.sub(rf"\b{placeholder}\b", str(value), commands)
     commands += f"{sys.executable} -m pytest -m 'not slow' tests/eval/data tests/eval/scoring\n"
     environment = os.environ | {"PYTHONPATH": str(copy)}

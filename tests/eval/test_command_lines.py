@@ -140,13 +140,6 @@ def test_run_all_names_the_culprit(options, culprit):
     assert culprit in done.stderr
 
 
-def test_run_all_help():
-    done = run_all("--help")
-    assert done.returncode == 0
-    for option in ("--methods", "--seeds", "--run", "--models", "--data", "--baseline"):
-        assert option in done.stdout
-
-
 OPTIONS = "--dtype bfloat16 --batch-size 3 --jobs 1 --tasks pope ai2d --limit 2 --no-shared-prefix --trust-remote-code"
 
 

@@ -43,21 +43,9 @@ def command(tmp_path, tiny_llava):
     write_data(data)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     shutil.rmtree(RUN, ignore_errors=True)
-    yield [
-        *(
-            "bash",
-            "eval/run_all.sh",
-            "--run",
-            RUN.name,
-            "--finetune",
-            str(tiny_llava),
-            "--methods",
-            "baseline",
-            "norm",
-        ),
-        *("--training-data", str(data / "stage2.json"), "--images", str(data / "images"), "--held-out", "6"),
-        *("--recipe", str(tmp_path / "recipe.yaml")),
-    ]
+    own = f"--training-data {data}/stage2.json --images {data}/images --held-out 6 --recipe {tmp_path}/recipe.yaml"
+    words = f"bash eval/run_all.sh --run {RUN.name} --finetune {tiny_llava} --methods baseline norm {own}"
+    yield words.split()
     shutil.rmtree(RUN, ignore_errors=True)
 
 

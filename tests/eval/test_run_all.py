@@ -25,52 +25,39 @@ def folder():
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def start(tiny_llava, mirror_root, log):
+@pytest.fixture
+def start(tiny_llava, mirror_root):
+    """`start(log)` -> the command, started; it writes to this file."""
     command = ["bash", "eval/run_all.sh", "--run", RUN, "--data", mirror_root, "--models", f"baseline={tiny_llava}"]
-    return subprocess.Popen(list(map(str, command)), cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT)  # noqa: S603
+
+    def start(log):
+        with log.open("w") as output:
+            return subprocess.Popen(command, cwd=REPOSITORY, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603
+
+    return start
 
 
-def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothing(
-    folder, tiny_llava, mirror_root, tmp_path
-):
-    with (tmp_path / "first.log").open("w") as log:
-        first = start(tiny_llava, mirror_root, log)
-        while not (folder / "answers").exists():
-            time.sleep(0.1)
-            assert first.poll() is None, (tmp_path / "first.log").read_text()
-        first.kill()
-        first.wait()
-    with (tmp_path / "second.log").open("w") as log:
-        with lock_for(folder / "logs"):  # as another run would
-            second = start(tiny_llava, mirror_root, log)
-            while "An earlier run still works" not in (tmp_path / "second.log").read_text():
-                time.sleep(0.1)
-                assert second.poll() is None, (tmp_path / "second.log").read_text()
-        assert second.wait() == 0, (tmp_path / "second.log").read_text()
-    output = (tmp_path / "second.log").read_text()
+def wait_until(condition, process, log):
+    while not condition():
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+
+
+def test_killed_and_started_again_it_ends_with_the_table_and_then_changes_nothing(folder, start, tmp_path):
+    log = tmp_path / "log"
+    first = start(log)
+    wait_until((folder / "answers").exists, first, log)
+    first.kill()
+    first.wait()
+    with lock_for(folder / "logs"):  # as another run would
+        second = start(log)
+        wait_until(lambda: "An earlier run still works" in log.read_text(), second, log)
+    assert second.wait() == 0, log.read_text()
+    output = log.read_text()
     assert "Table 4" in output and "tables, with the paper's" in output and "failed" not in output
-    results = [
-        folder / "scores.json",
-        folder / "run.json",
-        *(folder / "tables").iterdir(),
-        folder / "figures/table4.svg",
-        folder / "report.html",
-    ]
+    results = [folder / name for name in ("scores.json", "run.json", "figures/table4.svg", "report.html")]
+    results += (folder / "tables").iterdir()
     assert {path.name for path in results} >= {"table4.md", "table4.tex", "table4.csv"}
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results}
-    with (tmp_path / "third.log").open("w") as log:
-        assert start(tiny_llava, mirror_root, log).wait() == 0, (tmp_path / "third.log").read_text()
+    assert start(log).wait() == 0, log.read_text()
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in results} == before
-
-
-def test_sigterm_ends_what_was_started(folder, tiny_llava, mirror_root, tmp_path):
-    with (tmp_path / "log").open("w") as log:
-        process = start(tiny_llava, mirror_root, log)
-        while not (folder / "answers").exists():
-            time.sleep(0.1)
-            assert process.poll() is None, (tmp_path / "log").read_text()
-        process.terminate()
-        assert process.wait(timeout=60) != 0
-    assert "error: stopped" in (tmp_path / "log").read_text()
-    alive = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout  # noqa: S607
-    assert not [line for line in alive.splitlines() if f"results/{RUN}" in line and not line.startswith("Z")]

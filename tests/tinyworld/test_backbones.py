@@ -38,14 +38,14 @@ def test_every_listed_word_is_one_token(decoder):
 
 
 @torch.inference_mode()
-def log_likelihoods(decoder, pairs: list[tuple[str, str]]) -> torch.Tensor:
-    """Summed log-probability of each continuation after its context, [len(pairs)]."""
+def log_likelihoods(decoder, context: str, endings: list[str]) -> torch.Tensor:
+    """Summed log-probability of each ending after the context, [len(endings)]."""
     model, tokenizer = decoder
-    contexts = [tokenizer.encode(context, add_special_tokens=False) for context, _ in pairs]
-    whole = [tokenizer.encode(context + ending, add_special_tokens=False) for context, ending in pairs]
+    start = len(tokenizer.encode(context, add_special_tokens=False)) - 1
+    whole = [tokenizer.encode(context + ending, add_special_tokens=False) for ending in endings]
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in whole], batch_first=True)
     scores = model(input_ids=ids, use_cache=False).logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-    return torch.stack([scores[i, len(contexts[i]) - 1 : len(row) - 1].sum() for i, row in enumerate(whole)])
+    return torch.stack([scores[i, start : len(row) - 1].sum() for i, row in enumerate(whole)])
 
 
 def test_decoder_knows_its_stories_20_points_above_chance(decoder):
@@ -53,7 +53,7 @@ def test_decoder_knows_its_stories_20_points_above_chance(decoder):
     right = 0
     for row in rows:
         context = f"{row['activity_label']}: {row['ctx_a']} {row['ctx_b'].capitalize()}"
-        scores = log_likelihoods(decoder, [(context, f" {ending}") for ending in row["endings"]])
+        scores = log_likelihoods(decoder, context, [f" {ending}" for ending in row["endings"]])
         lengths = torch.tensor([len(ending) for ending in row["endings"]])
         right += int((scores / lengths).argmax()) == int(row["label"])
     assert right / len(rows) >= CHANCE + 0.20
@@ -64,13 +64,9 @@ def test_decoder_passes_its_exams_20_points_above_chance(decoder):
     right = 0
     for row in rows:
         lines = "\n".join(f"{letter}. {choice}" for letter, choice in zip("ABCD", row["choices"], strict=True))
-        subject = row["subject"].replace("_", " ")
-        context = (
-            f"The following are multiple choice questions (with answers) about {subject}.\n\n"
-            f"{row['question']}\n{lines}\nAnswer:"
-        )
-        scores = log_likelihoods(decoder, [(context, f" {letter}") for letter in "ABCD"])
-        right += int(scores.argmax()) == row["answer"]
+        asked = f"The following are multiple choice questions (with answers) about {row['subject'].replace('_', ' ')}."
+        context = f"{asked}\n\n{row['question']}\n{lines}\nAnswer:"
+        right += int(log_likelihoods(decoder, context, [f" {letter}" for letter in "ABCD"]).argmax()) == row["answer"]
     assert right / len(rows) >= CHANCE + 0.20
 
 

@@ -9,6 +9,7 @@ from PIL import Image
 
 from tests import REPOSITORY
 from tests.conftest import TinyBackbones
+from tests.train.data.rows import turns
 from train.stage import run_stage
 
 
@@ -22,14 +23,11 @@ def write_data(root: Path) -> Path:
     for i in range(24):
         name = f"{i}.png"
         Image.new("RGB", (20 + i, 28), (10 * i, 255 - 10 * i, 50)).save(root / "images" / name)
-        asked = {"from": "human", "value": "<image>\nDescribe."}
-        caption = {"id": str(i), "image": name, "conversations": [asked, {"from": "gpt", "value": f"shade {i}"}]}
-        captions.append(caption)
-        turns = []
-        for turn in range(1 + i % 3):
-            image = "<image>\n" if turn == 0 and i % 3 else ""
-            turns += [{"from": "human", "value": f"{image}number {turn}?"}, {"from": "gpt", "value": "x" * (1 + i)}]
-        chats.append({"id": str(i), **({"image": name} if i % 3 else {}), "conversations": turns})
+        captions.append({"id": str(i), "image": name, "conversations": turns("<image>\nDescribe.", f"shade {i}")})
+        texts = [text for turn in range(1 + i % 3) for text in (f"number {turn}?", "x" * (1 + i))]
+        if i % 3:
+            texts[0] = f"<image>\n{texts[0]}"
+        chats.append({"id": str(i), **({"image": name} if i % 3 else {}), "conversations": turns(*texts)})
     (root / "stage1.json").write_text(json.dumps(captions))
     (root / "stage2.json").write_text(json.dumps(chats))
     return root

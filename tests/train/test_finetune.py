@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from datasets import Dataset, Features, List, Value, config
+from datasets import Dataset, List, config
 from datasets import Image as ImageFeature
 from peft import PeftModel
 from PIL import Image
@@ -18,6 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.train.data.rows import features, turns
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
 from tests.train.test_sharded_training import assert_close_weights, train
 from train.stage import run_stage
@@ -52,18 +53,12 @@ def rows_file(tmp_path_factory):
             names = [f"{number}-{i}.png" for i in range(len(sizes))]
             for i, (name, size) in enumerate(zip(names, sizes, strict=True)):
                 Image.new("RGB", size, (40 * number, 90 * i, 200)).save(root / name)
-            turns = [{"from": "human", "value": question}, {"from": "gpt", "value": answer}]
-            written.append({"id": str(number), "image": names, "conversations": turns})
+            written.append({"id": str(number), "image": names, "conversations": turns(question, answer)})
         file = root / f"{len(rows)}.json"
         file.write_text(json.dumps(written))
         return file
 
     return write
-
-
-def rows_of(name):
-    """Those that the family takes."""
-    return ROWS[:3] if name == "paligemma" else ROWS
 
 
 def command(model, rows, out, method="norm", recipe="full", **settings):
@@ -111,11 +106,12 @@ def by_hand(model, processor, question, answer, images):
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_loss_is_that_of_a_plain_forward_pass_and_the_result_loads_both_ways(name, family, rows_file, tmp_path):
-    rows, folder, out = rows_file(rows_of(name)), family(name), tmp_path / "out"
+    given = ROWS[:3] if name == "paligemma" else ROWS  # it takes one image a row
+    rows, folder, out = rows_file(given), family(name), tmp_path / "out"
     run_stage(command(folder, rows, out, learning_rates=RATES, warmup_steps=0))
     model, processor = align(load_vision_language(folder), "norm"), AutoProcessor.from_pretrained(folder)
     sums = []
-    for number, (question, answer, sizes) in enumerate(rows_of(name)):
+    for number, (question, answer, sizes) in enumerate(given):
         images = [Image.open(rows.parent / f"{number}-{i}.png") for i in range(len(sizes))]
         with torch.no_grad():
             sums.append(by_hand(model.train(), processor, question, answer, images))
@@ -231,22 +227,13 @@ def test_embedded_images_are_prepared_and_streamed_alike(family, rows_file, tmp_
     folder = rows_file(ROWS).parent
     for row in rows:
         row["image"] = [{"bytes": (folder / name).read_bytes(), "path": name} for name in row["image"]]
-    columns = Features(
-        {
-            "id": Value("string"),
-            "image": List(ImageFeature()),
-            "conversations": List({"from": Value("string"), "value": Value("string")}),
-        }
-    )
-    Dataset.from_list(rows, features=columns).to_parquet(tmp_path / "rows.parquet")
-    given = {"data_path": tmp_path / "rows.parquet", "probe_rows": 2}
+    embedded = tmp_path / "rows.parquet"
+    Dataset.from_list(rows, features=features(image=List(ImageFeature()))).to_parquet(embedded)
+    prepared = {"data_path": embedded, "probe_rows": 2}
     losses = []
-    for streaming in ("false", "true"):
-        out = tmp_path / streaming
-        run_stage(command(family("smolvlm"), rows_file(ROWS), out, streaming=streaming, **given))
-        losses += [line["loss"] for line in lines(out) if "loss" in line]
-    run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / "files"))
-    losses += [line["loss"] for line in lines(tmp_path / "files") if "loss" in line]
+    for name, settings in {"files": {}, "prepared": prepared, "streamed": prepared | {"streaming": "true"}}.items():
+        run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / name, **settings))
+        losses += [line["loss"] for line in lines(tmp_path / name) if "loss" in line]
     assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)
 
 

@@ -75,25 +75,17 @@ def test_a_broken_set_up_is_caught(check, name):
 
 
 def test_a_template_without_markers_is_caught(check, tmp_path, tiny_checkpoint):
-    folder = tmp_path / "checkpoint"
-    shutil.copytree(tiny_checkpoint("norm-gwc"), folder)
+    folder = shutil.copytree(tiny_checkpoint("norm-gwc"), tmp_path / "checkpoint")
     (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
     ok, text = check(2, model_name_or_path=folder)
     assert not ok and "marks no supervised tokens" in text
 
 
-def test_a_folder_started_with_other_settings_is_caught(check, tmp_path):
+def test_several_faults_are_reported_at_once(check, tmp_path, monkeypatch):
+    """A folder that was started with other settings, a full disk, and no data."""
     write_json(tmp_path / "run" / "norm-gwc" / "stage2" / "settings.json", {"max_steps": "5"})
-    ok, text = check(2)
-    assert not ok and "was started with other settings" in text
-
-
-def test_a_full_disk_is_caught(check, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda path: shutil._ntuple_diskusage(1000, 900, 100))
-    ok, text = check(2)
-    assert not ok and "free in" in text and "or choose another disk" in text
-
-
-def test_several_faults_are_reported_at_once(check):
-    ok, text = check(2, "--device-gb", "0.001", data_path="nowhere.json")
-    assert not ok and text.count("cannot run: ") == 2
+    ok, text = check(2, data_path="nowhere.json")
+    assert not ok and text.count("cannot run: ") == 3
+    assert "was started with other settings" in text and "there is no file" in text
+    assert "free in" in text and "or choose another disk" in text

@@ -6,7 +6,6 @@ import json
 import pytest
 from rich.console import Console
 
-from modeling_aligned_llava.errors import UserError
 from train.preview import SUPERVISED, run_preview
 
 
@@ -60,8 +59,3 @@ def test_the_summary_counts(preview, tiny_data, tmp_path):
     supervised = sum(len(f"shade {i}") + 1 for i in range(2, 24) if i != 3)  # one token per byte, and the end
     total = supervised + 20 * 4
     assert f"tokens {total}, of which {supervised} supervised ({supervised / total:.1%})" in table
-
-
-def test_stage_two_needs_stage_one(preview, tmp_path):
-    with pytest.raises(UserError, match=r"there is no checkpoint in .*stage1; run stage 1 first"):
-        preview(2)

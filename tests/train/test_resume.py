@@ -78,22 +78,26 @@ def test_a_run_killed_before_the_final_save_only_saves(stage_arguments, tmp_path
     assert json.loads((folder / "training_complete.json").read_text())["steps"] == 5
 
 
+def times(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+
+
 def test_a_finished_stage_is_skipped_and_other_settings_are_refused(
     straight, stage_arguments, call, monkeypatch, capsys
 ):
-    before = {path: path.stat().st_mtime_ns for path in (straight / "stage2").iterdir()}
+    before = times(straight / "stage2")
     arguments = stage_arguments(2, "norm-gwc", straight.parent)
     monkeypatch.setattr("train.stage.run_stage", lambda argv: pytest.fail("started"))
     call(sft.main, *arguments)
     assert "stage2: already done" in capsys.readouterr().out
-    assert before == {path: path.stat().st_mtime_ns for path in (straight / "stage2").iterdir()}
+    assert times(straight / "stage2") == before
     with pytest.raises(UserError, match=r"was started with other settings .max_steps was 6, is 7.: remove it"):
         run_stage([*arguments, "--max_steps", "7"])
 
 
 def test_a_second_run_waits_for_the_first_and_finds_the_stage_finished(straight, stage_arguments, capsys):
     folder = straight / "stage2"
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    before = times(folder)
     held = threading.Event()
 
     def other_run():
@@ -106,7 +110,7 @@ def test_a_second_run_waits_for_the_first_and_finds_the_stage_finished(straight,
     run_stage(stage_arguments(2, "norm-gwc", straight.parent))
     said = capsys.readouterr().out.splitlines()
     assert said == [f"another run trains in {folder}; waiting for it", f"{folder}: already done"]
-    assert before == {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert times(folder) == before
 
 
 def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches(straight, stage_arguments, tmp_path, monkeypatch):
@@ -176,40 +180,22 @@ def start(launch, arguments):
     return subprocess.Popen(command, start_new_session=True)  # noqa: S603
 
 
-def finish(launch, arguments):
-    assert start(launch, arguments).wait() == 0
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", [[], pytest.param(TORCHRUN, marks=pytest.mark.campaign)], ids=["one", "torchrun"])
+def test_sigkill_halfway_does_not_change_the_result(stage_arguments, tiny_checkpoint, tmp_path, launch):
+    """It hits the run and all its processes, workers that read rows among them."""
+    settings = {"max_steps": 40, "save_steps": 20, "model_name_or_path": tiny_checkpoint("norm-gwc")}
+    straight = stage_arguments(2, "norm-gwc", tmp_path / "straight", **settings, dataloader_num_workers=0)
+    arguments = stage_arguments(2, "norm-gwc", tmp_path / "killed", **settings, dataloader_num_workers=2)
+    folder = tmp_path / "killed" / "norm-gwc" / "stage2"
 
-
-def kill_after(folder, step, launch, arguments):
-    """Send SIGKILL to the run and all its processes once it has logged `step` steps."""
-    process = start(launch, arguments)
-    log = folder / "log.jsonl"
-    while process.poll() is None and (not log.exists() or log.read_text().count("\n") < step):
+    assert start(launch, straight).wait() == 0
+    process, log = start(launch, arguments), folder / "log.jsonl"
+    while process.poll() is None and (not log.exists() or log.read_text().count("\n") < 23):
         time.sleep(0.002)
     kill_all(process)
     assert process.returncode == -signal.SIGKILL
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("launch", "workers"),
-    [
-        pytest.param([], 2, id="one process, 2 workers"),
-        pytest.param([], 0, id="one process", marks=pytest.mark.campaign),
-        pytest.param(TORCHRUN, 0, id="torchrun x2", marks=pytest.mark.campaign),
-        pytest.param(TORCHRUN, 2, id="torchrun x2, 2 workers", marks=pytest.mark.campaign),
-    ],
-)
-def test_sigkill_halfway_does_not_change_the_result(stage_arguments, tiny_checkpoint, tmp_path, launch, workers):
-    settings = {"max_steps": 40, "save_steps": 20, "model_name_or_path": tiny_checkpoint("norm-gwc")}
-
-    def arguments(name, workers):
-        return stage_arguments(2, "norm-gwc", tmp_path / name, **settings, dataloader_num_workers=workers)
-
-    finish(launch, arguments("straight", 0))
-    folder = tmp_path / "killed" / "norm-gwc" / "stage2"
-    kill_after(folder, 23, launch, arguments("killed", workers))
     assert (folder / "checkpoint-20" / "checkpoint_complete.json").exists()
     assert not (folder / "training_complete.json").exists()
-    finish(launch, arguments("killed", workers))
+    assert start(launch, arguments).wait() == 0
     assert_same_weights(folder, tmp_path / "straight" / "norm-gwc" / "stage2")

@@ -55,10 +55,8 @@ def test_the_data_of_a_folder(make):
     assert {stage["--image_folder"] for stage in (first, second)} == {f"{folder}/images"}
     make("mixed/stage1.parquet", "mixed/stage2.yaml")
     stages = settings("--data", folder / "mixed")
-    assert [stage["--data_path"] for stage in stages] == [
-        f"{folder}/mixed/stage1.parquet",
-        f"{folder}/mixed/stage2.yaml",
-    ]
+    names = ("stage1.parquet", "stage2.yaml")
+    assert [stage["--data_path"] for stage in stages] == [f"{folder}/mixed/{name}" for name in names]
     make("run/data/stage1.jsonl")
     (only,) = settings("--output-root", folder / "run", "--stage", "stage1")
     assert only["--data_path"] == f"{folder}/run/data/stage1.jsonl"

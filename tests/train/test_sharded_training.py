@@ -164,7 +164,7 @@ def test_merged_adapters_are_those_of_one_process(stage_arguments, tiny_checkpoi
     settings = {"max_steps": 2, "save_dtype": "float32", "dataloader_drop_last": "true"}
 
     def arguments(name):
-        return [*lora_arguments(stage_arguments, tmp_path / name, start, **settings), "--bf16", bf16]
+        return lora_arguments(stage_arguments, tmp_path / name, start, **settings, bf16=bf16)
 
     run_stage(arguments("one"))
     train(engine, 2, arguments("sharded"))

@@ -30,30 +30,17 @@ def test_an_optimizer_whose_package_is_missing_is_one_line(stage_arguments, tmp_
         run_stage(stage_arguments(1, "norm", tmp_path, optim="lomo"))
 
 
+MODEL = {"config.json", "generation_config.json", "model.safetensors", "README.md"}
+MODEL |= {"chat_template.jinja", "processor_config.json", "tokenizer.json", "tokenizer_config.json"}
+CODE = {"configuration_aligned_llava.py", "hub_folder.py", "modeling_aligned_llava.py", "norm_alignment.py"}
+RECORDS = {"gradients.jsonl", "log.jsonl", "probe.jsonl", "quarantine.jsonl"}
+RECORDS |= {"norm_parameters.json", "settings.json", "training_complete.json"}
+
+
 def test_final_folder_is_a_model_and_nothing_else(straight):
     for stage in ("stage1", "stage2"):
         folder = straight / stage
-        assert sorted(path.name for path in folder.iterdir() if "assembled" not in path.name) == [
-            "README.md",
-            "chat_template.jinja",
-            "config.json",
-            "configuration_aligned_llava.py",
-            "generation_config.json",
-            "gradients.jsonl",
-            "hub_folder.py",
-            "log.jsonl",
-            "model.safetensors",
-            "modeling_aligned_llava.py",
-            "norm_alignment.py",
-            "norm_parameters.json",
-            "probe.jsonl",
-            "processor_config.json",
-            "quarantine.jsonl",
-            "settings.json",
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "training_complete.json",
-        ]
+        assert {path.name for path in folder.iterdir() if "assembled" not in path.name} == MODEL | CODE | RECORDS
         assembled = straight / "stage1" / "assembled"
         for name in ("config.json", "generation_config.json", "chat_template.jinja", "processor_config.json"):
             assert (folder / name).read_text().strip() == (assembled / name).read_text().strip(), name

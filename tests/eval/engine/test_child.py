@@ -50,10 +50,7 @@ def all_end(pids, seconds):
     ("script", "reason"),
     [
         ("echo error: a; echo Traceback; echo '  more'; exit 1", "a"),
-        (
-            "echo x; echo torch.OutOfMemoryError: CUDA; echo; echo shutting down; exit 1",
-            "torch.OutOfMemoryError: CUDA",
-        ),
+        ("echo torch.OutOfMemoryError: CUDA; echo; echo shutting down; exit 1", "torch.OutOfMemoryError: CUDA"),
         ("echo x; echo last words; echo; exit 1", "last words"),
         ("exit 2", "exit status 2"),
         ("echo x; kill -9 $$", "killed by signal 9"),

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from datasets import Features
-
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.scoring.items import Items
 from eval.scoring.scores import EvaluatedModel, score_rows
@@ -18,16 +16,11 @@ RIGHT = {"baseline": "111111111100", "norm": "111000111100", "lm": "110011001100
 NOT_RUN = {"status": "not run", "reason": "not asked for"}
 
 
-def write_data(root: Path, boxes: bool = True) -> Path:
-    """POPE and MMLU of a data root, with the boxes of POPE's questions."""
-
-    def only(split: str, rows: tuple[list[dict], Features]) -> dict[str, Any]:
-        return {"default": {split: rows}}
-
-    stand_in.write_dataset(root / BY_KEY["pope"].folder, only("test", stand_in.pope(QUESTIONS)))
-    if boxes:
-        content = {BY_KEY["pope"].folder: {str(i): [[2, 2, 16, 16]] for i in range(QUESTIONS)}}
-        (root / "boxes.json").write_text(json.dumps(content))
+def write_data(root: Path) -> Path:
+    """POPE of a data root, with the boxes of its questions."""
+    folder = BY_KEY["pope"].folder
+    stand_in.write_dataset(root / folder, {"default": {"test": stand_in.pope(QUESTIONS)}})
+    (root / "boxes.json").write_text(json.dumps({folder: {str(i): [[2, 2, 16, 16]] for i in range(QUESTIONS)}}))
     return root
 
 
@@ -85,16 +78,9 @@ def _write_samples(folder: Path, name: str, result: dict[str, Any]) -> None:
     asked, _ = stand_in.pope(QUESTIONS)
     lines = []
     for number, (row, right) in enumerate(zip(asked, RIGHT[name], strict=True)):
-        wrong = {"yes": "no", "no": "yes"}[row["answer"]]
-        answer = row["answer"] if right == "1" else f"{wrong} <script>alert('{name}')</script>"
-        lines.append(
-            {
-                "doc_id": number,
-                "target": row["answer"],
-                "filtered_resps": answer,
-                "input": f"{row['question']}\nOne word.",
-            }
-        )
+        target, wrong = row["answer"], {"yes": "no", "no": "yes"}[row["answer"]]
+        answered = {"target": target, "filtered_resps": target if right == "1" else wrong}
+        lines.append({"doc_id": number, "input": f"{row['question']}\nOne word.", **answered})
     _write_task(folder, "20260101_000000_samples_pope.jsonl", lines, result)
 
 
@@ -103,16 +89,9 @@ def _write_mmlu(folder: Path, name: str) -> dict[str, Any]:
     items, lines = Items(), []
     for number, right in enumerate(RIGHT[name]):
         items.add(f"mmlu_anatomy/{number}", right == "1", "mmlu_anatomy")
-        lines.append(
-            {
-                "doc_id": number,
-                "doc": {"choices": ["one", "two"]},
-                "target": "1",
-                "arguments": {"gen_args_0": {"arg_0": f"Question {number}?"}},
-                "filtered_resps": [["-2.0", "False"], ["-1.0" if right == "1" else "-3.0", "True"]],
-                "acc": float(right),
-            }
-        )
+        chosen = [["-2.0", "False"], ["-1.0" if right == "1" else "-3.0", "True"]]
+        line = {"doc_id": number, "doc": {"choices": ["one", "two"]}, "target": "1", "filtered_resps": chosen}
+        lines.append(line | {"arguments": {"gen_args_0": {"arg_0": f"Question {number}?"}}, "acc": float(right)})
     result = {"status": "ok", "reason": None, "score": items.score(True), "unparseable": 0.0, "items": vars(items)}
     _write_task(folder, "samples_mmlu_anatomy_2026-01-01T00-00-00.000000.jsonl", lines, result)
     return result
@@ -128,17 +107,14 @@ def write_logs(stage: Path) -> None:
     """Three logged steps; the first two are clipped, by 0.5 and by 0.25."""
     steps = ((10, 4.0, 0.5), (20, 2.0, 0.25), (30, 1.0, 1.0))
     series = {"tokens": 4, "norm": [1.0, 2.0, 3.0], "cosine": [0.5, 0.7]}
+
+    def gradients(step: int, loss: float, clip: float) -> dict[str, Any]:
+        projector = {"grad_norm": loss, "share": 1.0, "update_ratio": 0.01 * loss}
+        return {"step": step, "grad_norm": loss, "clip_factor": clip, "parts": {"projector": projector}}
+
     logs = {
         "log": [{"step": step, "loss": loss} for step, loss, _ in steps] + [{"step": 30, "train_runtime": 1.0}],
-        "gradients": [
-            {
-                "step": step,
-                "grad_norm": loss,
-                "clip_factor": clip,
-                "parts": {"projector": {"grad_norm": loss, "share": 1.0, "update_ratio": 0.01 * loss}},
-            }
-            for step, loss, clip in steps
-        ],
+        "gradients": [gradients(*step) for step in steps],
         "probe": [{"step": step, "visual": series, "text": series} for step in (0, 30)],
     }
     for name, lines in logs.items():

@@ -70,9 +70,8 @@ def test_variance_of_clusters_is_that_of_the_score():
     sizes = random.integers(1, 6, 80)
     images = np.repeat(np.arange(80), sizes)
     design = statistics.Design.of(items([0] * len(images), cluster=[str(i) for i in images]), False)
-    answers = (random.standard_normal((len(images), 3)) + 1.5 * random.standard_normal((80, 3))[images] > 0).astype(
-        float
-    )
+    levels = random.standard_normal((len(images), 3)) + 1.5 * random.standard_normal((80, 3))[images]
+    answers = (levels > 0).astype(float)
     drawn = [design.resample(answers[:, [i]], str(i)).var() for i in range(3)]
     assert drawn == pytest.approx(design.variance(answers), rel=0.08)
 
@@ -86,7 +85,7 @@ def test_where_nothing_varies_the_ends_are_exact(macro):
     assert statistics.score(right, macro, "pope").ci95 == pytest.approx((100 * low, 100))
     assert statistics.score(wrong, macro, "pope").ci95 == pytest.approx((0, 100 * (1 - low)))
     same = statistics.difference(right, right, macro, "pope")
-    assert same.ci95 == pytest.approx((-100 * (1 - low), 100 * (1 - low)))
+    assert same.ci95 == pytest.approx((-100 * (1 - low), 100 * (1 - low))) and same.p_value == 1
     assert statistics.mean([same, same]).ci95 == pytest.approx(same.ci95)
 
 
@@ -98,12 +97,6 @@ def test_a_paired_difference_is_sharper_than_two_scores():
     assert result.p_value == pytest.approx(2 / 2**10)  # ten wins, no loss: exact sign test
     expected = binom.ppf([0.025, 0.975], 199, 0.05) / 1.99
     assert result.ci95 == pytest.approx(expected, abs=0.51)
-
-
-def test_no_discordant_pair_is_no_evidence():
-    same = items([1, 0, 1])
-    assert statistics.difference(same, same, False, "pope").p_value == 1
-    assert statistics.difference(same, same, True, "mmstar").p_value == 1
 
 
 def test_mcnemar_counts_discordant_pairs_only():
@@ -170,8 +163,3 @@ def test_mean_joins_the_draws():
     spread = np.sqrt(sum(k * (100 - k) for k in (40, 60, 80)) / 100) / 3  # standard error in points
     assert mean.value == 60
     assert (mean.ci95[1] - mean.ci95[0]) / 2 == pytest.approx(1.96 * spread, rel=0.06)
-
-
-def test_results_are_the_same_every_time():
-    made = items([1] * 13 + [0] * 7)
-    assert statistics.score(made, False, "pope").ci95 == statistics.score(made, False, "pope").ci95

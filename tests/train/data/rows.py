@@ -12,6 +12,11 @@ def features(**columns) -> Features:
     return Features({"id": Value("string"), "conversations": turns, **columns})
 
 
+def turns(*texts: str) -> list[dict[str, str]]:
+    """A conversation in LLaVA's format, which the human begins."""
+    return [{"from": ("human", "gpt")[number % 2], "value": text} for number, text in enumerate(texts)]
+
+
 def tokenization(processor, max_length: int | None = None, template: str = "tinyworld") -> Tokenization:
     """With four tokens an image, as the tiny tower makes them."""
     return Tokenization(processor.tokenizer, chat_template(template), processor.image_token_id, 4, max_length)

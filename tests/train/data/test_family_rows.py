@@ -6,6 +6,7 @@ from PIL import Image
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests.modeling_aligned_llava.harness.tiny_checkpoints import WRITERS
+from tests.train.data.rows import turns
 from train.data.conversations import BadRow, messages_of
 from train.data.family_rows import FamilyCollator, FamilyRows
 
@@ -21,9 +22,8 @@ END = "<|im_end|>"
 
 
 def row(texts, sizes):
-    turns = [{"from": ("human", "gpt")[i % 2], "value": text} for i, text in enumerate(texts)]
     images = [f"{width}x{height}" for width, height in sizes]
-    return {"messages": messages_of(turns, len(sizes)), "images": images, "sizes": sizes}
+    return {"messages": messages_of(turns(*texts), len(sizes)), "images": images, "sizes": sizes}
 
 
 def noise(rows):
@@ -78,10 +78,8 @@ def test_marks_of_the_template_decide():
     how = encoder("llava", template=marked)
     rows = [row(*asked) for asked in ASKED[:2]]
     stored = [{**own, **text} for own, text in zip(rows, how(rows), strict=True)]
-    assert [answers(how, labels) for labels in FamilyCollator(how, noise)(stored)["labels"]] == [
-        ["a cat"],
-        ["dog", "no more"],
-    ]
+    found = [answers(how, labels) for labels in FamilyCollator(how, noise)(stored)["labels"]]
+    assert found == [["a cat"], ["dog", "no more"]]
 
 
 def test_an_answer_that_the_template_does_not_end_gets_the_end_token():

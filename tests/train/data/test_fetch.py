@@ -18,7 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import hub_dataset, hub_retries
 from tests.dataset_hub import DatasetHub
 from tests.local_server import Fault
-from tests.train.data.rows import features
+from tests.train.data.rows import features, turns
 from train.data.fetch import SETS, fetch
 from train.data.sources import parsed_rows, raw_table, read_sources
 
@@ -33,10 +33,6 @@ def picture(number):
     return file.getvalue()
 
 
-def turns(answer):
-    return [{"from": "human", "value": "Describe it.\n<image>"}, {"from": "gpt", "value": answer}]
-
-
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
@@ -44,7 +40,7 @@ def hub(tmp_path, monkeypatch):
     pretrain, next_data = (tmp_path / "hub" / each.name for each in SETS.values())
     pretrain.mkdir(parents=True)
     (next_data / "data").mkdir(parents=True)
-    rows = [{"id": n[6:-4], "image": n, "conversations": turns(f"shade {i}")} for i, n in enumerate(NAMES)]
+    rows = [{"id": n[6:-4], "image": n, "conversations": turns("<image>", f"shade {i}")} for i, n in enumerate(NAMES)]
     (pretrain / "blip_laion_cc_sbu_558k.json").write_text(json.dumps(rows))
     (pretrain / "README.md").write_text("not fetched")
     with zipfile.ZipFile(pretrain / "images.zip", "w") as zipped:
@@ -53,7 +49,12 @@ def hub(tmp_path, monkeypatch):
     for shard in (0, 1):
         images = [{"bytes": picture(i), "path": f"{i}.jpg"} if i % 2 else None for i in range(4)]
         cells = [
-            {"id": f"{shard}-{i}", "conversations": turns("x"), "data_source": "llava-next-instruct", "image": image}
+            {
+                "id": f"{shard}-{i}",
+                "conversations": turns("<image>", "x"),
+                "data_source": "llava-next-instruct",
+                "image": image,
+            }
             for i, image in enumerate(images)
         ]
         path = next_data / "data" / f"train-0000{shard}-of-00002.parquet"

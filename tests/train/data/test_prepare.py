@@ -7,6 +7,7 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from tests.train.conftest import CONFIGURATION
+from tests.train.data.rows import turns
 from train.data import __main__ as command
 from train.data.__main__ import prepare
 from train.stage import run_stage
@@ -38,8 +39,7 @@ def test_training_finds_the_rows_of_both_stages(stage_arguments, tiny_backbones,
 
 
 def test_damaged_rows_over_the_limit_are_named_before_training(stage_arguments, tmp_path, call, capsys):
-    human, gpt = {"from": "human", "value": "A?"}, {"from": "gpt", "value": ""}
-    rows = [{"conversations": [human]}, {"conversations": [human, gpt]}]
+    rows = [{"conversations": turns("A?")}, {"conversations": turns("A?", "")}]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     arguments = stage_arguments(1, "norm", tmp_path, data_path=tmp_path / "rows.json")
     with pytest.raises(UserError, match=r"1 of 2 rows are damaged, more than .*: 1 x an answer is empty"):

@@ -10,7 +10,7 @@ from PIL import Image as Pictures
 
 from modeling_aligned_llava.errors import UserError
 from tests.one_line import one_line
-from tests.train.data.rows import features, tokenization
+from tests.train.data.rows import features, tokenization, turns
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data, row_lengths
 from train.data.quarantine import Quarantine
@@ -31,9 +31,8 @@ def write(tmp_path):
     return make
 
 
-def row(*turns, **fields):
-    roles = ("human", "gpt")
-    return {**fields, "conversations": [{"from": roles[i % 2], "value": text} for i, text in enumerate(turns)]}
+def row(*texts, **fields):
+    return {**fields, "conversations": turns(*texts)}
 
 
 def open_data(path, processor, template="tinyworld", max_length=None):

@@ -10,10 +10,7 @@ from PIL import Image
 from torch.utils.data import DataLoader
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.images import open_image
-from tests.modeling_aligned_llava.loading.test_images import png_header
-from tests.one_line import one_line
-from tests.train.data.rows import tokenization
+from tests.train.data.rows import tokenization, turns
 from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
@@ -28,20 +25,7 @@ def encoded(kind="JPEG", mode="RGB", size=(24, 20), seed=0, **options) -> bytes:
     return file.getvalue()
 
 
-DAMAGED = {
-    "nothing": b"",
-    "text": b"<html>404 Not Found</html>",
-    "truncated JPEG": encoded("JPEG")[:-200],
-    "truncated PNG": encoded("PNG")[:-200],
-    "truncated WebP": encoded("WEBP")[:-200],
-    "no pixels": encoded("PNG")[:33],
-    "gigantic": png_header(60_000, 60_000),
-    "16 bits": encoded("TIFF", "I"),
-    "PostScript": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n",
-}
-
-
-GOOD = {"from": "human", "value": "<image>\nA?"}, {"from": "gpt", "value": "one"}
+GOOD = turns("<image>\nA?", "one")
 
 
 @pytest.fixture
@@ -73,19 +57,13 @@ def with_images(open_data, tmp_path):
     return make
 
 
-@pytest.mark.parametrize("name", DAMAGED)
-def test_a_damaged_image_is_named(name, tmp_path):
-    (tmp_path / "bad.img").write_bytes(DAMAGED[name])
-    with one_line(r"bad\.img"):
-        open_image(tmp_path / "bad.img")
-
-
 def test_images_of_other_colours_are_converted(with_images):
-    noise = Image.frombytes("RGB", (24, 20), random.Random(0).randbytes(24 * 20 * 3))
     data, row_images = with_images([encoded("JPEG", "CMYK"), encoded("PNG", "P"), encoded("PNG", "RGBA"), encoded()])
     rows, images = row_images(list(data.dataset))
     assert [row["row"] for row in rows] == [0, 1, 2, 3] and {image.mode for image in images} == {"RGB"}
-    assert images[2].tobytes() == noise.tobytes() and not read_entries(row_images.quarantine.path)
+    assert images[2].tobytes() == random.Random(0).randbytes(24 * 20 * 3) and not read_entries(
+        row_images.quarantine.path
+    )
 
 
 def test_a_replacement_depends_only_on_seed_epoch_and_row(with_images):
@@ -133,26 +111,25 @@ def test_more_than_the_limit_stops_with_the_reasons(with_images):
 def test_what_training_found_counts_after_a_restart(tmp_path):
     path = tmp_path / "quarantine.jsonl"
     opening = [Entry("a.json", 3, None, "an answer is empty", "")]
+    torn, other = (Entry("a.json", row, None, "the image cannot be used", "torn", found="training") for row in (5, 6))
     first = Quarantine(path, rows=40, limit=0.05)
     first.begin(opening)
-    first.add(Entry("a.json", 5, None, "the image cannot be used", "torn", found="training"))
+    first.add(torn)
     path.write_text(path.read_text() + '{"file": "a.js')  # torn by a kill
     again = Quarantine(path, rows=40, limit=0.05)
     again.begin(opening)
-    assert [entry.row for entry in read_entries(path)] == [3, 5] and again.summary().startswith(
-        "0 filtered, 2 damaged ("
-    )
-    again.add(Entry("a.json", 5, None, "the image cannot be used", "torn", found="training"))  # known
+    assert [entry.row for entry in read_entries(path)] == [3, 5]
+    assert again.summary().startswith("0 filtered, 2 damaged (")
+    again.add(torn)  # known
     with pytest.raises(UserError, match="3 of 40 rows are damaged"):
-        again.add(Entry("a.json", 6, None, "the image cannot be used", "torn", found="training"))
+        again.add(other)
 
 
 def test_filtered_rows_do_not_count(open_data, tmp_path):
-    human, gpt = ({"from": role, "value": "text"} for role in ("human", "gpt"))
+    human, gpt = turns("text", "text")
     orders = [[gpt, human, gpt], [human, gpt, human], [human, human, gpt], [human, gpt, gpt], [gpt, human]]
-    long = [{"from": "human", "value": "A?"}, {"from": "gpt", "value": "long " * 60}]
-    turns = [GOOD, *orders, long, [human, {"from": "gpt", "value": ""}]]
-    data = open_data([json.dumps({"conversations": each, "image": "red.png"}) for each in turns])
+    conversations = [GOOD, *orders, turns("A?", "long " * 60), turns("A?", "")]
+    data = open_data([json.dumps({"conversations": each, "image": "red.png"}) for each in conversations])
     assert [row["row"] for row in data.dataset] == [0]
     assert [entry.filtered for entry in data.bad_rows] == [True] * 6 + [False]
     path = tmp_path / "quarantine.jsonl"

@@ -1,5 +1,7 @@
 """Clipping by part: the gradient of norm, projector, vision and language, each scaled down on its own."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -11,48 +13,24 @@ from train.optimization.clipping import clip_by_part
 
 
 LIMIT = 1.0
-GRADIENTS = {  # name -> gradient: the norms of the parts are 5 (norm), 13 (projector), 0.5 (vision) and 2 (language)
-    "multi_modal_projector.norm.weight": [3.0, 0.0],
-    "multi_modal_projector.norm.bias": [0.0, 4.0],
-    "multi_modal_projector.linear_1.weight": [5.0, 12.0],
-    "vision_tower.weight": [0.3, 0.4],
-    "lm_head.weight": [0.0, 2.0],
+# name -> gradient and what is left of it; the parts have norms 5 (norm), 13 (projector), 0.5 (vision) and 2 (language)
+GRADIENTS = {
+    "multi_modal_projector.norm.weight": ([3.0, 0.0], [3 / 5, 0.0]),
+    "multi_modal_projector.norm.bias": ([0.0, 4.0], [0.0, 4 / 5]),
+    "multi_modal_projector.linear_1.weight": ([5.0, 12.0], [5 / 13, 12 / 13]),
+    "vision_tower.weight": ([0.3, 0.4], [0.3, 0.4]),
+    "lm_head.weight": ([0.0, 2.0], [0.0, 1.0]),
 }
-CLIPPED = {
-    "multi_modal_projector.norm.weight": [3 / 5, 0.0],
-    "multi_modal_projector.norm.bias": [0.0, 4 / 5],
-    "multi_modal_projector.linear_1.weight": [5 / 13, 12 / 13],
-    "vision_tower.weight": [0.3, 0.4],
-    "lm_head.weight": [0.0, 1.0],
-}
-
-
-class Parts(nn.Module):
-    """Modules named like those of a LLaVA; the gradient of each parameter is its row of `GRADIENTS`."""
-
-    def __init__(self):
-        super().__init__()
-        for name in GRADIENTS:
-            module = self
-            *path, last = name.split(".")
-            for step in path:
-                if step not in dict(module.named_children()):
-                    module.add_module(step, nn.Module())
-                module = module.get_submodule(step)
-            module.register_parameter(last, nn.Parameter(torch.zeros(2, dtype=torch.float64)))
-
-    def forward(self, factor):
-        rows = (p @ torch.tensor(GRADIENTS[name], dtype=p.dtype) for name, p in self.named_parameters())
-        return factor * sum(rows)
 
 
 def test_each_part_is_clipped_by_its_own_norm():
-    model = Parts()
-    model(1.0).backward()
-    total = clip_by_part(model, LIMIT, parts.Parts())
+    parameters = {name: nn.Parameter(torch.zeros(2, dtype=torch.float64)) for name in GRADIENTS}
+    for name, parameter in parameters.items():
+        parameter.grad = torch.tensor(GRADIENTS[name][0], dtype=torch.float64)
+    total = clip_by_part(SimpleNamespace(named_parameters=parameters.items), LIMIT, parts.Parts())
     assert total.item() == pytest.approx((5**2 + 13**2 + 0.5**2 + 2**2) ** 0.5, rel=1e-12)
-    for name, parameter in model.named_parameters():
-        expected = torch.tensor(CLIPPED[name], dtype=torch.float64)
+    for name, parameter in parameters.items():
+        expected = torch.tensor(GRADIENTS[name][1], dtype=torch.float64)
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-6, atol=0, msg=name)  # torch adds 1e-6 to a norm
 
 

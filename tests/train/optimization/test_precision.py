@@ -10,14 +10,24 @@ from tests.train.stage_results import weights
 NORM = {"model.multi_modal_projector.norm.weight", "model.multi_modal_projector.norm.bias"}
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_final_weights_are_bfloat16_and_the_norm_float32(train_stage, tmp_path, stage):
-    folder = train_stage(tmp_path, stage, max_steps=1, bf16="true")
-    for name, tensor in weights(folder).items():
-        assert tensor.dtype == (torch.float32 if name in NORM else torch.bfloat16), name
+@pytest.mark.parametrize(
+    ("stage", "bf16", "chosen", "expected"),
+    [
+        (1, "true", {}, torch.bfloat16),
+        (2, "true", {}, torch.bfloat16),
+        (2, "true", {"save_dtype": "float32"}, torch.float32),
+        (2, "false", {"save_dtype": "bfloat16"}, torch.bfloat16),
+    ],
+)
+def test_final_weights_are_bfloat16_or_as_chosen_and_the_norm_float32(
+    train_stage, tmp_path, stage, bf16, chosen, expected
+):
+    folder = train_stage(tmp_path, stage, max_steps=1, bf16=bf16, **chosen)
     loaded = AlignedLlavaForConditionalGeneration.from_pretrained(folder)
-    assert loaded.dtype == torch.bfloat16
-    assert {name for name, p in loaded.named_parameters() if p.dtype == torch.float32} == NORM
+    assert loaded.dtype == expected
+    for tensors in (weights(folder), dict(loaded.named_parameters())):
+        for name, tensor in tensors.items():
+            assert tensor.dtype == (torch.float32 if name in NORM else expected), name
 
 
 def test_stage_1_rounds_matrices_that_it_does_not_train(train_stage, tmp_path):
@@ -33,10 +43,3 @@ def test_a_tied_head_is_saved_once(train_stage, tiny_checkpoint, tmp_path):
     start = tiny_checkpoint("norm-gwc", "llama")
     saved = weights(train_stage(tmp_path, 2, max_steps=1, model_name_or_path=start, bf16="true"))
     assert saved.keys() == weights(start).keys() and "lm_head.weight" not in saved
-
-
-@pytest.mark.parametrize(("bf16", "save_dtype"), [("true", "float32"), ("false", "bfloat16")])
-def test_the_final_precision_can_be_chosen(train_stage, tmp_path, bf16, save_dtype):
-    saved = weights(train_stage(tmp_path, 2, max_steps=1, bf16=bf16, save_dtype=save_dtype))
-    assert {tensor.dtype for name, tensor in saved.items() if name not in NORM} == {getattr(torch, save_dtype)}
-    assert {saved[name].dtype for name in NORM} == {torch.float32}

@@ -12,6 +12,7 @@ from PIL import Image
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import SAMPLE, in_benchmarks
+from eval.report.answer import write_answer
 from eval.report.finished_run import FinishedRun, probability, without_paths
 from eval.report.page import measurements
 from eval.report.page.examples import A_BENCHMARK, DISAGREED, Example, choose, examples
@@ -40,6 +41,12 @@ def nine(rows, tmp_path):
     return FinishedRun(tmp_path, rows, {})
 
 
+@pytest.fixture
+def alone(tmp_path, tiny_llava):
+    """A run of the baseline alone."""
+    return FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
+
+
 def test_the_answer_is_one_line_a_model(nine):
     found = small_profile(scale=100)
     inert, helps = answer(nine, {"norm": {"profile": found}, "lm": {"error": "text-only"}})
@@ -50,7 +57,7 @@ def test_the_answer_is_one_line_a_model(nine):
 
 
 def test_a_fine_tuning_run_has_answered_itself(nine):
-    (nine.folder / "answer.md").write_text("one\ntwo\n", encoding="utf-8")
+    write_answer(nine.folder, ["one", "two"])
     assert answer(nine, {}) == [("", ["one", "two"])]
 
 
@@ -74,15 +81,12 @@ def test_gaps_and_limitations_are_named(nine):
     assert any("One training per method" in each for each in limits)
 
 
-def test_toy_results_are_marked(nine):
-    toy = dataclasses.replace(nine, rows=[row | {"backbone": "tinyworld"} for row in nine.rows])
-    assert "toy result" in caveats(toy, {})[0] and "toy" not in caveats(nine, {})[0]
-
-
-def test_scores_of_the_official_questions_may_be_compared(nine):
+def test_scores_are_marked_as_toy_and_as_not_official(nine):
     sizes = {key: benchmark.num_questions for key, benchmark in BY_KEY.items()} | {"avg": 9}
+    toy = dataclasses.replace(nine, rows=[row | {"backbone": "tinyworld"} for row in nine.rows])
     official = dataclasses.replace(nine, rows=[row | {"n": row["n"] and sizes[row["benchmark"]]} for row in nine.rows])
-    assert "official" in caveats(nine, {})[0] and caveats(official, {}) == []
+    assert "toy result" in caveats(toy, {})[0]
+    assert "official" in caveats(nine, {})[0] and "toy" not in caveats(nine, {})[0] and caveats(official, {}) == []
 
 
 def test_a_model_whose_evaluation_did_not_finish_is_named(nine):
@@ -97,31 +101,24 @@ def test_seeds_without_a_mean_are_models_of_their_own(nine):
     """Scores written before means over seeds existed."""
     double = nine.rows + [row | {"seed": 7} for row in nine.rows if row["source"] == "measured"]
     run = dataclasses.replace(nine, rows=double)
-    assert [model.name for model in run.models][::4] == ["baseline-seed42", "baseline-seed7"]
-    assert [line.name for line in run.lines] == [model.name for model in run.models] and not run.single_seeds
+    assert [line.name for line in run.lines][::4] == ["baseline-seed42", "baseline-seed7"] and not run.single_seeds
     assert not any("One training" in limit for limit in limitations(run))
 
 
 def test_several_seeds_are_one_line_and_each_can_be_unfolded(nine):
     run = dataclasses.replace(nine, rows=three_seeds())
     assert [line.name for line in run.lines] == ["baseline, 3 seeds", "norm, 3 seeds", "norm-gwc-seed1"]
-    assert [line.name for line in run.single_seeds] == [
-        f"{m}-seed{s}" for m in ("baseline", "norm") for s in (1, 2, 3)
-    ]
-    parts = dict(differences(run))
-    assert "higher (+25.0 points" in parts["norm, 3 seeds against baseline"][0] and run.baselines == {
-        "toy": "baseline"
-    }
+    singles = [f"{method}-seed{seed}" for method in ("baseline", "norm") for seed in (1, 2, 3)]
+    assert [line.name for line in run.single_seeds] == singles and run.baselines == {"toy": "baseline"}
+    assert "higher (+25.0 points" in dict(differences(run))["norm, 3 seeds against baseline"][0]
     assert [limit for limit in limitations(run) if "One training" in limit] == [
         "One training of norm-gwc-seed1: the intervals cover the choice of questions, not another training."
     ]
     alone = dataclasses.replace(run, rows=[row for row in run.rows if row["method"] != "norm-gwc"])
     assert not any("One training" in limit for limit in limitations(alone))
     shown, hidden = (dict(measured(run, lines)) for lines in (run.lines, run.single_seeds))
-    assert (
-        "mean over seeds 1, 2, 3" in shown["norm, 3 seeds"][0].details
-        and "p = " not in hidden["norm-seed1"][0].details
-    )
+    assert "mean over seeds 1, 2, 3" in shown["norm, 3 seeds"][0].details
+    assert "p = " not in hidden["norm-seed1"][0].details
     html = report(run, {model.name: {"error": "gone"} for model in run.models})
     assert "<summary>Each seed alone" in html and html.count('scope="row">norm, 3 seeds<') == 1 + 10
 
@@ -167,8 +164,9 @@ def test_no_question_is_left_out_while_there_is_room():
     assert len(choose([example(i, False, i < 3) for i in range(5)])) == 5
 
 
-def test_answers_and_verdicts_come_from_the_logs(tmp_path):
-    shown, notes = examples(FinishedRun.read(write_run(tmp_path, None)))
+def test_answers_and_verdicts_come_from_the_logs_of_results_that_count(tmp_path):
+    folder = write_run(tmp_path, None)
+    shown, notes = examples(FinishedRun.read(folder))
     by_id = {each.id: each for each in shown}
     fourth = by_id["pope/pope/4"]
     assert fourth.question == "Is there a box 4 in the image?\nOne word." and fourth.target == "yes"
@@ -178,16 +176,12 @@ def test_answers_and_verdicts_come_from_the_logs(tmp_path):
     assert chosen.answers == {"baseline": ("B. two", True), "norm": ("A. one", False)} and chosen.image is None
     assert [note.split(":")[0] for note in notes] == ["POPE", "MMLU"] and all("3 of 12" in note for note in notes)
 
-
-def test_a_stale_result_that_does_not_count_is_not_shown(tmp_path):
-    folder = write_run(tmp_path, None)
-    content = read_json(folder / "scores.json")
-    for row in content:
-        if row["benchmark"] == "pope" and row["method"] == "norm" and row["source"] == "measured":
-            row["status"] = "not run"
-    write_json(folder / "scores.json", content)
+    rows = read_json(folder / "scores.json")
+    stale = [row for row in rows if (row["benchmark"], row["method"], row["source"]) == ("pope", "norm", "measured")]
+    stale[0]["status"] = "not run"
+    write_json(folder / "scores.json", rows)
     shown, _ = examples(FinishedRun.read(folder))
-    assert all(list(each.answers) == ["baseline"] for each in shown if each.benchmark.key == "pope")
+    assert {tuple(each.answers) for each in shown if each.benchmark.key == "pope"} == {("baseline",)}
 
 
 def test_the_image_of_another_question_is_refused(tmp_path):
@@ -238,9 +232,8 @@ def test_drawings_use_the_pages_colours_and_their_own_ids():
 
 
 def test_paths_are_shortened_to_their_last_part():
-    assert (
-        without_paths("OSError: /data/a/b.json: cannot open '~/x/y.txt'") == "OSError: …/b.json: cannot open '…/y.txt'"
-    )
+    error = "OSError: /data/a/b.json: cannot open '~/x/y.txt'"
+    assert without_paths(error) == "OSError: …/b.json: cannot open '…/y.txt'"
     kept = "1/2 of org/name at https://example.org/a/b, and/or 3 / 4"
     assert without_paths(kept) == kept
     assert [probability(p) for p in (0.0004, 0.0123)] == ["p < 0.001", "p = 0.012"]
@@ -253,28 +246,21 @@ def test_settings_have_versions_and_weights_but_no_folder(tmp_path):
     assert ["norm", "0" * 64] in parts["Checkpoints (sha256)"] and "/home" not in str(parts)
 
 
-def test_measurements_are_those_of_the_diagnostics(tmp_path, tiny_llava):
-    run = FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
-    found = measurements.measure(run)["baseline"]
-    sample = in_benchmarks(run.folder / "data" / "mirrors", 48, keys=("pope",))
-    assert found["profile"]["ratio"] == pytest.approx(profile(str(tiny_llava), sample)["ratio"])
-    numbers = found["attention"]["numbers"]
-    assert 0 < numbers["mass"]["mean"] < 1 and numbers["mass"]["pictures"] == 12
-    for kept in found["attention"]["pictures"]:
+def test_measurements_are_those_of_the_diagnostics_and_free_answers_hold_no_instructions(alone, tiny_llava):
+    found = measurements.measure(alone)
+    sample = in_benchmarks(alone.folder / "data" / "mirrors", 48, keys=("pope",))
+    assert found["baseline"]["profile"]["ratio"] == pytest.approx(profile(str(tiny_llava), sample)["ratio"])
+    attention = found["baseline"]["attention"]
+    assert 0 < attention["numbers"]["mass"]["mean"] < 1 and attention["numbers"]["mass"]["pictures"] == 12
+    for kept in attention["pictures"]:
         for layer, inside in zip(kept["maps"], kept["inside"], strict=True):
             assert sum(map(sum, layer)) == pytest.approx(1, abs=1e-4)
             assert layer[0][0] * 0.5 < inside < 1  # the box covers most of the first of four cells
-
-
-def test_free_questions_hold_no_instructions_and_every_model_answers_them(tmp_path, tiny_llava):
-    run = FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
-    found = measurements.measure(run)
-    shown = free_answers(measurements.image_sample(run), found)
-    assert 0 < len(shown) <= ASKED
+    shown = free_answers(measurements.image_sample(alone), found)
+    assert 0 < len(shown) <= ASKED and {tuple(each.answers) for each in shown} == {("baseline",)}
     for each in shown:
         assert "single word" not in each.question and each.image.startswith("data:image/")
-        assert each.answers.keys() == {"baseline"}
-    assert free_answers(measurements.image_sample(run), {"baseline": {"error": "gone"}}) == []
+    assert free_answers(measurements.image_sample(alone), {"baseline": {"error": "gone"}}) == []
 
 
 def test_a_failed_measurement_leaves_the_other_models(tmp_path, tiny_llava, capsys):
@@ -284,27 +270,23 @@ def test_a_failed_measurement_leaves_the_other_models(tmp_path, tiny_llava, caps
     config.unlink()
     config.write_text(content + "\n")
     found = measurements.measure(run)
-    assert "checkpoint" in found["norm"]["error"]
-    assert "profile" in found["baseline"]
+    assert "checkpoint" in found["norm"]["error"] and "profile" in found["baseline"]
     assert "norm: " in capsys.readouterr().err
 
 
-def test_without_boxes_maps_are_kept_and_no_share_is_claimed(tmp_path, tiny_llava):
-    run = FinishedRun.read(write_run(tmp_path, tiny_llava, names=("baseline",)))
-    (tmp_path / "data" / "mirrors" / "boxes.json").unlink()
-    attention = measurements.measure(run)["baseline"]["attention"]
+def test_without_boxes_maps_are_kept_and_no_share_is_claimed(alone):
+    (alone.folder / "data/mirrors/boxes.json").unlink()
+    attention = measurements.measure(alone)["baseline"]["attention"]
     assert len(attention["pictures"]) == measurements.SHOWN and set(attention["numbers"]) == {"mass"}
     assert all(kept["inside"] is None for kept in attention["pictures"])
 
 
-def test_images_of_all_files_on_the_hub_are_measured_in_one_precision(tmp_path, tiny_llava, mirror_root):
-    folder = write_run(tmp_path, tiny_llava, names=("baseline",))
-    shutil.rmtree(folder / "data/mirrors")
-    (folder / "data/mirrors").symlink_to(mirror_root)
-    record = read_json(folder / "run.json")
-    record["data"]["tasks"] |= {key: {"rows": 10, "sha256": "3" * 64} for key in SAMPLE}
-    write_json(folder / "run.json", record)
-    found = measurements.measure(FinishedRun.read(folder))["baseline"]
+def test_images_of_all_files_on_the_hub_are_measured_in_one_precision(alone, mirror_root):
+    mirrors = alone.folder / "data/mirrors"
+    shutil.rmtree(mirrors)
+    mirrors.symlink_to(mirror_root)
+    alone.record["data"]["tasks"] |= {key: {"rows": 10, "sha256": "3" * 64} for key in SAMPLE}
+    found = measurements.measure(alone)["baseline"]
     counts = Counter(name.partition("/")[0] for name in found["profile"]["image_ids"])
     assert counts == {"mmbench": 10, "mmstar": 10, "pope": 10}
     assert found["inputs"]["dtype"] == found["profile"]["dtype"] == "float32"
