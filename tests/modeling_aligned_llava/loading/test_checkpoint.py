@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
@@ -105,6 +106,14 @@ def test_a_norm_that_the_configuration_does_not_describe_is_not_dropped_in_silen
     shutil.copy(Path(tiny_llava) / "config.json", folder)
     with pytest.raises(UserError, match=r"undescribed holds the tensors .*alignment_norm\.bias"):
         load_vision_language(folder)
+
+
+def test_unexpected_tensors_are_an_error_where_none_may_be_left_unread(tiny_checkpoint, tmp_path):
+    folder = rewrite(tiny_checkpoint("norm"), tmp_path / "more", lambda state: {**state, "extra": torch.zeros(2)})
+    load_strict(AlignedLlavaForConditionalGeneration, folder)  # reported by transformers
+    load_strict(AlignedLlavaForConditionalGeneration, folder, unused="ex.*")
+    with pytest.raises(UserError, match=r"more holds the tensor extra, which its configuration does not describe"):
+        load_strict(AlignedLlavaForConditionalGeneration, folder, unused="")
 
 
 def test_a_source_is_a_folder_or_owner_and_name(tmp_path, monkeypatch):

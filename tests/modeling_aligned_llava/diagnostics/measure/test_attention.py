@@ -19,6 +19,7 @@ from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.modeling_aligned_llava.diagnostics import more_families
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
+from tests.one_line import one_line
 
 
 @pytest.mark.parametrize("name", [*BUILDERS, *more_families.MORE])
@@ -93,3 +94,10 @@ def test_attention_within_boxes_is_tabulated_and_drawn(tiny_checkpoint, tmp_path
     draw_maps(found["maps"], tmp_path / "attention.svg")
     assert (tmp_path / "attention.svg").stat().st_size > 1000
     assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
+
+
+def test_a_corrupt_image_is_named(tiny_checkpoint, tmp_path, run):
+    Image.effect_noise((28, 28), 80).save(tmp_path / "a.png")
+    (tmp_path / "b.png").write_bytes(b"not an image")
+    with one_line(r"b\.png cannot be read as an image"):
+        run("attention", tiny_checkpoint("baseline"), "--images", tmp_path)
