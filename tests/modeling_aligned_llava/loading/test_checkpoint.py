@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 import transformers as hf
 from safetensors.torch import load_file, save_file
 
