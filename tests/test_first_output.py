@@ -107,40 +107,39 @@ def test_only_known_lines_are_printed(output, clone, command):
 def comparison(output, clone, start):
     """Starts a comparison of these methods in the folder that has its data already."""
 
-    def begin(name, *methods):
-        run = clone / "results" / name
+    def begin(run, *methods):
         (run / "logs").mkdir(parents=True)
         (run / "data").symlink_to(clone / RUN / "data")
-        return start("python", "-m", "eval.run_all", "--run", name, "--methods", *methods)
+        return start("python", "-m", "eval.run_all", "--run", run.name, "--methods", *methods)
 
     return begin
 
 
 def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison, clone):
-    begun = clone / "results/broken/checkpoints/norm-gwc/stage1"
+    run = clone / "results/broken"
+    begun = run / "checkpoints/norm-gwc/stage1"
     begun.mkdir(parents=True)
     (begun / "settings.json").write_text('{"max_steps": 1}')
-    process = comparison("broken", "norm-gwc")
+    process = comparison(run, "norm-gwc")
     said, _ = process.communicate()
     first, *others, last = unknown(said)
     assert process.returncode == 1 and last == "error: no tables without norm-gwc; the same command continues"
     assert first.startswith("norm-gwc stage1 failed: ") and "was started with other settings" in first
     assert first.endswith("see results/broken/logs/train.norm-gwc.42.log")
     assert len(others) == 3 and all("failed: not run, because norm-gwc stage" in line for line in others)
-    assert (clone / "results/broken/harness/language-model/mmlu/result.json").exists()
+    assert (run / "harness/language-model/mmlu/result.json").exists()
     assert not alive("results/broken")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
 def test_a_signal_ends_everything(comparison, clone, number):
-    name = f"ended-{number.name}"
-    process = comparison(name, "baseline", "norm")
-    logs = clone / "results" / name / "logs"
-    while not any("step" in log.read_text() for log in logs.glob("train.*")):
+    run = clone / "results" / f"ended-{number.name}"
+    process = comparison(run, "baseline", "norm")
+    while not any("step" in log.read_text() for log in (run / "logs").glob("train.*")):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.2)
-    assert alive(f"results/{name}")
+    assert alive(f"results/{run.name}")
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number and said.splitlines()[-1].startswith("error: stopped by")
-    assert not alive(f"results/{name}")
+    assert not alive(f"results/{run.name}")

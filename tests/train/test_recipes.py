@@ -59,12 +59,3 @@ def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     else:
         assert run.model.model_name_or_path == f"results/{backbone}/checkpoints/norm/stage1"
     assert yaml.safe_load(file.read_text())["bf16"] is True
-
-
-@pytest.mark.parametrize(
-    "file", sorted(RECIPES.glob("*/stage*.yaml")), ids=lambda file: f"{file.parent.name}-{file.stem}"
-)
-def test_the_norm_has_a_rate_of_its_own(file):
-    rates = yaml.safe_load(file.read_text())["learning_rates"]
-    (own,) = [pattern for pattern in rates if re.search(pattern, NORM)]
-    assert not re.search(own, LINEAR)

@@ -41,22 +41,18 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     arguments = stage_arguments(stage, "norm-gwc", tmp_path, **start)
     folder = tmp_path / "norm-gwc" / f"stage{stage}"
 
-    save = AlignedSFTTrainer._save_rng_state
+    # torn: killed while the checkpoint is being written
+    owner, name = (AlignedSFTTrainer, "_save_rng_state") if torn else (LossLog, "on_step_end")
+    original = getattr(owner, name)
 
-    def kill_while_saving(self, *args):
-        if self.state.global_step == step:
-            raise Killed
-        return save(self, *args)
-
-    def kill_after_step(self, args, state, control, **kwargs):
+    def kill_at_step(self, *given, **named):
+        state = self.state if torn else given[1]
         if state.global_step == step:
             raise Killed
+        return original(self, *given, **named)
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        if torn:  # killed while the checkpoint is being written
-            patch.setattr(AlignedSFTTrainer, "_save_rng_state", kill_while_saving)
-        else:
-            patch.setattr(LossLog, "on_step_end", kill_after_step)
+        patch.setattr(owner, name, kill_at_step)
         run_stage(arguments)
     assert (folder / f"checkpoint-{step}").exists() == torn
     run_stage(arguments)

@@ -48,28 +48,29 @@ def make(tmp_path):
     return make
 
 
+def paths(*options, **kwargs):
+    """The data of each stage that is started; None: that of the recipe."""
+    return [stage.get("--data_path") for stage in settings(*options, **kwargs)]
+
+
 def test_the_data_of_a_folder(make):
-    folder = make("stage1.json", "stage2", "images")
+    folder = make(
+        "stage1.json", "stage2", "images", "mixed/stage1.parquet", "mixed/stage2.yaml", "run/data/stage1.jsonl"
+    )
     first, second = settings("--data", folder, backbone="qwen2.5-7b")
     assert (first["--data_path"], second["--data_path"]) == (f"{folder}/stage1.json", f"{folder}/stage2")
-    assert {stage["--image_folder"] for stage in (first, second)} == {f"{folder}/images"}
-    make("mixed/stage1.parquet", "mixed/stage2.yaml")
-    stages = settings("--data", folder / "mixed")
-    names = ("stage1.parquet", "stage2.yaml")
-    assert [stage["--data_path"] for stage in stages] == [f"{folder}/mixed/{name}" for name in names]
-    make("run/data/stage1.jsonl")
-    (only,) = settings("--output-root", folder / "run", "--stage", "stage1")
-    assert only["--data_path"] == f"{folder}/run/data/stage1.jsonl"
+    assert first["--image_folder"] == second["--image_folder"] == f"{folder}/images"
+    mixed = folder / "mixed"
+    assert paths("--data", mixed) == [f"{mixed}/stage1.parquet", f"{mixed}/stage2.yaml"]
+    run = folder / "run"
+    assert paths("--output-root", run, "--stage", "stage1") == [f"{run}/data/stage1.jsonl"]
 
 
 def test_the_data_of_one_stage(make):
-    folder = make("stage1.json")
-    given = ["--data-stage2", "lmms-lab/LLaVA-NeXT-Data", "--output-root", folder / "none"]
-    first, second = settings("--data", folder, *given)
-    assert (first["--data_path"], second["--data_path"]) == (f"{folder}/stage1.json", "lmms-lab/LLaVA-NeXT-Data")
-    first, second = settings(*given)  # the recipe's for stage 1
-    assert "--data_path" not in first and "--image_folder" not in first
-    assert second["--data_path"] == "lmms-lab/LLaVA-NeXT-Data"
+    folder, hub = make("stage1.json"), "lmms-lab/LLaVA-NeXT-Data"
+    given = ["--data-stage2", hub, "--output-root", folder / "none"]
+    assert paths("--data", folder, *given) == [f"{folder}/stage1.json", hub]
+    assert paths(*given) == [None, hub] and "--image_folder" not in settings(*given)[0]
 
 
 def test_missing_data_is_named_before_the_first_stage_starts(make):

@@ -47,11 +47,9 @@ def test_an_error_reaches_the_reader_and_the_next_question_is_answered(model):
 
 
 def test_closing_the_stream_ends_the_generation(model, monkeypatch):
-    lengths = []
-    generate = model.generator.model.generate
-    monkeypatch.setattr(
-        model.generator.model, "generate", lambda **given: lengths.append(generate(**given)) or lengths[-1]
-    )
+    lengths, network = [], model.generator.model
+    generate = network.generate
+    monkeypatch.setattr(network, "generate", lambda **given: lengths.append(generate(**given)) or lengths[-1])
     growing = model.stream(ASKED, 1500)
     next(growing)
     growing.close()
@@ -71,10 +69,9 @@ def test_attention_of_a_word_is_that_of_the_position_before_it(model):
     ids = torch.cat([inputs["input_ids"], torch.tensor([answer.ids[:3]])], 1)
     network = model.generator.model
     network.set_attn_implementation("eager")
+    seeing = {"input_ids": ids, "pixel_values": inputs["pixel_values"]}
     with torch.inference_mode():
-        weights = network(
-            input_ids=ids, pixel_values=inputs["pixel_values"], output_attentions=True, use_cache=False
-        ).attentions
+        weights = network(**seeing, output_attentions=True, use_cache=False).attentions
     network.set_attn_implementation("sdpa")
     visual = ids[0] == network.config.image_token_id
     on_image = torch.stack([layer[0, :, -1, visual] for layer in weights])  # (layers, heads, visual tokens)

@@ -86,10 +86,7 @@ def test_a_step_whose_process_is_lost_is_started_again_three_times_at_most(pool,
             os._exit(1)
         yield "end"
 
-    steps = [
-        Step("once", partial(dies, 1, tmp_path / "once"), 1),
-        Step("ever", partial(dies, 9, tmp_path / "ever"), 1),
-    ]
+    steps = [Step(name, partial(dies, times, tmp_path / name), 1) for name, times in (("once", 1), ("ever", 9))]
     ok, events, failures = run(steps, pool)
     assert not ok and [event for name, event in events if name == "once"][-2:] == ["start", "end"]
     assert list(failures) == ["ever"] and failures["ever"].startswith("lost 3 times: WorkerCrashedError")

@@ -16,21 +16,20 @@ def answered(correct):
     return Items(names, list(map(float, correct)), [""] * len(names), names, [""] * len(names))
 
 
-def agreeing(share, count):
-    """Seeds that all answer the same items rightly."""
-    return [answered(np.arange(ITEMS) < share * ITEMS)] * count
+def apart(*shares):
+    """Seeds that answer this share of the items rightly, each the first of them."""
+    return [answered(np.arange(ITEMS) < share * ITEMS) for share in shares]
 
 
 def test_seeds_that_agree_have_the_interval_of_the_items():
-    mean = seeds.score(agreeing(0.6, 3), False)
-    one = statistics.score(agreeing(0.6, 1)[0], False, "pope")
+    mean = seeds.score(apart(0.6, 0.6, 0.6), False)
+    one = statistics.score(apart(0.6)[0], False, "pope")
     assert mean.value == one.value == pytest.approx(60)
     assert mean.ci95 == pytest.approx(one.ci95, abs=0.5)
 
 
 def test_seeds_far_apart_have_students_interval_of_three_numbers():
-    models = [answered(np.arange(ITEMS) < share * ITEMS) for share in (0.3, 0.5, 0.7)]
-    mean = seeds.score(models, False)
+    mean = seeds.score(apart(0.3, 0.5, 0.7), False)
     of_three = t.ppf(0.975, 2) * 20 / np.sqrt(3)
     assert of_three < (mean.ci95[1] - mean.ci95[0]) / 2 < 1.05 * of_three
 
@@ -51,8 +50,7 @@ def test_the_parts_of_the_variance_add_up_to_that_of_the_mean():
 
 def test_a_difference_is_paired_by_seed():
     """Seeds far apart, but each gains 10 points: the gain is known, the scores are not."""
-    baselines = [answered(np.arange(ITEMS) < share * ITEMS) for share in (0.3, 0.5, 0.7)]
-    models = [answered(np.arange(ITEMS) < (share + 0.1) * ITEMS) for share in (0.3, 0.5, 0.7)]
+    baselines, models = apart(0.3, 0.5, 0.7), apart(0.4, 0.6, 0.8)
     gap = seeds.difference(baselines, models, False)
     assert gap.value == pytest.approx(10) and gap.p_value < 0.001
     assert 5 < gap.ci95[0] < 10 < gap.ci95[1] < 15
@@ -69,9 +67,7 @@ def test_p_value_and_interval_agree():
 
 def test_the_mean_over_benchmarks_keeps_what_seeds_do_to_all_of_them():
     """A seed that is good on both benchmarks has twice the weight of seeds whose luck differs."""
-    shares = (0.4, 0.5, 0.6)
-    first = seeds.score([answered(np.arange(ITEMS) < share * ITEMS) for share in shares], False)
-    turned = seeds.score([answered(np.arange(ITEMS) < share * ITEMS) for share in shares[::-1]], False)
+    first, turned = seeds.score(apart(0.4, 0.5, 0.6), False), seeds.score(apart(0.6, 0.5, 0.4), False)
     together, against = seeds.mean([first, first]), seeds.mean([first, turned])
     assert together.value == against.value == pytest.approx(50)
     assert together.of_seeds == pytest.approx(first.of_seeds) and against.of_seeds == pytest.approx(0)
@@ -79,9 +75,9 @@ def test_the_mean_over_benchmarks_keeps_what_seeds_do_to_all_of_them():
 
 
 def test_where_nothing_varies_the_ends_are_exact():
-    mean = seeds.score(agreeing(1, 3), False)
-    assert mean.ci95 == statistics.score(agreeing(1, 1)[0], False, "pope").ci95
-    same = seeds.difference(agreeing(1, 3), agreeing(1, 3), False)
+    mean = seeds.score(apart(1, 1, 1), False)
+    assert mean.ci95 == statistics.score(apart(1)[0], False, "pope").ci95
+    same = seeds.difference(apart(1, 1, 1), apart(1, 1, 1), False)
     assert same.p_value == 1 and same.ci95[0] < 0 < same.ci95[1]
 
 

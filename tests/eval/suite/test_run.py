@@ -37,27 +37,23 @@ def job(name, **rows):
     )
 
 
-def slots(resource, count):
-    return SimpleNamespace(resource=resource, slots=lambda: count)
+def spread_over(resource, count, *jobs):
+    """(job, its tasks) for each job that remains."""
+    single = spread(list(jobs), SimpleNamespace(resource=resource, slots=lambda: count))
+    return [(each.name, [task.key for task in each.tasks]) for each in single]
 
 
 def test_tasks_are_spread_over_idle_gpus_longest_first():
-    jobs = [job("a", pope=10, ai2d=30), job("b", pope=20)]
-    assert spread(jobs, slots("GPU", 2)) == jobs
-    assert spread(jobs, slots("CPU", 8)) == jobs
-    single = spread(jobs, slots("GPU", 3))
-    assert [(each.name, [task.key for task in each.tasks]) for each in single] == [
-        ("a", ["ai2d"]),
-        ("b", ["pope"]),
-        ("a", ["pope"]),
-    ]
-    logs = {each.answer_log(each.tasks[0].key) for each in single}
-    assert logs == {str(Path("answers") / name) for name in ("a.ai2d.jsonl", "b.pope.jsonl", "a.pope.jsonl")}
+    jobs = job("a", pope=10, ai2d=30), job("b", pope=20)
+    whole = [("a", ["pope", "ai2d"]), ("b", ["pope"])]
+    assert spread_over("GPU", 2, *jobs) == spread_over("CPU", 8, *jobs) == whole
+    assert spread_over("GPU", 3, *jobs) == [("a", ["ai2d"]), ("b", ["pope"]), ("a", ["pope"])]
+    assert jobs[0].answer_log("ai2d") == str(Path("answers/a.ai2d.jsonl"))
 
 
 def test_benchmarks_of_one_stock_task_stay_with_one_writer():
-    single = spread([job("a", mmlu=10, hellaswag=5, mmlu_5shot=10)], slots("GPU", 3))
-    assert [[task.key for task in each.tasks] for each in single] == [["mmlu", "mmlu_5shot"], ["hellaswag"]]
+    found = spread_over("GPU", 3, job("a", mmlu=10, hellaswag=5, mmlu_5shot=10))
+    assert found == [("a", ["mmlu", "mmlu_5shot"]), ("a", ["hellaswag"])]
 
 
 def test_a_checkpoint_is_evaluated_after_its_second_stage(tmp_path):

@@ -33,14 +33,8 @@ def ended(tmp_path, mirror_root):
         return {}
 
     def run(reported):
-        own = replace(
-            job("a"),
-            tasks=[Task("pope", 4, "")],
-            output=str(tmp_path),
-            answers=str(tmp_path),
-            root=str(mirror_root),
-            limit=4,
-        )
+        places = {"output": str(tmp_path), "answers": str(tmp_path), "root": str(mirror_root)}
+        own = replace(job("a"), tasks=[Task("pope", 4, "")], limit=4, **places)
         worker = Worker(own, io.StringIO())
         worker.harness = SimpleNamespace(evaluate=lambda *arguments: write(*arguments, reported))
         worker.run()

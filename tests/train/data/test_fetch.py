@@ -47,16 +47,11 @@ def hub(tmp_path, monkeypatch):
         for number, name in enumerate(NAMES):
             zipped.writestr(name, picture(number))
     for shard in (0, 1):
-        images = [{"bytes": picture(i), "path": f"{i}.jpg"} if i % 2 else None for i in range(4)]
-        cells = [
-            {
-                "id": f"{shard}-{i}",
-                "conversations": turns("<image>", "x"),
-                "data_source": "llava-next-instruct",
-                "image": image,
-            }
-            for i, image in enumerate(images)
-        ]
+        cells = []
+        for i in range(4):
+            image = {"bytes": picture(i), "path": f"{i}.jpg"} if i % 2 else None
+            row = {"id": f"{shard}-{i}", "conversations": turns("<image>", "x"), "image": image}
+            cells.append({**row, "data_source": "llava-next-instruct"})
         path = next_data / "data" / f"train-0000{shard}-of-00002.parquet"
         Dataset.from_list(cells, features=NEXT_FEATURES).to_parquet(path)
     with DatasetHub(tmp_path / "hub") as hub:

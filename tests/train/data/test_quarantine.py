@@ -5,13 +5,10 @@ import json
 import random
 
 import pytest
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 from modeling_aligned_llava.errors import UserError
 from tests.train.data.rows import tokenization, turns
-from train.data.collator import ImageTextCollator
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
 from train.data.row_images import RowImages
@@ -79,21 +76,6 @@ def test_a_replacement_depends_only_on_seed_epoch_and_row(with_images):
     assert len({new for row, new in straight.items() if row % 2 == 0}) > 5
     assert chosen(range(39, -1, -1)) == straight
     assert chosen(range(40), epoch=1) != straight and chosen(range(40), seed=43) != straight
-
-
-def test_workers_replace_alike_and_see_the_epoch(with_images, processor):
-    data, row_images = with_images([encoded(seed=i) if i % 3 else b"damaged" for i in range(12)])
-    collate = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, row_images)
-
-    def batches(workers):
-        loader = DataLoader(data.dataset, batch_size=4, collate_fn=collate, num_workers=workers)
-        return [batch["pixel_values"] for batch in loader]
-
-    for epoch in (0, 1):
-        row_images.epoch.fill_(epoch)
-        serial, parallel = batches(0), batches(2)
-        assert all(torch.equal(a, b) for a, b in zip(serial, parallel, strict=True))
-    assert {entry.row for entry in read_entries(row_images.quarantine.path)} == {0, 3, 6, 9}
 
 
 def test_more_than_the_limit_stops_with_the_reasons(with_images):

@@ -51,14 +51,10 @@ def test_the_run_stops_and_resumes_from_its_last_good_checkpoint(stage, kind, na
 def test_a_skipped_step_changes_neither_weights_nor_moments(stage):
     command, folder = stage(save_steps=1, save_total_limit=6)
     seen = {}
-    with (
-        broken_step("gradient", {3, 5}, "model.multi_modal_projector.linear_2.weight", math.nan),
-        pytest.raises(UserError) as error,
-    ):
+    nan_in = broken_step("gradient", {3, 5}, "model.multi_modal_projector.linear_2.weight", math.nan)
+    message = "^step 5: not finite after 1 skipped steps: the gradient of model.multi_modal_proj"
+    with nan_in, pytest.raises(UserError, match=message):
         run_stage([*command, "--max_skipped_steps", "1"])
-    assert str(error.value).startswith(
-        "step 5: not finite after 1 skipped steps: the gradient of model.multi_modal_proj"
-    )
     for step in (2, 3, 4):
         checkpoint = folder / f"checkpoint-{step}"
         moments = torch.load(checkpoint / "optimizer.pt", weights_only=True)["state"]

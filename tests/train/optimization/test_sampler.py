@@ -40,9 +40,8 @@ def test_order_depends_only_on_seed_and_epoch():
 
 
 def test_an_incomplete_last_step_is_left_out_if_asked():
-    kept, dropped = (
-        LengthGroupedSampler(list(range(50)), step_size=8, seed=1, drop_last=drop) for drop in (False, True)
-    )
+    rows = list(range(50))
+    kept, dropped = (LengthGroupedSampler(rows, step_size=8, seed=1, drop_last=drop) for drop in (False, True))
     assert list(dropped) == list(kept)[:48] and (len(kept), len(dropped)) == (50, 48)
     with pytest.raises(UserError, match="7 rows are fewer than one step of 8"):
         LengthGroupedSampler(list(range(7)), step_size=8, seed=1, drop_last=True)

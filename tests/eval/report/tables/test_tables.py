@@ -53,9 +53,8 @@ def test_a_method_with_several_seeds_is_one_line(tmp_path):
     assert list(lines)[:3] == ["toy baseline, 3 seeds", "toy norm, 3 seeds", "toy norm-gwc"]
     assert lines["toy norm, 3 seeds"]["pope"]["delta"] == pytest.approx(25)
     text = tables.markdown(rows)
-    assert (
-        "| toy norm, 3 seeds | 55.00<br>[" in text and footnotes.SEVERAL_SEEDS in text and footnotes.ONE_SEED in text
-    )
+    assert "| toy norm, 3 seeds | 55.00<br>[" in text
+    assert footnotes.SEVERAL_SEEDS in text and footnotes.ONE_SEED in text
     flat = list(csv.DictReader(tables.comma_separated(rows).splitlines()))
     assert [line["seeds"] for line in flat if line["method"] == "norm"][:11:10] == ["1 2 3", ""]
     draw_differences(rows, tmp_path / "figure.svg")
@@ -82,22 +81,21 @@ def test_files_are_a_pure_function_of_scores(rows, tmp_path, call, capsys):
     call(command.main, tmp_path)
     names = [f"tables/{name}.{suffix}" for name in ("table4", "subtasks") for suffix in ("md", "tex", "csv")]
     names.append("figures/table4.svg")
-    before = {name: (tmp_path / name).read_bytes() for name in names}
-    times = {name: (tmp_path / name).stat().st_mtime_ns for name in names}
+
+    def files():
+        return {name: ((tmp_path / name).read_bytes(), (tmp_path / name).stat().st_mtime_ns) for name in names}
+
+    before = files()
     call(command.main, tmp_path)
-    assert before == {name: (tmp_path / name).read_bytes() for name in names}
-    assert times == {name: (tmp_path / name).stat().st_mtime_ns for name in names}
+    assert files() == before
     assert "failed" in capsys.readouterr().out
 
 
 def test_parts_of_a_benchmark_add_up_to_it(rows):
-    assert cell(rows, "norm", "pope")["subtasks"] == {
-        "lower & half": {"score": 100.0, "n": 20},
-        "upper": {"score": 80.0, "n": 20},
-    }
-    assert "subtasks" not in cell(rows, "baseline", "avg") and "subtasks" not in cell(
-        rows, "baseline", "pope", "paper"
-    )
+    parts = {"lower & half": {"score": 100.0, "n": 20}, "upper": {"score": 80.0, "n": 20}}
+    assert cell(rows, "norm", "pope")["subtasks"] == parts
+    assert "subtasks" not in cell(rows, "baseline", "avg")
+    assert "subtasks" not in cell(rows, "baseline", "pope", "paper")
     frame = subtasks.breakdown(tables.table_lines(rows))
     line = frame[(frame["benchmark"] == "OCRBench") & (frame["part"] == "upper")].iloc[0]
     assert line["toy baseline"] == "0.0" and line["toy norm-gwc"] == "not run"
@@ -119,24 +117,19 @@ def test_further_numbers_follow_the_parts_with_their_mean_over_seeds():
 
 
 def test_a_trial_does_not_get_into_a_table(tmp_path, refusal):
-    rows = score_rows(
-        [EvaluatedModel("baseline", "toy", "baseline", 42)], {"baseline": nine(20)}, "baseline", limit=40
-    )
+    models = [EvaluatedModel("baseline", "toy", "baseline", 42)]
+    rows = score_rows(models, {"baseline": nine(20)}, "baseline", limit=40)
     assert {row.get("limit") for row in rows} == {40, None}
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     assert "a trial with --limit 40" in refusal(command.main, tmp_path)
     assert not (tmp_path / "tables").exists()
 
 
-def test_a_figure_without_differences_is_drawn(rows, tmp_path):
-    draw_differences([row | {"delta": None} for row in rows], tmp_path / "empty.svg")
-    assert (tmp_path / "empty.svg").read_text().startswith("<?xml")
-
-
-def test_an_interval_without_width_is_drawn_though_its_last_bit_differs(rows, tmp_path):
-    narrow = [row | {"delta": 0.3, "delta_ci95": [0.1 + 0.2, 0.1 + 0.2]} for row in rows if row["delta"] is not None]
-    draw_differences(narrow, tmp_path / "narrow.svg")
-    assert (tmp_path / "narrow.svg").exists()
+@pytest.mark.parametrize("narrow", [{"delta": None}, {"delta": 0.3, "delta_ci95": [0.1 + 0.2, 0.1 + 0.2]}])
+def test_a_figure_without_differences_or_with_an_interval_of_one_number_is_drawn(rows, tmp_path, narrow):
+    """Its ends differ from the difference in the last bit."""
+    draw_differences([row | narrow for row in rows if row["delta"] is not None], tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
 
 
 def test_tables_without_scores_name_the_file(tmp_path, refusal):
@@ -145,10 +138,8 @@ def test_tables_without_scores_name_the_file(tmp_path, refusal):
 
 def test_departures_from_the_stock_harness_are_named_with_their_models():
     shared, own = "Answers: greedy.", "Stop strings end an answer."
-    record = {
-        "models": {"a": {"deviations": [shared, own]}, "b": {"deviations": [shared]}, "text": {}},
-        "settings": {"max_new_tokens": 16},
-    }
+    models = {"a": {"deviations": [shared, own]}, "b": {"deviations": [shared]}, "text": {}}
+    record = {"models": models, "settings": {"max_new_tokens": 16}}
     (note,) = footnotes.departures(record)
     assert note == f"Not as lmms-eval does it. {shared} (a) {own} Answers end after 16 tokens."
     assert footnotes.departures({}) == []
