@@ -54,6 +54,21 @@ def with_images(open_data, tmp_path):
     return make
 
 
+POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [(encoded("TIFF", "I"), "more than 8 bits"), (POSTSCRIPT, "its format is none of")],
+    ids=["deep", "PostScript"],
+)
+def test_an_image_that_cannot_be_used_is_named_and_replaced(with_images, content, reason):
+    data, row_images = with_images([content, encoded()])
+    rows, _ = row_images(list(data.dataset))
+    (entry,) = read_entries(row_images.quarantine.path)
+    assert [row["row"] for row in rows] == [1, 1] and "0.img" in entry.detail and reason in entry.detail
+
+
 def test_images_of_other_colours_are_converted(with_images):
     data, row_images = with_images([encoded("JPEG", "CMYK"), encoded("PNG", "P"), encoded("PNG", "RGBA"), encoded()])
     rows, images = row_images(list(data.dataset))
@@ -100,9 +115,9 @@ def test_what_training_found_counts_after_a_restart(tmp_path):
     path.write_text(path.read_text() + '{"file": "a.js')  # torn by a kill
     again = Quarantine(path, rows=40, limit=0.05)
     again.begin(opening)
+    again.add(torn)  # known
     assert [entry.row for entry in read_entries(path)] == [3, 5]
     assert again.summary().startswith("0 filtered, 2 damaged (")
-    again.add(torn)  # known
     with pytest.raises(UserError, match="3 of 40 rows are damaged"):
         again.add(other)
 
