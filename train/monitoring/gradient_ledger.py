@@ -64,7 +64,7 @@ class GradientLedger(JsonLinesFile):
         self.line = {
             "step": step,
             "grad_norm": total,
-            "clip_factor": min(factors.values(), default=1.0),
+            "clip_factor": min(factors.values()),
             "parts": {
                 part: {
                     "grad_norm": norm,
