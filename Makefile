@@ -17,7 +17,7 @@ install: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	@echo "Set-up: installing torch, transformers, trl and the two harnesses into .venv (once; 7 GB, about 4 minutes)."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,demo,docs,dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[train,eval,docs,dev]"
 	@touch $@
 
 test: .venv/installed  ## fast tier: offline, no GPU, about 3 minutes

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import IO, cast
 
@@ -39,9 +38,9 @@ from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.groups import ModelArguments
 from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
-from train.data.prepared import embedded_in, prepared_root, usable_rows
+from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
-from train.data.sources import parsed_rows, raw_table, read_sources
+from train.data.sources import raw_table, read_sources
 from train.data.stage_tokenization import stage_tokenization, trained_checkpoint
 from train.data.tokenization import RowEncoder, Tokenization
 from train.stage_folder import StageFolder, peek_settings
@@ -137,8 +136,7 @@ def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[i
         raw = raw_table(source, str(prepared_root(run.data.data_cache)))
         total += round(len(raw) * source.weight)
         sample = raw.with_format("arrow")[: min(SAMPLE, len(raw))]
-        contents = partial(embedded_in, sample, 0)
-        for row in usable_rows(source, how, parsed_rows(sample, 0), list(range(sample.num_rows)), contents):
+        for row in usable_rows(source, how, sample, 0):
             if isinstance(row, Entry):
                 entries.append(row)
             else:

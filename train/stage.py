@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from modeling_aligned_llava.loading.checkpoint import load_part
 from train.arguments.parse import RunArguments, parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
+from train.data.row_images import SetEpoch
 from train.data.sources import read_sources
 from train.data.stage_rows import StageRows, open_rows
 from train.data.stage_tokenization import row_encoder
@@ -163,20 +163,18 @@ def _build_trainer(
 ) -> AlignedSFTTrainer:
     output = Path(str(training.output_dir))
     collator: Collator
-    in_training: Collator
     if isinstance(encoder, FamilyRows):
-        collator = in_training = FamilyCollator(encoder, rows.open_images)
+        collator = FamilyCollator(encoder, rows.images)
     else:
-        plain = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.open_images)
-        collator, in_training = plain, replace(plain, packed=run.data.packed_rows)
+        collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.images)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
         train_dataset=rows.train,
         eval_dataset=rows.evaluation,
-        data_collator=in_training,
+        data_collator=collator,
         processing_class=processor,
-        callbacks=[*rows.callbacks, *_monitoring(run, output, collator, rows)],
+        callbacks=[SetEpoch(rows.images), *_monitoring(run, output, collator, rows)],
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),

@@ -24,7 +24,6 @@ from train.arguments.parse import RunArguments
 from train.data.prepared import first_images, first_texts
 from train.data.sources import Source
 from train.data.stage_tokenization import trained_checkpoint
-from train.data.streaming import first_streamed, streamed_texts
 
 
 OURS = AlignedLlavaConfig.model_type
@@ -115,8 +114,8 @@ def _opened(files: Iterable[str | bytes]) -> Iterable[Image.Image]:
 
 
 def _images(run: RunArguments, sources: list[Source]) -> Iterable[str | bytes]:
-    return first_streamed(sources) if run.data.streaming else first_images(sources, run.data.data_cache)
+    return first_images(sources, run.data.data_cache)
 
 
 def _texts(run: RunArguments, sources: list[Source]) -> Iterable[str]:
-    return streamed_texts(sources) if run.data.streaming else first_texts(sources, run.data.data_cache)
+    return first_texts(sources, run.data.data_cache)

@@ -1,4 +1,4 @@
-"""One user turn as text and how to tokenize it, the same for the evaluation, the diagnostics and the demo."""
+"""One user turn as text and how to tokenize it, the same for evaluation and diagnostics."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Safe image decoding: known formats, limits of size and shape.
 
 Images are turned upright as EXIF says. `datasets` does the same when a benchmark is evaluated, so that training,
-evaluation, diagnostics and demo see the same pixels of a file.
+evaluation and diagnostics see the same pixels of a file.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""Damaged rows of JSON lines, parquet and streams: each is used, or named by file and row.
+"""Damaged rows of JSON lines and parquet: each is used, or named by file and row.
 
 Damage never spreads to the row beside it. `tests/train/data/test_quarantine.py` has the details.
 """
@@ -8,9 +8,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-import datasets
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -23,7 +21,6 @@ from train.data.prepared import TrainingData, open_training_data
 from train.data.quarantine import Quarantine, read_entries
 from train.data.row_images import RowImages
 from train.data.sources import Source, read_sources
-from train.data.streaming import images_of_stream, open_stream
 from train.data.tokenization import IGNORE_INDEX
 
 
@@ -123,13 +120,6 @@ def write_parquet(seed: int, count: int, good: bytes, folder: Path) -> Source:
     return Source(str(folder / "data.parquet"), folder)
 
 
-def collate(rows: Any, open_images: Any, processor: Any) -> None:
-    collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, open_images)
-    for start in range(0, len(rows), 8):
-        batch = collator([rows[number] for number in range(start, min(start + 8, len(rows)))])
-        assert "pixel_values" not in batch or batch["pixel_values"].isfinite().all()
-
-
 @seeds
 def test_parquet(seed, count, good, how, processor, tmp_path):
     source = write_parquet(seed, count, good, tmp_path)
@@ -138,20 +128,10 @@ def test_parquet(seed, count, good, how, processor, tmp_path):
         assert_accounted(data, count, source.path)
         quarantine = Quarantine(tmp_path / "quarantine.jsonl", data.opened, 1.0)
         quarantine.begin(data.bad_rows)
-        collate(data.dataset, RowImages(data, quarantine, seed=0), processor)
+        images = RowImages(data, quarantine, seed=0)
+        collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, images)
+        for start in range(0, len(data.dataset), 8):
+            batch = collator([data.dataset[n] for n in range(start, min(start + 8, len(data.dataset)))])
+            assert "pixel_values" not in batch or batch["pixel_values"].isfinite().all()
     entries = read_entries(quarantine.path)
     assert entries and all(entry.file == source.path and entry.row % 2 == 0 for entry in entries)
-
-
-@seeds
-def test_a_stream(seed, count, good, how, processor, tmp_path):
-    source = write_parquet(seed, count, good, tmp_path)
-    quarantine = Quarantine(tmp_path / "quarantine.jsonl", None, 1.0)
-    quarantine.begin([])
-    endless = mock.patch.object(datasets.IterableDataset, "repeat", lambda stream, _: stream)
-    with bounded_memory(PEAK_MIB), endless:
-        rows = [*open_stream([source], how, quarantine, seed=0)]
-        collate(rows, images_of_stream, processor)
-    refused_rows = {entry.row for entry in read_entries(quarantine.path)}
-    assert all(row % 2 == 0 for row in refused_rows), "a good row was refused"
-    assert len(rows) + len(refused_rows) == 2 * count, "rows vanished"

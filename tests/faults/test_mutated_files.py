@@ -1,4 +1,4 @@
-"""Mutated files of a checkpoint, loaded as users, evaluation and demo do, and mutated recipes.
+"""Mutated files of a checkpoint, loaded as users and evaluation do, and mutated recipes.
 
 Each checkpoint ends in an error that says something, in the same results, or in a model that is what its files say
 (another epsilon, another template): all its weights are those of the file, none depends on chance.
@@ -129,7 +129,7 @@ def equal(loaded: torch.Tensor, stored: torch.Tensor) -> bool:
 
 
 def served(folder: Path) -> str:
-    """As evaluation and demo load a checkpoint, and answer."""
+    """As evaluation loads a checkpoint, and answers."""
     generator = load_generator(str(folder))
     try:
         prompt = generator.render("what?", 1)

@@ -18,7 +18,6 @@ PROGRAMS = {
     **{f"eval.diagnostics {name}": [name, "MODEL"] for name in ("embeddings", "parameters")},
     "eval.diagnostics compare": ["compare", "MODEL", "MODEL"],
     "eval.suite": ["--run", "OUT", "--data", "IMAGES", "--models", "a=MODEL"],
-    "eval.demo": ["--models", "a=MODEL"],
     "train.sft": SFT,
     "train.preview": SFT,
     "train.preflight": [*SFT, "--no-measure"],

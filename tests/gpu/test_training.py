@@ -1,4 +1,4 @@
-"""A step on a GPU has the loss, gradients and weights of a CPU: attention, packing, FSDP2, fused head, compiled."""
+"""A step on a GPU has the loss, gradients and weights of a CPU: attention, FSDP2, fused head, compiled."""
 
 import copy
 
@@ -10,7 +10,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from benchmarks.training_worlds import SHAPES, make_model
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests.gpu import needs_gpu
 from tests.train.test_cost import BATCH, backward, inputs, real_model, small_config
@@ -55,17 +54,6 @@ def test_a_step_has_the_loss_and_gradients_of_the_cpu(model, attention):
     model.set_attn_implementation(attention)
     expected = step(model, batch_of(model, "cpu"))
     close(step(model.cuda(), batch_of(model)), expected, loss=1e-5, gradient=1e-4)
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager", "flex_attention"])
-def test_packed_rows_do_not_see_each_other(attention):
-    """At a shape whose heads are as wide as flex's kernels want them."""
-    model = make_model(SHAPES["40m"], "norm-gwc", drop_unused=True, device="cuda").train()
-    rows = tokens(model, texts=(40, 300, 7), images=(0, 0, 0))
-    padded, packed = (ImageTextCollator(None, 0, without_images, packed)(rows) for packed in (False, True))
-    expected = step(model, {name: value.cuda() for name, value in padded.items()})
-    model.model.language_model.set_attn_implementation(attention)
-    close(step(model, {name: value.cuda() for name, value in packed.items()}), expected, loss=1e-5, gradient=1e-4)
 
 
 def test_autocast_to_bfloat16_keeps_weights_norm_and_gradients_in_float32(model):
@@ -119,12 +107,11 @@ def test_fsdp2_on_one_rank(model, one_rank, half):
     close((loss, whole), expected, loss=1e-2 if half else 1e-5, gradient=5e-2 if half else 1e-4)
 
 
-@pytest.mark.parametrize("packed", ["false", "true"])
-def test_a_stage_with_the_fused_head_has_the_weights_of_the_cpu(stage_arguments, tmp_path, packed):
+def test_a_stage_with_the_fused_head_has_the_weights_of_the_cpu(stage_arguments, tmp_path):
     """On CUDA TRL's fused head selects the labelled positions; on a CPU ours does."""
     trained = {}
     for place in ("cpu", "cuda"):
-        arguments = stage_arguments(1, "norm-gwc", tmp_path / place, max_steps=2, packed_rows=packed)
+        arguments = stage_arguments(1, "norm-gwc", tmp_path / place, max_steps=2)
         run_stage([*arguments, "--use_cpu", "true"] if place == "cpu" else arguments)
         trained[place] = load_file(tmp_path / place / "norm-gwc" / "stage1" / "model.safetensors")
     for name, tensor in trained["cpu"].items():  # Adam may move a weight without a gradient either way

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from datasets import Dataset, List, config
+from datasets import Dataset, List
 from datasets import Image as ImageFeature
 from peft import PeftModel
 from PIL import Image
@@ -199,7 +199,7 @@ def test_baseline_takes_the_same_path_and_a_second_round_keeps_the_method(family
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("llava", {"packed_rows": "true"}, "packed_rows is for models assembled here"),
+        ("llava", {"prompt_format": "plain"}, "prompt_format: plain is for models assembled here"),
         ("llava", {"method": "projector-rescaled"}, "align adds a norm"),
         ("aya_vision", {}, "aya_vision is none of the families it knows"),
     ],
@@ -221,20 +221,18 @@ def test_without_an_image_token_or_a_vision_tower_there_is_one_line(family, rows
         run_stage(command(nameless, rows, tmp_path / "out"))
 
 
-def test_embedded_images_are_prepared_and_streamed_alike(family, rows_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+def test_embedded_images_are_trained_on_like_files(family, rows_file, tmp_path):
     rows = json.loads(rows_file(ROWS).read_text())
     folder = rows_file(ROWS).parent
     for row in rows:
         row["image"] = [{"bytes": (folder / name).read_bytes(), "path": name} for name in row["image"]]
     embedded = tmp_path / "rows.parquet"
     Dataset.from_list(rows, features=features(image=List(ImageFeature()))).to_parquet(embedded)
-    prepared = {"data_path": embedded, "probe_rows": 2}
     losses = []
-    for name, settings in {"files": {}, "prepared": prepared, "streamed": prepared | {"streaming": "true"}}.items():
+    for name, settings in {"files": {}, "embedded": {"data_path": embedded}}.items():
         run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / name, **settings))
         losses += [line["loss"] for line in lines(tmp_path / name) if "loss" in line]
-    assert losses == pytest.approx([losses[0]] * 3, abs=1e-5)
+    assert losses == pytest.approx([losses[0]] * 2, abs=1e-5)
 
 
 def test_held_out_rows_are_measured(family, rows_file, tmp_path):

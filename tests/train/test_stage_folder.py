@@ -28,7 +28,7 @@ def peek(recipe, *options):
         (["--max-steps", "-1"], "max_steps", "-1"),
         (["--max_steps=9"], "max_steps", "9"),
         (["--lr_scheduler_kwargs", "a", "b"], "lr_scheduler_kwargs", ["a", "b"]),
-        (["--packed_rows", "--max_steps", "9"], "packed_rows", "true"),
+        (["--clip_by_part", "--max_steps", "9"], "clip_by_part", "true"),
         (["--seed", "1", "--seed", "2"], "seed", "2"),
     ],
 )

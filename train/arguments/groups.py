@@ -49,8 +49,7 @@ class ModelArguments:
     attn_implementation: str | None = setting(
         default=None,
         help="Attention implementation of the language model, such as `sdpa`, `flash_attention_2` or "
-        "`flex_attention`. If None, transformers chooses, normally `sdpa`. With `packed_rows`, the last two skip the "
-        "blocks between rows.",
+        "`flex_attention`. If None, transformers chooses, normally `sdpa`.",
     )
     save_dtype: str | None = setting(
         default=None,
@@ -112,18 +111,8 @@ class DataArguments:
         help="Largest share of rows that may be damaged before the run stops. Rows that are only too long or have "
         "turns in another order are filtered and do not count. `quarantine.jsonl` lists all of them.",
     )
-    streaming: bool = setting(
-        default=False,
-        help="Whether to read the rows of a .parquet file or Hub dataset during training instead of preparing and "
-        "storing them first. Requires `max_steps`.",
-    )
     data_cache: str | None = setting(
         default=None, help="Folder for prepared rows. If None, they are stored in the cache of `datasets`."
-    )
-    packed_rows: bool = setting(
-        default=False,
-        help="Whether to concatenate the rows of a micro-batch into one sequence without padding. Rows do not attend "
-        "to each other.",
     )
 
     def __post_init__(self) -> None:

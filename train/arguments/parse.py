@@ -131,10 +131,6 @@ def bfloat16_is_fast() -> bool:
 
 
 def _check(run: RunArguments, training: SFTConfig) -> None:
-    if run.data.streaming and training.max_steps <= 0:
-        raise UserError("streaming needs max_steps: the length of a stream is not known")
-    if run.data.streaming and run.monitoring.eval_rows:
-        raise UserError("eval_rows cannot be held out of a stream: drop eval_rows or streaming")
     if (training.eval_strategy != "no") != (run.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
     if training.save_strategy == "best":
@@ -167,9 +163,6 @@ def _complete(run: RunArguments, training: SFTConfig) -> None:
     if uses_fsdp(training):
         # gradients stay sharded between the micro-batches of a step; whole ones need 4 bytes per parameter and GPU
         config.gradient_accumulation_kwargs = {**(config.gradient_accumulation_kwargs or {}), "sync_each_batch": True}
-    if run.data.streaming:
-        # each process reads its own rows: batches with and without images cannot be dispatched alike
-        config.dispatch_batches = False
 
 
 def uses_fsdp(training: SFTConfig) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from huggingface_hub import HfApi
 
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.errors import run_main
 from train.arguments.parse import parse_with_backbones
 from train.data.fetch import SETS, fetch
 from train.data.prepared import open_training_data
@@ -29,8 +29,6 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
         UserError: settings, data or the tokenizer are not usable, or too many rows are damaged.
     """
     run, training, backbones = parse_with_backbones([*argv, "--bf16", "false"], stage1)
-    if run.data.streaming:
-        raise UserError("streaming reads the rows during training: there is nothing to prepare")
     how = stage_tokenization(run, training, backbones)
     sources = read_sources(run.data.data_path, run.data.image_folder)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Pad or pack tokenized rows and preprocess their images; `train.data.prepared` has done the rest, once."""
+"""Pad tokenized rows and preprocess their images; `train.data.prepared` has done the rest, once."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,26 +18,22 @@ OpenImages = Callable[[Rows], tuple[Rows, list[Image]]]
 
 @dataclass
 class ImageTextCollator:
-    """Rows -> `input_ids`, `labels` [rows, longest] and `pixel_values` [images, 3, height, width].
+    """Rows -> `input_ids`, `attention_mask`, `labels` [rows, longest] and `pixel_values` [images, 3, height, width].
 
-    Padded rows have an `attention_mask`; packed ones have `position_ids` instead, which restart at each row. A batch
-    without images has no `pixel_values`.
+    The padding is on the right. A batch without images has no `pixel_values`.
 
     Args:
         open_images: a `RowImages`; it may replace rows.
-        packed: concatenate the rows to one sequence [1, sum of lengths]. Without an attention mask, the decoder
-            derives from `position_ids` that rows do not attend to each other.
     """
 
     image_processor: BaseImageProcessor
     pad_token_id: int
     open_images: OpenImages
-    packed: bool = False
 
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
-        """Collate rows of the training data; padding is on the right."""
+        """Collate rows of the training data."""
         rows, images = self.open_images(rows)
-        batch = _pack(rows) if self.packed else self._pad(rows)
+        batch = self._pad(rows)
         if images:
             batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
         return batch
@@ -53,13 +49,3 @@ class ImageTextCollator:
             labels[i, :length] = torch.tensor(row["labels"])
             attention_mask[i, :length] = 1
         return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}
-
-
-def _pack(rows: Rows) -> dict[str, Tensor]:
-    # the last token of a row must not predict the first one of the next row
-    labels = [token for row in rows for token in (IGNORE_INDEX, *row["labels"][1:])]
-    return {
-        "input_ids": torch.tensor([[token for row in rows for token in row["input_ids"]]]),
-        "labels": torch.tensor([labels]),
-        "position_ids": torch.cat([torch.arange(len(row["input_ids"])) for row in rows])[None],
-    }

@@ -32,7 +32,7 @@ from train.data.worker_processes import workers_end_with_us
 
 
 BAD_IMAGE = "the image cannot be used"
-Contents = Callable[[int, str], bytes]  # row number, name of an embedded image -> its file
+Contents = Callable[[str], bytes]  # name of an embedded image -> its file
 
 _BATCH = 500
 _ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another process
@@ -116,12 +116,12 @@ def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entr
             number += 1
 
 
-def usable_rows(
-    source: Source, how: RowEncoder, raw: list[Any], numbers: list[int], contents: Contents
-) -> list[dict[str, Any] | Entry]:
-    """Each raw row as `{"id", "row", "images"}` with what the encoder stores, or as what is wrong with it."""
-    rows = [check_row(source, number, row) for number, row in zip(numbers, raw, strict=True)]
+def usable_rows(source: Source, how: RowEncoder, batch: pa.Table, first: int) -> list[dict[str, Any] | Entry]:
+    """The raw rows from number `first` on, each as `{"id", "row", "images"}` with what the encoder stores, or as what
+    is wrong with it."""
+    rows = [check_row(source, number, row) for number, row in enumerate(parsed_rows(batch, first), first)]
     if how.reads_sizes:
+        contents = partial(_embedded_in, batch, first)
         rows = [row if isinstance(row, Entry) else _with_sizes(source, row, contents) for row in rows]
     good = [row for row in rows if isinstance(row, dict)]
     tokens = iter(how(good) if good else [])
@@ -130,7 +130,7 @@ def usable_rows(
 
 def _with_sizes(source: Source, row: dict[str, Any], contents: Contents) -> dict[str, Any] | Entry:
     try:
-        files = [contents(row["row"], name) if isinstance(name, EmbeddedImage) else name for name in row["images"]]
+        files = [contents(name) if isinstance(name, EmbeddedImage) else name for name in row["images"]]
         return {**row, "sizes": [read_size(file, name) for file, name in zip(files, row["images"], strict=True)]}
     except UserError as error:
         return bad_entry(source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
@@ -184,8 +184,9 @@ def embedded_bytes(data: Dataset, name: str) -> bytes:
     return _bytes_of(data[row]["image" if "image" in data.column_names else "images"], name)
 
 
-def embedded_in(batch: pa.Table, first: int, row: int, name: str) -> bytes:
+def _embedded_in(batch: pa.Table, first: int, name: str) -> bytes:
     """The same for rows from number `first` on."""
+    row, _ = _place(name)
     return _bytes_of(batch["image" if "image" in batch.column_names else "images"][row - first].as_py(), name)
 
 
@@ -244,7 +245,7 @@ def _prepared(source: Source, raw: Dataset, how: RowEncoder, root: Path) -> Data
 
 
 def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: RowEncoder) -> pa.Table:
-    rows = usable_rows(source, how, parsed_rows(batch, numbers[0]), numbers, partial(embedded_in, batch, numbers[0]))
+    rows = usable_rows(source, how, batch, numbers[0])
     cells = [{"fault": row.line()} if isinstance(row, Entry) else row for row in rows]
     return pa.Table.from_pylist(cells, schema=Features({**how.columns, **_PREPARED}).arrow_schema)
 

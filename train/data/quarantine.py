@@ -40,11 +40,11 @@ class Quarantine:
 
     Args:
         path: `<output_dir>/quarantine.jsonl`.
-        rows: number of all rows, usable or not; None if unknown: the limit is then not checked here.
+        rows: number of all rows, usable or not.
         limit: largest share of them that may be damaged.
     """
 
-    def __init__(self, path: str | Path, rows: int | None, limit: float):
+    def __init__(self, path: str | Path, rows: int, limit: float):
         self.path = Path(path)
         self.rows = rows
         self.limit = limit
@@ -76,8 +76,7 @@ class Quarantine:
             line = entry.line().encode()
             if file.write(line) < len(line):  # the rest did not fit; the next start drops this part of a line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        if not entry.filtered:
-            self.check()
+        self.check()
 
     def check(self) -> None:
         """Compare the number of damaged rows with the limit.
@@ -86,7 +85,7 @@ class Quarantine:
             UserError: there are more; the message has the reasons and their counts.
         """
         reasons = {(entry.file, entry.row): entry.reason for entry in read_entries(self.path) if not entry.filtered}
-        if self.rows is not None and len(reasons) > self.limit * self.rows:
+        if len(reasons) > self.limit * self.rows:
             counts = ", ".join(f"{count} x {reason}" for reason, count in Counter(reasons.values()).most_common(5))
             raise UserError(
                 f"{len(reasons)} of {self.rows} rows are damaged, more than the {self.limit:.2%} of "

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import yaml
-from datasets import Dataset, Features, Image, IterableDataset, Sequence, Value, load_dataset
+from datasets import Dataset, Features, Image, Sequence, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from modeling_aligned_llava.errors import UserError
@@ -96,7 +96,7 @@ def _checked(source: Source) -> Source:
     return source
 
 
-def table(source: Source, *, streaming: bool = False, cache: str | None = None) -> Dataset | IterableDataset:
+def _table(source: Source, cache: str) -> Dataset:
     """The rows of a parquet or Hub source; images stay undecoded bytes.
 
     Raises:
@@ -106,9 +106,9 @@ def table(source: Source, *, streaming: bool = False, cache: str | None = None) 
     files = [str(path)] if path.is_file() else sorted(map(str, path.glob("**/*.parquet")))
     try:
         if files:
-            data = load_dataset("parquet", data_files=files, split="train", streaming=streaming, cache_dir=cache)
+            data = load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
         else:
-            data = load_dataset(source.path, split=source.split, streaming=streaming, cache_dir=cache)
+            data = load_dataset(source.path, split=source.split, cache_dir=cache)
     except Exception as error:  # the Hub, the parquet reader and datasets' own builders raise anything
         cause = error.__cause__ or error
         raise UserError(f"data_path: {source.path} cannot be read: {' '.join(str(cause).split())}") from error
@@ -127,8 +127,7 @@ def raw_table(source: Source, cache: str) -> Dataset:
         UserError: it cannot be read.
     """
     if not source.is_text:
-        data = table(source, cache=cache)
-        assert isinstance(data, Dataset)
+        data = _table(source, cache)
         images = next((name for name in ("image", "images") if name in data.column_names), None)
         return data.select_columns([name for name in data.column_names if name in ("id", "conversations", images)])
     try:

@@ -1,20 +1,17 @@
-"""The rows of a stage, prepared or streamed, split into training and evaluation rows; those left out are listed."""
+"""The rows of a stage, split into training and evaluation rows; those left out are listed."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasets import Dataset, IterableDataset
-from transformers import TrainerCallback
+from datasets import Dataset
 from trl import SFTConfig
 
 from modeling_aligned_llava.errors import UserError
 from train.arguments.parse import RunArguments
-from train.data.collator import OpenImages
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
-from train.data.row_images import RowImages, SetEpoch
+from train.data.row_images import RowImages
 from train.data.sources import Source
-from train.data.streaming import images_of_stream, open_stream
 from train.data.tokenization import RowEncoder
 from train.stage_folder import say
 
@@ -25,15 +22,13 @@ class StageRows:
 
     Args:
         train: rows to train on.
-        open_images: opens the images of rows.
+        images: opens the images of rows.
         evaluation: rows held out from training, if any.
-        callbacks: those that `open_images` needs.
     """
 
-    train: Dataset | IterableDataset
-    open_images: OpenImages
-    evaluation: Dataset | None = None
-    callbacks: list[TrainerCallback] = field(default_factory=list)
+    train: Dataset
+    images: RowImages
+    evaluation: Dataset | None
 
 
 def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]) -> StageRows:
@@ -43,11 +38,6 @@ def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sourc
         UserError: the data cannot be read, or leaves too few usable rows.
     """
     path = Path(str(training.output_dir)) / "quarantine.jsonl"
-    if run.data.streaming:
-        quarantine = Quarantine(path, None, run.data.bad_rows_limit)
-        if training.process_index == 0:
-            quarantine.begin([])
-        return StageRows(open_stream(sources, encoder, quarantine, training.seed), images_of_stream)
     data = open_training_data(sources, encoder, run.data.data_cache, training.seed)
     quarantine = Quarantine(path, data.opened, run.data.bad_rows_limit)
     if training.process_index == 0:
@@ -61,5 +51,4 @@ def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sourc
             raise UserError(f"eval_rows {eval_rows} leaves none of the {len(data.dataset)} rows to train on")
         parts = data.dataset.train_test_split(test_size=eval_rows, seed=training.seed)
         data, evaluation = replace(data, dataset=parts["train"]), parts["test"]
-    row_images = RowImages(data, quarantine, training.seed)
-    return StageRows(data.dataset, row_images, evaluation, [SetEpoch(row_images)])
+    return StageRows(data.dataset, RowImages(data, quarantine, training.seed), evaluation)

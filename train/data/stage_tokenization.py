@@ -82,12 +82,8 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
         raise UserError(f"{config.model_type} cannot be trained: its processor names no image token")
     if processor.tokenizer.pad_token_id is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
-    ours_only = {
-        "packed_rows": run.data.packed_rows,
-        "prompt_format: plain": run.data.prompt_format == "plain",
-    }
-    for name in (name for name, given in ours_only.items() if given):
-        raise UserError(f"{name} is for models assembled here, not for {config.model_type}")
+    if run.data.prompt_format == "plain":
+        raise UserError(f"prompt_format: plain is for models assembled here, not for {config.model_type}")
     return FamilyRows(processor, config, training.max_length)
 
 

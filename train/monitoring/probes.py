@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, IterableDataset
+from datasets import Dataset
 
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
 from train.monitoring.log import JsonLinesFile
@@ -15,7 +15,7 @@ from train.monitoring.log import JsonLinesFile
 Collator = Callable[[list[dict[str, Any]]], dict[str, Any]]
 
 
-def first_rows(rows: Dataset | IterableDataset, count: int) -> list[dict[str, Any]]:
+def first_rows(rows: Dataset, count: int) -> list[dict[str, Any]]:
     """The first `count` rows with an image; where the first 1,024 rows have fewer, rows without one follow."""
     with_image: list[dict[str, Any]] = []
     without: list[dict[str, Any]] = []

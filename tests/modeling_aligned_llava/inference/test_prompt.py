@@ -44,7 +44,7 @@ def test_a_prompt_has_one_beginning_where_the_model_has_one(tokenizer, template,
 
 
 @pytest.mark.parametrize("name", ["gemma3", "pixtral"])  # the template writes the beginning; the tokenizer adds it
-def test_evaluation_demo_and_diagnostics_ask_with_the_same_tokens(tmp_path, name):
+def test_evaluation_and_diagnostics_ask_with_the_same_tokens(tmp_path, name):
     folder = str(write_checkpoint(name, tmp_path / "tiny"))
     generator = load_generator(folder)
     asked = SimpleNamespace(question="What is it?", open=lambda: image_of(1))

@@ -96,8 +96,6 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
         ({"save_strategy": "best"}, "save_strategy: best would leave nothing to continue from"),
-        ({"streaming": "true", "max_steps": -1}, "streaming needs max_steps"),
-        ({"streaming": "true", "eval_rows": 3}, "eval_rows cannot be held out of a stream"),
     ],
 )
 def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message):

@@ -53,5 +53,3 @@ def test_damaged_rows_over_the_limit_are_named_before_training(stage_arguments, 
 def test_what_cannot_be_prepared_is_named(stage_arguments, tmp_path):
     with pytest.raises(UserError, match="run stage 1 first"):
         prepare(stage_arguments(2, "norm", tmp_path))
-    with pytest.raises(UserError, match="there is nothing to prepare"):
-        prepare([*stage_arguments(1, "norm", tmp_path), "--streaming", "true"])
