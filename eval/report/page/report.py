@@ -22,7 +22,7 @@ from eval.report.page.free_answers import free_answers
 from eval.report.page.inline_svg import Drawing, inline_svg, series
 from eval.report.page.layer_curves import layer_curves
 from eval.report.page.summary import answer, caveats, differences, limitations
-from eval.report.page.training_curves import LEDGER, training
+from eval.report.page.training_curves import training
 from eval.report.tables.differences import HEADINGS, plot_differences
 from eval.report.tables.footnotes import departures
 from eval.report.tables.table4 import columns, notes
@@ -81,7 +81,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
                 dict.fromkeys(layer.name for each in overlaid for layers in each.models.values() for layer in layers)
             ),
             stages=stages,
-            ledger_heads=LEDGER,
             training_notes=training_notes,
             free_answers=free,
             free_note=free_note,

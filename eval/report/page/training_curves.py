@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from statistics import median
+from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -15,8 +14,6 @@ from eval.report.page.inline_svg import Drawing, inline_svg, series
 
 POINTS = 300  # per curve; longer logs are thinned evenly
 LINES = 12  # per curve in the table of its numbers
-PARTS = ("vision", "projector", "norm", "language")
-LEDGER = ["model", "part", "gradient norm", "share of its square", "step / weights"]
 
 Log = list[dict[str, Any]]
 Curves = dict[str, list[tuple[int, float]]]  # label -> (step, value)
@@ -24,12 +21,10 @@ Curves = dict[str, list[tuple[int, float]]]  # label -> (step, value)
 
 @dataclass
 class Stage:
-    """The figures of one training stage, its gradient ledger, and how often it was clipped."""
+    """The figures of one training stage."""
 
     name: str
-    figures: list[Drawing] = field(default_factory=list)
-    ledger: list[list[Any]] = field(default_factory=list)
-    clipping: list[str] = field(default_factory=list)
+    figures: list[Drawing]
 
 
 def training(run: FinishedRun, colours: dict[str, int]) -> tuple[list[Stage], list[str]]:
@@ -66,39 +61,15 @@ def training(run: FinishedRun, colours: dict[str, int]) -> tuple[list[Stage], li
 
 
 def _stage(name: str, logs: dict[str, dict[str, Log]], colours: dict[str, int]) -> Stage:
+    losses, norms = _curves(logs.get("log", {}), "loss"), _curves(logs.get("gradients", {}), "grad_norm")
     called = name.replace("stage", "stage ")
-    stage = Stage(name.replace("stage", "Stage "))
-    losses = {
-        model: [(x["step"], x["loss"]) for x in log if "loss" in x] for model, log in logs.get("log", {}).items()
-    }
-    stage.figures += _figure(f"Loss, {called}", f"{name}-loss", losses, colours)
-    ledger = logs.get("gradients", {})
-    totals = {model: [(line["step"], line["grad_norm"]) for line in log] for model, log in ledger.items()}
-    stage.figures += _figure(f"Gradient norm before clipping, {called}", f"{name}-gradient", totals, colours, True)
-    for model, log in ledger.items():
-        parts = {
-            part: [(line["step"], line["parts"][part]["grad_norm"]) for line in log if part in line["parts"]]
-            for part in PARTS
-        }
-        title, own = f"Gradient norm by part, {called}, {model}", {part: i for i, part in enumerate(PARTS)}
-        stage.figures += _figure(title, f"{name}-parts-{colours[model]}", parts, own, True)
-        stage.ledger += _ledger(model, log)
-        clipped = sum(line["clip_factor"] < 1 for line in log) / len(log)
-        factor = median(line["clip_factor"] for line in log)
-        stage.clipping.append(f"{model}: clipped in {clipped:.0%} of the logged steps, median factor {factor:.2f}.")
-    stage.figures += _cosines(name, logs.get("probe", {}), colours)
-    return stage
+    figures = _figure(f"Loss, {called}", f"{name}-loss", losses, colours)
+    figures += _figure(f"Gradient norm before clipping, {called}", f"{name}-gradient", norms, colours, True)
+    return Stage(called.capitalize(), figures + _cosines(name, logs.get("probe", {}), colours))
 
 
-def _ledger(model: str, log: Log) -> list[list[Any]]:
-    """Medians over the logged steps, by part of the model."""
-    rows = []
-    for part in PARTS:
-        lines = [line["parts"][part] for line in log if part in line["parts"]]
-        if lines:
-            values = [[line[k] for line in lines if k in line] for k in ("grad_norm", "share", "update_ratio")]
-            rows.append([model, part, *(median(column) if column else None for column in values)])
-    return rows
+def _curves(logs: dict[str, Log], quantity: str) -> Curves:
+    return {model: [(line["step"], line[quantity]) for line in log if quantity in line] for model, log in logs.items()}
 
 
 def _cosines(stage: str, probes: dict[str, Log], colours: dict[str, int]) -> list[Drawing]:

@@ -52,7 +52,7 @@ def test_a_whole_run_is_measured_once_and_the_page_is_the_same_to_the_byte(
     overlays = [attributes for tag, attributes in found.elements if attributes.get("class") == "shade"]
     assert len(overlays) == 6 * 2 * (1 + 2)  # images, models, the mean and two layers
     assert sum(tag == "rect" and "x" in attributes for tag, attributes in found.elements) >= 6 * 2
-    assert "inside the boxes" in found.text and "Gradient norm by part, stage 2, norm" in found.text
+    assert "inside the boxes" in found.text and "Gradient norm before clipping, stage 2" in found.text
     assert "error" not in capsys.readouterr().err
 
 

@@ -210,8 +210,6 @@ def test_training_logs_are_read_by_stage_and_damaged_ones_are_named(tmp_path, ti
     (stage_folder / "probe.jsonl").write_text("")
     stages, notes = training(run, {"baseline": 0, "norm": 1})
     (stage,) = stages
-    assert stage.ledger == [[name, "projector", 2.0, 1.0, pytest.approx(0.02)] for name in ("baseline", "norm")]
-    assert re.match(r"baseline: .* 67% .* 0\.50", stage.clipping[0])
     loss = stage.figures[0]
     assert loss.rows == [["baseline", 10, 4.0], ["baseline", 20, 2.0], ["baseline", 30, 1.0]]
     damaged, empty = notes
