@@ -19,7 +19,8 @@ SETTINGS = ("bypassed_layers", "norm_storage")
 
 def change(options: argparse.Namespace, model: PreTrainedModel) -> list[TrainerCallback]:
     """Change the model as the options say."""
-    bypass_layers(model, options.bypassed_layers)
+    if options.bypassed_layers:
+        bypass_layers(model, options.bypassed_layers)
     return [RoundedNorm()] if options.norm_storage == "bfloat16" else []
 
 
