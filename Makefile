@@ -52,8 +52,7 @@ sbom: .venv/installed .venv-audit/installed  ## what .venv holds, as CycloneDX J
 	$(AUDIT)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file sbom.cdx.json $(BIN)/python
 
 tables: .venv/installed  ## rebuild tables, figures and report of results/$(RUN)
-	$(BIN)/python -m eval.report.tables "results/$$RUN"
-	$(BIN)/python -m eval.report.page "results/$$RUN"
+	$(BIN)/python -m eval.report "results/$$RUN"
 
 docs: .venv/installed  ## the docs site, into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict

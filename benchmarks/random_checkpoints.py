@@ -45,19 +45,6 @@ SHAPES = {
         },
         4,
     ),
-    "3b": Shape(  # SigLIP-SO400M and the sizes of Llama-3.2-3B
-        {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16},
-        {
-            "hidden_size": 3072,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 24,
-            "num_key_value_heads": 8,
-            "vocab_size": 128_256,
-            "tie_word_embeddings": True,
-        },
-        20,
-    ),
     "toy": Shape(
         {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
         {

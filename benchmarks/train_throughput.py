@@ -5,10 +5,6 @@
 Every measurement runs in its own process, so that peak memory is its own. Stock and ours take turns, and each pair
 gives a ratio. Stock is `SFTTrainer` with its own vision collator and LLaVA's whole vision tower. With `--processor`
 ours then runs again as it trains other families, through the model's own processor.
-
-`--device cuda --shape llama-3.2-3b` measures the paper's shapes with random weights, best one stage per call
-(`--stages 2`; for qwen2.5-7b only stage 1, because its optimizer fits no GPU in stage 2). Without a GPU it runs the
-toy shape and reports that.
 """
 
 import argparse
@@ -47,16 +43,15 @@ TARGETS = {"stage1": 2.0, "stage2": 1.5}  # on the CPU, at the 40 M-parameter sh
 
 
 class Clock(TrainerCallback):
-    """Seconds of each epoch."""
+    """Seconds of the epoch."""
 
-    def __init__(self) -> None:
-        self.epochs: list[float] = []
+    seconds: float
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.start = _now()
 
     def on_epoch_end(self, args, state, control, **kwargs):
-        self.epochs.append(_now() - self.start)
+        self.seconds = _now() - self.start
 
 
 def _now() -> float:
@@ -66,7 +61,7 @@ def _now() -> float:
 
 
 def measure(who: str, stage: int, shape: Shape, folder: Path, device: str) -> dict[str, Any]:
-    """Train `epochs` epochs in this process and time the last one. `who` is one of `WHO`."""
+    """Train one epoch in this process. `who` is one of `WHO`."""
     ours = who != "stock"
     processor = make_processor(shape, stage)
     model = make_model(shape, "norm-gwc", drop_unused=ours, device=device)
@@ -80,15 +75,15 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str) -> di
     ]
     arguments = SFTConfig(
         output_dir=str(folder / "out"),
-        num_train_epochs=shape.epochs,
-        per_device_train_batch_size=shape.micro_batch[stage],
-        gradient_accumulation_steps=shape.global_batch // shape.micro_batch[stage],
+        num_train_epochs=1,
+        per_device_train_batch_size=shape.micro_batch,
+        gradient_accumulation_steps=shape.global_batch // shape.micro_batch,
         learning_rate=1e-5,
         max_length=None,
         assistant_only_loss=not ours,
         use_cpu=device == "cpu",
         bf16=device == "cuda",
-        gradient_checkpointing=shape.checkpointing[stage],
+        gradient_checkpointing=False,
         train_sampling_strategy="group_by_length" if ours else "random",
         remove_unused_columns=not ours,
         dataloader_num_workers=4 if device == "cuda" else 0,
@@ -136,8 +131,8 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str) -> di
     trainer.train()
     peak = _peak_memory(device)
     logged = [line for line in trainer.state.log_history if "loss" in line]
-    seconds = clock.epochs[-1]
-    tokens, labels = logged[-1]["num_tokens"] / shape.epochs, _labels(trainer)
+    seconds = clock.seconds
+    tokens, labels = logged[-1]["num_tokens"], _labels(trainer)
     return {
         "samples_per_second": len(rows) / seconds,
         "tokens_per_second": tokens / seconds,
@@ -172,13 +167,11 @@ def _peak_memory(device: str) -> int:
 
 
 def child(who: str, stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run `measure` in its own process; the toy shape, which measures nothing, in this one.
+    """Run `measure` in its own process.
 
     Raises:
         SystemExit: it fails.
     """
-    if args.shape == "toy":
-        return measure(who, stage, SHAPES["toy"], folder, args.device)
     command = [sys.executable, "-m", "benchmarks.train_throughput", "--child", who, "--stages", str(stage)]
     command += ["--shape", args.shape, "--device", args.device, "--folder", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **_quiet()})  # noqa: S603
@@ -219,19 +212,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.train_throughput", description=__doc__)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--shape", choices=sorted(SHAPES), help="default: 40m; on a GPU llama-3.2-3b")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="40m")
     parser.add_argument("--stages", type=int, nargs="+", choices=[1, 2], default=[1, 2])
-    parser.add_argument("--rounds", type=int, help="pairs of stock and ours; default: 3, on a GPU 1")
+    parser.add_argument("--rounds", type=int, default=3, help="pairs of stock and ours")
     parser.add_argument("--processor", action="store_true", help="ours through the model's processor too")
     parser.add_argument("--child", choices=WHO, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    note = None
-    if args.device == "cuda" and not torch.cuda.is_available():
-        note = "there is no GPU here: toy shape on the CPU, which says nothing about speed"
-        args.device, args.shape = "cpu", "toy"
-    args.shape = args.shape or ("40m" if args.device == "cpu" else "llama-3.2-3b")
-    args.rounds = args.rounds or (3 if args.device == "cpu" else 1)
     shape = SHAPES[args.shape]
     if args.child:
         print(json.dumps(measure(args.child, args.stages[0], shape, args.folder, args.device)))  # noqa: T201
@@ -245,7 +232,6 @@ def main() -> None:
     base = environment()
     result = {
         "benchmark": "train_throughput",
-        **({"note": note} if note else {}),
         "ratios": {name: stage["ratio"] for name, stage in stages.items()},
         "memory_ratios": {name: stage["memory_ratio"] for name, stage in stages.items()},
         **({"targets": TARGETS} if args.shape == "40m" else {}),

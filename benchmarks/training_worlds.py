@@ -13,7 +13,6 @@ from transformers import (
     LlamaConfig,
     LlavaProcessor,
     PreTrainedTokenizerFast,
-    Qwen2Config,
     SiglipImageProcessor,
     SiglipVisionConfig,
 )
@@ -27,27 +26,15 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 class Shape:
     """Sizes of a model, of its rows and of a step."""
 
-    decoder: type[LlamaConfig] | type[Qwen2Config]
     text: dict[str, Any]
     vision: dict[str, Any]
     global_batch: int
-    micro_batch: dict[int, int]  # rows by stage
+    micro_batch: int
     steps: int
-    epochs: int  # the last one is timed
-    checkpointing: dict[int, bool]  # by stage
 
 
-_SO400M = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "num_hidden_layers": 27,
-    "num_attention_heads": 16,
-    "image_size": 384,
-    "patch_size": 14,
-}
 SHAPES = {
     "40m": Shape(
-        LlamaConfig,
         {
             "hidden_size": 384,
             "intermediate_size": 1024,
@@ -66,13 +53,10 @@ SHAPES = {
             "patch_size": 14,
         },
         global_batch=16,
-        micro_batch={1: 8, 2: 8},
+        micro_batch=8,
         steps=4,
-        epochs=1,
-        checkpointing={1: False, 2: False},
     ),
     "toy": Shape(
-        LlamaConfig,
         {
             "hidden_size": 32,
             "intermediate_size": 64,
@@ -91,47 +75,8 @@ SHAPES = {
             "patch_size": 14,
         },
         global_batch=4,
-        micro_batch={1: 2, 2: 2},
+        micro_batch=2,
         steps=2,
-        epochs=1,
-        checkpointing={1: False, 2: False},
-    ),
-    "llama-3.2-3b": Shape(
-        LlamaConfig,
-        {
-            "hidden_size": 3072,
-            "intermediate_size": 8192,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 24,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "vocab_size": 128_256,
-            "tie_word_embeddings": True,
-        },
-        _SO400M,
-        global_batch=32,
-        micro_batch={1: 8, 2: 4},
-        steps=6,
-        epochs=2,
-        checkpointing={1: True, 2: True},
-    ),
-    "qwen2.5-7b": Shape(
-        Qwen2Config,
-        {
-            "hidden_size": 3584,
-            "intermediate_size": 18944,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "vocab_size": 152_064,
-            "tie_word_embeddings": False,
-        },
-        _SO400M,
-        global_batch=32,
-        micro_batch={1: 4, 2: 4},
-        steps=4,
-        epochs=2,
-        checkpointing={1: True, 2: True},
     ),
 }
 # Words per turn: exp(normal(mu, sigma)). Stage 1 has one short caption, stage 2 one to four questions and answers.
@@ -172,7 +117,7 @@ def make_processor(shape: Shape, stage: int) -> LlavaProcessor:
 def make_model(shape: Shape, method: str, *, drop_unused: bool, device: str) -> AlignedLlavaForConditionalGeneration:
     """A random model in float32, with LLaVA's whole vision tower (layer -2 is read) or without its unused layers."""
     vision = SiglipVisionConfig(**shape.vision)
-    text = shape.decoder(**shape.text, max_position_embeddings=8192, bos_token_id=None, eos_token_id=2, pad_token_id=0)
+    text = LlamaConfig(**shape.text, max_position_embeddings=8192, bos_token_id=None, eos_token_id=2, pad_token_id=0)
     config = AlignedLlavaConfig(
         vision_config=vision,
         text_config=text,

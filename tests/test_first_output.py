@@ -91,12 +91,11 @@ def output(start):
     data = ["--data", f"{RUN}/data/mirrors"]
     run("evaluation", "python", "-m", "eval.suite", "--run", RUN, *data, *model, "--tasks", "pope")
     run("trial", "bash", "eval/run_all.sh", "--run", "given", *model[:2], *data, "--tasks", "pope", "--limit", "4")
-    run("tables", "python", "-m", "eval.report.tables", RUN)
-    run("report", "python", "-m", "eval.report.page", RUN)
+    run("report", "python", "-m", "eval.report", RUN)
     return said
 
 
-@pytest.mark.parametrize("command", ["data", "training", "evaluation", "trial", "tables", "report"])
+@pytest.mark.parametrize("command", ["data", "training", "evaluation", "trial", "report"])
 def test_only_known_lines_are_printed(output, clone, command):
     assert output[command].strip() and unknown(output[command]) == []
     page = (clone / RUN / "report.html").read_text(encoding="utf-8")

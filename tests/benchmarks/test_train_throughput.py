@@ -24,22 +24,19 @@ def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, stage):
 
 @pytest.mark.slow
 @pytest.mark.campaign
-def test_without_a_gpu_the_result_has_a_note(monkeypatch, tmp_path, capsys):
+def test_the_result_is_written_and_printed(monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
-    monkeypatch.setattr(train_throughput.torch.cuda, "is_available", lambda: False)
-    command = ["train_throughput", "--device", "cuda", "--rounds", "1", "--stages", "1", "--processor"]
+    command = ["train_throughput", "--shape", "toy", "--rounds", "1", "--stages", "1", "--processor"]
     monkeypatch.setattr(sys, "argv", [*command, "--out", str(out)])
     train_throughput.main()
     result = json.loads(out.read_text())
     assert result == json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert "no GPU" in result["note"] and result["ratios"].keys() == {"stage1"}
+    assert result["ratios"].keys() == {"stage1"}
     assert result["stages"]["stage1"]["processor"]["over_ours"] > 0
 
 
 def test_the_recorded_ratios_reach_their_targets():
     recorded = Path(train_throughput.__file__).parent / "results" / "train_throughput.json"
-    if not recorded.exists():
-        pytest.skip("not recorded yet")
     result = json.loads(recorded.read_text())
     for stage, target in train_throughput.TARGETS.items():
         assert result["ratios"][stage] >= target and result["memory_ratios"][stage] <= 1

@@ -44,7 +44,7 @@ PHASES = (
     _stage(1),
     _stage(2),
     Phase("evaluation", EVALUATION, ("logs", "answers", "harness", "run.json", "scores.json")),
-    Phase("tables", f"{PYTHON} -m eval.report.tables {RUN}", ("tables", "figures")),
+    Phase("report", f"{PYTHON} -m eval.report {RUN}", ("tables", "figures", "diagnostics", "report.html")),
 )
 
 

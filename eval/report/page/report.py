@@ -1,4 +1,4 @@
-"""A self-contained page about a finished run: `python -m eval.report.page results/RUN` writes RUN/report.html.
+"""A self-contained page about a finished run, RUN/report.html.
 
 It has a summary, scores, curves, attention, answers and settings. The page loads nothing from elsewhere. If all else
 is gone it is made from scores.json alone. The same run gives the same bytes.

@@ -3,8 +3,9 @@
 import re
 from html.parser import HTMLParser
 
+from eval.report import __main__
 from eval.report.finished_run import FinishedRun
-from eval.report.page import __main__, measurements
+from eval.report.page import measurements
 from eval.report.page import report as page
 from modeling_aligned_llava.loading.files import read_json, write_json
 from tests.eval.report.stand_in import QUESTIONS, write_run

@@ -6,11 +6,12 @@ import pytest
 from rich.console import Console
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.report.tables import __main__ as command
 from eval.report.tables import footnotes, subtasks
 from eval.report.tables import table4 as tables
+from eval.report.tables.all_tables import write_tables
 from eval.report.tables.differences import draw_differences
 from eval.scoring.scores import EvaluatedModel, score_rows
+from modeling_aligned_llava.errors import UserError
 from tests.eval.score_rows import cell, nine, three_seeds
 
 
@@ -76,9 +77,9 @@ def test_the_metric_of_every_column_is_named(rows):
     assert note.replace("_", r"\_") in tables.latex(rows)
 
 
-def test_files_are_a_pure_function_of_scores(rows, tmp_path, call, capsys):
+def test_files_are_a_pure_function_of_scores(rows, tmp_path, capsys):
     (tmp_path / "scores.json").write_text(json.dumps(rows))
-    call(command.main, tmp_path)
+    write_tables(tmp_path)
     names = [f"tables/{name}.{suffix}" for name in ("table4", "subtasks") for suffix in ("md", "tex", "csv")]
     names.append("figures/table4.svg")
 
@@ -86,7 +87,7 @@ def test_files_are_a_pure_function_of_scores(rows, tmp_path, call, capsys):
         return {name: ((tmp_path / name).read_bytes(), (tmp_path / name).stat().st_mtime_ns) for name in names}
 
     before = files()
-    call(command.main, tmp_path)
+    write_tables(tmp_path)
     assert files() == before
     assert "failed" in capsys.readouterr().out
 
@@ -116,12 +117,13 @@ def test_further_numbers_follow_the_parts_with_their_mean_over_seeds():
     assert cell(mean, "baseline", "pope")["subtasks"]["F1"] == {"score": 45.0, "n": 40}
 
 
-def test_a_trial_does_not_get_into_a_table(tmp_path, refusal):
+def test_a_trial_does_not_get_into_a_table(tmp_path):
     models = [EvaluatedModel("baseline", "toy", "baseline", 42)]
     rows = score_rows(models, {"baseline": nine(20)}, "baseline", limit=40)
     assert {row.get("limit") for row in rows} == {40, None}
     (tmp_path / "scores.json").write_text(json.dumps(rows))
-    assert "a trial with --limit 40" in refusal(command.main, tmp_path)
+    with pytest.raises(UserError, match="a trial with --limit 40"):
+        write_tables(tmp_path)
     assert not (tmp_path / "tables").exists()
 
 
@@ -132,8 +134,9 @@ def test_a_figure_without_differences_or_with_an_interval_of_one_number_is_drawn
     assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
 
 
-def test_tables_without_scores_name_the_file(tmp_path, refusal):
-    assert "scores.json" in refusal(command.main, tmp_path)
+def test_tables_without_scores_name_the_file(tmp_path):
+    with pytest.raises(UserError, match=r"scores\.json"):
+        write_tables(tmp_path)
 
 
 def test_departures_from_the_stock_harness_are_named_with_their_models():
