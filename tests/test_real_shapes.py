@@ -19,7 +19,7 @@ from tests.paper_models import paper_config
 from train.optimization.parameter_groups import group_parameters
 
 
-MOST_MEMORY = 1.3  # of the checkpoint's size
+MOST_MEMORY = 1.3  # of the weights in the precision of a step
 QWEN_RECIPES = sorted((REPOSITORY / "configuration/train/qwen2.5-7b").glob("*.yaml"))
 
 
@@ -30,8 +30,7 @@ def check_steps(found, visual_tokens):
     assert profile["images"] == real_shapes.IMAGES and profile["dtype"] == "bfloat16"
     assert profile["norms"]["visual tokens at layer 0"]["count"] == visual_tokens * real_shapes.IMAGES
     assert profile["ratio"] == pytest.approx(1, abs=0.05)  # at toy size, the rows added for `<image>` are 3 %
-    assert "This checkpoint is **random norm-gwc**" in found["card"] and "model.safetensors" in found["card"]
-    assert set(found["steps"]) == {"assembly", "load", "answer", "profile", "card"}
+    assert set(found["steps"]) == {"assembly", "load", "answer", "profile", "profile in bfloat16"}
     assert all(taken["seconds"] > 0 and taken["peak_gb"] > 0.1 for taken in found["steps"].values())
 
 
@@ -53,8 +52,8 @@ def test_each_step_runs_at_a_toy_shape(monkeypatch, tmp_path):
 @pytest.mark.campaign
 def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
     memory, disk = psutil.virtual_memory().available / 1e9, shutil.disk_usage(tmp_path).free / 1e9
-    if memory < 16 or disk < 25:
-        pytest.skip(f"needs 16 GB of memory and 25 GB of disk; there are {memory:.0f} and {disk:.0f}")
+    if memory < 19 or disk < 25:
+        pytest.skip(f"needs 19 GB of memory and 25 GB of disk; there are {memory:.0f} and {disk:.0f}")
     try:
         found = real_shapes.measure(tmp_path / "models")
     finally:
@@ -63,8 +62,14 @@ def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
     check_steps(found, visual_tokens=729)
     assert found["parameters"] == total(on_meta("llama-3.2-3b"))
     assert found["checkpoint_gb"] == pytest.approx(2e-9 * found["parameters"], rel=0.01)  # bfloat16
+    check_memory(found)
+
+
+def check_memory(found):
+    """A profile in float32 has twice the bytes of the checkpoint."""
     for step, taken in found["steps"].items():
-        assert taken["peak_gb"] <= MOST_MEMORY * found["checkpoint_gb"], step
+        weights = found["checkpoint_gb"] * (2 if step == "profile" else 1)
+        assert taken["peak_gb"] <= MOST_MEMORY * weights, step
 
 
 def on_meta(backbone):
@@ -127,4 +132,4 @@ def test_the_recorded_figures_are_within_their_limits():
     recorded = REPOSITORY / "benchmarks/results/real_shapes.json"
     found = json.loads(recorded.read_text(encoding="utf-8"))
     assert found["parameters"] == total(on_meta("llama-3.2-3b")) and found["visual_tokens"] == 729
-    assert max(step["peak_gb"] for step in found["steps"].values()) <= MOST_MEMORY * found["checkpoint_gb"]
+    check_memory(found)

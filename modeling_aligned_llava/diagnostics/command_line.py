@@ -15,6 +15,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", help="checkpoint folder or Hub id, owner/name[@REVISION]")
     parser.add_argument("--connector", help="module between vision and language, if it is not found by its name")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoint's repository")
+    parser.add_argument(
+        "--dtype",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        default="auto",
+        help="precision (default auto: bfloat16 on a GPU; float32 without, in twice the memory)",
+    )
 
 
 def add_images(parser: argparse.ArgumentParser) -> None:

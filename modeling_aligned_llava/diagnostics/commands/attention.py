@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    model, processor = load(arguments.model, arguments.trust_remote_code)
+    model, processor = load(arguments.model, arguments.trust_remote_code, arguments.dtype)
     found = attention(model, processor, named_images(arguments), arguments.queries, arguments.connector)
     show_attention(arguments.model, found, arguments.out and arguments.out / "attention.md")
     if arguments.out is not None:

@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    model, processor = load(arguments.model, arguments.trust_remote_code)
+    model, processor = load(arguments.model, arguments.trust_remote_code, arguments.dtype)
     found = gradients(model, processor, named_images(arguments), arguments.connector)
     show_gradients(arguments.model, found, arguments.out and arguments.out / "gradients.md")
     if arguments.out is not None:

@@ -17,7 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     result = profile(
-        arguments.model, named_images(arguments), arguments.json, arguments.connector, arguments.trust_remote_code
+        arguments.model,
+        named_images(arguments),
+        arguments.json,
+        arguments.connector,
+        arguments.trust_remote_code,
+        arguments.dtype,
     )
     show_norms(result)
     show_verdict(result)

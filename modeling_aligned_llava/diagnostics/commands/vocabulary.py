@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    model, processor = load(arguments.model, arguments.trust_remote_code)
+    model, processor = load(arguments.model, arguments.trust_remote_code, arguments.dtype)
     parts = model_parts(model, arguments.connector)
     check_vocabulary(parts, arguments.model)
     special = special_ids(processor)

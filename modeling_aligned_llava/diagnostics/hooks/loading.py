@@ -24,9 +24,11 @@ from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
 
 
-def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
-    """Model in eval mode and processor, on the GPU if there is one; every model in the precision of that device,
-    because models are compared.
+def load(path: str, trust_remote_code: bool = False, dtype: str = "auto") -> tuple[Any, Any]:
+    """Model in eval mode and processor, on the GPU if there is one.
+
+    Args:
+        dtype: "auto" is the precision of that device, one for all models, because they are compared.
 
     Raises:
         UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
@@ -35,7 +37,7 @@ def load(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
     config = load_part(AutoConfig, path, **flag)
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
         raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
-    model: Any = load_vision_language(path, config, dtype=resolve_dtype("auto", "auto"), **flag)
+    model: Any = load_vision_language(path, config, dtype=resolve_dtype(dtype, "auto"), **flag)
     processor = load_part(AutoProcessor, path, **flag)
     return model.to(resolve_device("auto")), processor
 

@@ -40,6 +40,7 @@ def profile(
     out: Path | None = None,
     connector: str | None = None,
     trust_remote_code: bool = False,
+    dtype: str = "auto",
 ) -> dict[str, Any]:
     """Measure the model at `path` on `images`; `out` is the file that is written.
 
@@ -48,7 +49,7 @@ def profile(
     Raises:
         UserError: the model cannot be loaded or measured, or no image can be read.
     """
-    return profile_loaded(path, *load(path, trust_remote_code), images, out, connector)
+    return profile_loaded(path, *load(path, trust_remote_code, dtype), images, out, connector)
 
 
 def profile_loaded(
