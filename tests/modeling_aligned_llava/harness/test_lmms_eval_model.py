@@ -17,7 +17,7 @@ from modeling_aligned_llava.inference.image_slots import ImageSlots
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree
 from tests.benchmark_stand_in import mixed_rows
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 ROWS = mixed_rows(18)

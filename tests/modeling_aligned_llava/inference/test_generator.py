@@ -12,7 +12,7 @@ from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inference.prompt import user_turn
 from modeling_aligned_llava.loading.checkpoint import sees_images
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from modeling_aligned_llava.inference.prompt import lacks_special_tokens, names_
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from tests.benchmark_stand_in import image_of
 from tests.conftest import tiny_tokenizer
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 VICUNA = "{% for message in messages %}USER: {{ message['content'] }} ASSISTANT:{% endfor %}"

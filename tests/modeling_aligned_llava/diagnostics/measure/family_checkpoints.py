@@ -4,33 +4,24 @@ Images are a few patches of 7 pixels. `PROFILED` are measured; `REFUSED` have no
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers as hf
-from torch import nn
 
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import (
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, Build, llava
+from tests.modeling_aligned_llava.tiny_parts import (
     CROPPED,
-    PIXELS,
-    SQUARE,
-    glm_processor,
-    like_llava,
-    processor_of,
-    qwen_processor,
-    words,
-)
-from tests.modeling_aligned_llava.tiny_families import (
     END,
     GLM_IDS,
     IMAGE,
     LESS_TEXT,
     MROPE,
     PINPOINTS,
+    PIXELS,
     QWEN_IDS,
     QWEN_VISION,
+    SQUARE,
     START,
     TEXT,
     VIDEO,
@@ -39,18 +30,24 @@ from tests.modeling_aligned_llava.tiny_families import (
     VOCABULARY,
     WIDTH,
     clip,
+    clip_llava,
+    glm_processor,
     mistral,
     model_of,
+    next_llava,
+    processor_of,
+    qwen_processor,
     siglip,
-    tiny,
+    siglip_llava,
+    without,
+    words,
 )
 
 
-Build = Callable[[], tuple[Any, Any]]  # a model and its processor
 PROFILED: dict[str, tuple[Build, str]] = {}  # with the path of the decoder's layers
 REFUSED: dict[str, tuple[Build, str]] = {}  # with the line of the refusal
-NO_SIZES = {name: value for name, value in VISION.items() if name not in ("num_channels", "image_size")}
-OWN_HEADS = {name: value for name, value in LESS_TEXT.items() if name != "num_key_value_heads"}
+NO_SIZES = without(VISION, "num_channels", "image_size")
+OWN_HEADS = without(LESS_TEXT, "num_key_value_heads")
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 QFORMER = {**SIZES, "vocab_size": VOCABULARY, "encoder_hidden_size": 32}
 ROPE = {**MROPE, "mrope_section": [1, 1, 2]}
@@ -77,25 +74,31 @@ def _register(table: dict[str, tuple[Build, str]], value: str) -> Callable[[Buil
     return register
 
 
-def write(build: Build, folder: Path) -> Path:
-    """Save model and processor into `folder`; parameters that start at zero are given values."""
-    torch.manual_seed(0)
-    model, processor = build()
-    fill_zeros(model)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+def stock_llava(text: Any, **fields: Any) -> Any:
+    fields |= {"image_token_index": IMAGE, "vision_feature_select_strategy": "full"}
+    return model_of("Llava", siglip(), text, **fields), siglip_llava()
 
 
-def fill_zeros(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        if not parameter.any():
-            nn.init.normal_(parameter, std=0.02)
+@profiled()
+def llava_siglip_qwen2() -> Any:
+    return stock_llava(hf.Qwen2Config(**TEXT))
 
 
-def named(begins: bool = False, **tokens: str) -> Any:
-    """A tokenizer with the attribute `NAME_token` for each of these special tokens."""
-    return words(begins=begins, **{f"{name}_token": token for name, token in tokens.items()})
+@profiled()
+def llava_siglip_qwen3() -> Any:
+    return stock_llava(hf.Qwen3Config(**TEXT), vision_feature_layer=-1)
+
+
+@profiled()
+def llava_granite() -> Any:
+    """Its decoder multiplies its input, visual tokens too, by 12."""
+    return stock_llava(hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0))
+
+
+@profiled()
+def vipllava() -> Any:
+    fields = {"image_token_index": IMAGE, "vision_feature_layers": [-1, -2]}
+    return model_of("VipLlava", clip(), hf.LlamaConfig(**TEXT), **fields), clip_llava()
 
 
 @profiled()
@@ -104,8 +107,7 @@ def granite_vision() -> Any:
     text = hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0)
     fields = {"image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
     fields |= {"vision_feature_layer": [-2, -1], "vision_feature_select_strategy": "full"}
-    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
-    return model_of("LlavaNext", siglip(), text, **fields), like_llava(hf.LlavaNextProcessor, images, False)
+    return model_of("LlavaNext", siglip(), text, **fields), next_llava(class_token=False)
 
 
 @profiled()
@@ -116,8 +118,7 @@ def granite4_vision() -> Any:
     fields = {"qformer_config": qformer, "image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
     fields |= {"vision_feature_select_strategy": "full", "downsample_rate": "1/2"}
     fields |= {"deepstack_layer_map": [[-1, 2], [-2, 0]], "spatial_target_layers": [1, 3, 4, 5]}
-    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
-    processor = like_llava(hf.Granite4VisionProcessor, images, False, downsample_rate="1/2")
+    processor = next_llava(False, hf.Granite4VisionProcessor, downsample_rate="1/2")
     return model_of("Granite4Vision", siglip(hidden_size=64), text, **fields), processor
 
 
@@ -127,7 +128,7 @@ def janus() -> Any:
     vq |= {"channel_multiplier": [1, 1], "projection_dim": WIDTH, "image_token_embed_dim": WIDTH}
     vision = {**VISION, "projection_dim": WIDTH, "mlp_ratio": 2.0}
     model = model_of("Janus", vision, hf.LlamaConfig(**TEXT), vq_config=vq, image_token_id=IMAGE)
-    tokens = named(image="<image>", boi="<begin>", eoi="<end>")
+    tokens = words(image="<image>", boi="<begin>", eoi="<end>")
     images = {"size": SQUARE, "min_size": 7}
     return model, processor_of("Janus", images, tokens, "<image>\n", num_image_tokens=16)
 
@@ -135,7 +136,7 @@ def janus() -> Any:
 @profiled()
 def deepseek_vl() -> Any:
     images = {"size": SQUARE, "min_size": 7}
-    processor = processor_of("DeepseekVL", images, named(image="<image>"), "<image>\n", num_image_tokens=16)
+    processor = processor_of("DeepseekVL", images, words(image="<image>"), "<image>\n", num_image_tokens=16)
     return model_of("DeepseekVL", siglip(), hf.LlamaConfig(**TEXT), image_token_id=IMAGE), processor
 
 
@@ -155,7 +156,7 @@ def gemma4() -> Any:
     vision |= {"pooling_kernel_size": 2, "position_embedding_size": 32}
     ids = {**VIDEO_IDS, "boi_token_id": START, "eoi_token_id": END}
     ids |= {"audio_token_id": 124, "boa_token_id": 125, "eoa_token_index": 126}
-    tokens = named(begins=True, image="<image>", video="<|video|>", audio="<audio>", **GEMMA_MARKS)
+    tokens = words(begins=True, image="<image>", video="<|video|>", audio="<audio>", **GEMMA_MARKS)
     sizes = {"patch_size": 7, "max_soft_tokens": 70, "pooling_kernel_size": 2}
     sounds = hf.Gemma4AudioFeatureExtractor()
     processor = processor_of("Gemma4", sizes, tokens, "<image>", sizes, feature_extractor=sounds)
@@ -188,15 +189,14 @@ def qwen4_exp() -> Any:
 
 
 def blip(family: str, text: Any) -> Any:
-    vision = {name: value for name, value in VISION.items() if name != "num_channels"}
     fields = {"qformer_config": QFORMER, "num_query_tokens": 4, "image_token_index": IMAGE}
-    return model_of(family, vision, text.to_dict(), **fields)
+    return model_of(family, without(VISION, "num_channels"), text.to_dict(), **fields)
 
 
 @profiled("language_model.model.decoder.layers")
 def blip_2() -> Any:
     """Its decoder is OPT, which adds positions to all tokens before its first layer."""
-    sizes = {name: size for name, size in OWN_HEADS.items() if name not in ("intermediate_size", "initializer_range")}
+    sizes = without(OWN_HEADS, "intermediate_size", "initializer_range")
     text = hf.OPTConfig(**sizes, ffn_dim=64, word_embed_proj_dim=WIDTH, init_std=0.2)
     images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
     return blip("Blip2", text), hf.Blip2Processor(images, tokens, num_query_tokens=4)
@@ -298,7 +298,7 @@ def kimi_k25() -> Any:
 @profiled()
 def cohere2_vision() -> Any:
     fields = {"image_token_id": IMAGE, "alignment_intermediate_size": 64, "downsample_factor": 2}
-    tokens = named(image="<image>", boi="<boi>", eoi="<eoi>", img_line_break="<line>")
+    tokens = words(image="<image>", boi="<boi>", eoi="<eoi>", img_line_break="<line>")
     images = {"size": SQUARE, "patch_size": 2, "max_patches": 2}
     model = model_of("Cohere2Vision", siglip(), hf.Cohere2Config(**LESS_TEXT), **fields)
     return model, processor_of("Cohere2Vision", images, tokens, "<image>")
@@ -310,7 +310,7 @@ def aria() -> Any:
     vision = {**VISION, "image_size": 980, "patch_size": 70}
     text = {**LESS_TEXT, "moe_num_experts": 2, "moe_topk": 1, "moe_num_shared_experts": 1}
     model = model_of("Aria", vision, text, projector_patch_to_query_dict={196: 4}, image_token_index=IMAGE)
-    return model, processor_of("Aria", {}, named(image="<image>"), "<image>", size_conversion={980: 4})
+    return model, processor_of("Aria", {}, words(image="<image>"), "<image>", size_conversion={980: 4})
 
 
 @profiled()
@@ -323,7 +323,7 @@ def glm46v() -> Any:
 
 @profiled()
 def video_llama_3() -> Any:
-    vision = {name: value for name, value in VISION.items() if name != "image_size"}
+    vision = without(VISION, "image_size")
     tokens = words("<|image_pad|>", "<|video_pad|>")
     processor = processor_of("VideoLlama3", PIXELS, tokens, "<|image_pad|>", PIXELS)
     return model_of("VideoLlama3", vision, hf.Qwen2Config(**TEXT), **VIDEO_IDS), processor
@@ -361,7 +361,7 @@ def minimax_m3_vl() -> Any:
 def hunyuan_vl() -> Any:
     """Its connector frames the image and ends each row with trained vectors."""
     vision = {**NO_SIZES, "num_channels": 3, "text_hidden_size": WIDTH}
-    tokens = named(image="<image>", image_start="<start>", image_end="<end>")
+    tokens = words(image="<image>", image_start="<start>", image_end="<end>")
     processor = processor_of("HunYuanVL", PIXELS, tokens, "<start><image><end>")
     return model_of("HunYuanVL", vision, {**TEXT, "rope_parameters": ROPE}, image_token_id=IMAGE), processor
 
@@ -372,7 +372,7 @@ def ernie4_5_vl_moe() -> Any:
     vision = {"depth": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64, "patch_size": 7}
     model = model_of("Ernie4_5_VLMoe", vision, {**LESS_TEXT, **experts, "rope_parameters": ROPE}, **VIDEO_IDS)
     edges = {f"{kind}_{edge}": f"<{kind}_{edge}>" for kind in ("image", "video") for edge in ("start", "end")}
-    tokens, text = named(image="<image>", video="<video>", **edges), "<image_start><image><image_end>"
+    tokens, text = words(image="<image>", video="<video>", **edges), "<image_start><image><image_end>"
     return model, processor_of("Ernie4_5_VLMoe", PIXELS, tokens, text, {"draw_on_frames": False})
 
 
@@ -398,7 +398,7 @@ def florence2() -> Any:
     text = hf.BartConfig(vocab_size=VOCABULARY, d_model=WIDTH, **layers, **heads)
     images = hf.CLIPImageProcessor(**CROPPED)
     images.image_seq_length = 17
-    processor = hf.Florence2Processor(images, named(image="<image>", begins=True))
+    processor = hf.Florence2Processor(images, words(image="<image>", begins=True))
     return model_of("Florence2", vision, text, image_token_id=IMAGE), processor
 
 
@@ -427,7 +427,7 @@ def emu3() -> Any:
     vq["channel_multiplier"] = [1, 1]
     config = hf.Emu3Config(text_config=TEXT, vq_config=vq, vocabulary_map={"<image>": IMAGE})
     marks = {"image_wrapper": "<wrap>", "eof": "<eof>"}
-    tokens = named(begins=True, image="<image>", boi="<boi>", eoi="<eoi>", **marks)
+    tokens = words(begins=True, image="<image>", boi="<boi>", eoi="<eoi>", **marks)
     return hf.Emu3ForConditionalGeneration(config), processor_of("Emu3", {}, tokens, "<image>")
 
 
@@ -441,7 +441,7 @@ def gemma3n() -> Any:
     vision = {"architecture": "test_vit", "hidden_size": 64, "vocab_size": 8, "vocab_offset": VOCABULARY}
     audio = {"hidden_size": 32, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 1}
     fields = {"audio_config": audio, "vision_soft_tokens_per_image": 4, "image_token_id": IMAGE, "audio_token_id": 121}
-    tokens = named(begins=True, image="<image>", audio="<audio>", **GEMMA_MARKS)
+    tokens = words(begins=True, image="<image>", audio="<audio>", **GEMMA_MARKS)
     parts = {"feature_extractor": hf.Gemma3nAudioFeatureExtractor(), "image_seq_length": 4}
     processor = processor_of("Gemma3n", hf.SiglipImageProcessor(size=SQUARE), tokens, "<image>", **parts)
     return model_of("Gemma3n", {**vision, "model_args": encoder}, text, **fields), processor
@@ -459,7 +459,7 @@ def another_processor() -> Any:
 def unfinished_processor() -> Any:
     """A checkpoint whose processor was saved without the size of a patch."""
     images = hf.CLIPImageProcessor(**CROPPED)
-    return tiny("llava")[0], processor_of("Llava", images, words("<image>"), "<image>\n")
+    return llava()[0], processor_of("Llava", images, words("<image>"), "<image>\n")
 
 
 @refused("Gemma4ForConditionalGeneration is a text-only model")
@@ -467,3 +467,9 @@ def gemma4_without_vision() -> Any:
     model, processor = gemma4()
     model.config.vision_config = None
     return hf.Gemma4ForConditionalGeneration(model.config), processor
+
+
+# What is measured by value as well: these, and all that `align` or the adapters serve.
+_ALSO = ("llava_siglip_qwen2", "llava_siglip_qwen3", "llava_granite", "vipllava", "idefics2", "kimi_k25")
+_ALSO += ("cohere2_vision", "lfm2_vl", "llama4", "got_ocr2")
+MEASURED = {**BUILDERS, **{name: PROFILED[name][0] for name in _ALSO}}

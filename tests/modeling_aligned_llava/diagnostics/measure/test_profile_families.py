@@ -9,7 +9,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.diagnostics.images import in_folder
-from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import PROFILED, REFUSED, write
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import PROFILED, REFUSED
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 from tests.one_line import one_line
 
 
@@ -111,7 +112,7 @@ def reported(profile):
 @pytest.mark.parametrize("name", PROFILED)
 def test_every_ratio_is_that_of_plain_hooks(name, images, tmp_path, run):
     build, path = PROFILED[name]
-    folder, out = write(build, tmp_path / "model"), tmp_path / "profile.json"
+    folder, out = write_checkpoint(build, tmp_path / "model"), tmp_path / "profile.json"
     run("profile", folder, "--images", images, "--json", out)
     found, expected = reported(json.loads(out.read_text(encoding="utf-8"))), by_hand(folder, images, path)
     medians = found.pop("median_ratio"), expected.pop("median_ratio")
@@ -124,4 +125,4 @@ def test_every_ratio_is_that_of_plain_hooks(name, images, tmp_path, run):
 def test_a_family_without_ratios_is_one_line(name, images, tmp_path, run):
     build, line = REFUSED[name]
     with one_line(line):
-        run("profile", write(build, tmp_path / "model"), "--images", images)
+        run("profile", write_checkpoint(build, tmp_path / "model"), "--images", images)
