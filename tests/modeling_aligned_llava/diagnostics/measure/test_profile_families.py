@@ -78,10 +78,6 @@ def by_hand(folder, images, path):
         "embedding": rows.mean().item(),
         "ratio": (visual[0] / rows.mean()).item(),
         "median_ratio": (norms["visual"][0].median() / rows.median()).item(),
-        "lift": (text[1] / text[0]).item(),
-        "met_ratio": (visual[0] / text[1]).item(),
-        "stream": (visual / text)[:-1].tolist(),
-        "entry": (visual[0] / text)[:-1].tolist(),
         **{f"{name} cosine": each.mean(1).tolist() for name, each in cosines.items()},
         **{f"{name} angle": each.acos().mean(1).tolist() for name, each in cosines.items()},
     }
@@ -89,11 +85,10 @@ def by_hand(folder, images, path):
 
 def reported(profile):
     """The same numbers of a profile."""
-    layers, norms, said = profile["layers"], profile["norms"], profile["verdict"]
+    layers, norms = profile["layers"], profile["norms"]
     both = ("visual", "text")
     assert norms["visual tokens at layer 0"]["mean"] == pytest.approx(layers["visual"]["norm"]["mean"][0])
     assert norms["text tokens at layer 0"]["mean"] == pytest.approx(layers["text"]["norm"]["mean"][0])
-    assert said["ratio"] == profile["ratio"]
     return {
         "tokens": {name: layers[name]["norm"]["count"][0] for name in both},
         **{name: layers[name]["norm"]["mean"] for name in both},
@@ -101,10 +96,6 @@ def reported(profile):
         "embedding": norms["text embeddings"]["mean"],
         "ratio": profile["ratio"],
         "median_ratio": profile["median_ratio"],
-        "lift": said["lift"],
-        "met_ratio": said["met_ratio"],
-        "stream": profile["stream"]["ratio"],
-        "entry": profile["stream"]["entry_ratio"],
         **{f"{name} {quantity}": layers[name][quantity]["mean"] for quantity in ("cosine", "angle") for name in both},
     }
 
