@@ -1,6 +1,7 @@
 """What a generator refuses, and what it renders, before anything is answered."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,13 +31,20 @@ def test_a_system_prompt_stands_before_the_question(ovis):
     assert asked == written
 
 
-def test_a_processor_that_needs_a_missing_package_is_named(tiny_llava, monkeypatch):
+def test_a_processor_that_cannot_be_used_is_named(tiny_llava, monkeypatch):
     def absent(*arguments, **options):
         raise ImportError("Package `num2words` is required to run SmolVLM processor.")
 
-    monkeypatch.setattr(module.AutoProcessor, "from_pretrained", absent)
-    with pytest.raises(UserError, match="`num2words` is required"):
-        load_generator(str(tiny_llava))
+    def without_image_token(*arguments, **options):
+        return SimpleNamespace()
+
+    for load, message in (
+        (absent, "`num2words` is required"),
+        (without_image_token, "llava cannot be served: its processor names no image token"),
+    ):
+        monkeypatch.setattr(module.AutoProcessor, "from_pretrained", load)
+        with pytest.raises(UserError, match=message):
+            load_generator(str(tiny_llava))
 
 
 @pytest.mark.parametrize(
