@@ -185,7 +185,7 @@ def internvl() -> Any:
     return model, processor_of("InternVL", patches(), tokens, text, videos, image_seq_length=4)
 
 
-def idefics(name: str, **videos: Any) -> Any:
+def idefics(name: str, videos: bool = False) -> Any:
     model = model_of(name, dict(VISION), hf.LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2)
     tokens = words("<image>", "<video>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
     images = {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 28}}

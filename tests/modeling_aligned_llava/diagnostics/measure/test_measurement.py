@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, Qwen2Config, Qwen2Model
 from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
 from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import MEASURED, llava_siglip_qwen2
@@ -175,6 +176,14 @@ def test_features_injected_between_layers_are_seen():
     for name, injected in (("qwen3_vl", True), ("qwen2_5_vl", False)):
         found = measure(*tiny(name))
         assert (found.layers["visual"].mean[QUANTITIES.index("injected"), 1] > 1e-3) == injected
+
+
+def test_a_decoder_with_an_encoder_of_its_own_is_refused():
+    t5 = hf.T5Config(vocab_size=64, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2)
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = hf.Blip2Config(vision_config=sizes, qformer_config=sizes, text_config=t5.to_dict())
+    with pytest.raises(UserError, match="Blip2ForConditionalGeneration is an encoder-decoder: its visual tokens"):
+        model_parts(hf.Blip2ForConditionalGeneration(config))
 
 
 def test_coherence_is_the_mean_cosine_of_rotations(image_batches):
