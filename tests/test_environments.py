@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 ENVIRONMENTS = [

@@ -27,8 +27,8 @@ from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditiona
 from modeling_aligned_llava.assembly.from_backbones import build_checkpoint
 from modeling_aligned_llava.methods import method_fields
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import SQUARE, WRITERS, template, words
-from tests.modeling_aligned_llava.tiny_families import IMAGE, TEXT, VISION
+from tests.modeling_aligned_llava.tiny_families import random_pair
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, SQUARE, TEXT, VISION, template, words
 from tests.test_versions import Environment
 
 
@@ -144,8 +144,7 @@ def folders(tmp_path_factory):
             for tower in TOWERS:
                 build_checkpoint(root / f"{name}-{tower}", lambda f=fields, t=tower: llava(f, t))
         for name in FAMILIES:
-            torch.manual_seed(0)
-            model, processor = WRITERS[name]()
+            model, processor = random_pair(name)
             align(model).save_pretrained(root / name)
             processor.save_pretrained(root / name)
     return root

@@ -20,7 +20,7 @@ from modeling_aligned_llava.errors import UserError
 from research import vision_check
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 def test_suite_names_the_culprit(tiny_llava, tmp_path, refusal):

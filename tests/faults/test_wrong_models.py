@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint, write_decoder
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint, write_decoder
 
 
 ON_IMAGES = ("profile", "attention", "gradients", "vocabulary", "encoders")

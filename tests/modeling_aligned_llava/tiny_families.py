@@ -1,216 +1,273 @@
-"""One tiny random model of every family that `connectors.align` serves, with the inputs of one image and some text."""
+"""One tiny random model, with its family's own processor, of every family that `align` or the adapters serve."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers as hf
-from torch import Tensor
+from PIL import Image
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from tests.modeling_aligned_llava.harness import remote_llava
+from tests.modeling_aligned_llava.tiny_parts import (
+    END,
+    GLM_IDS,
+    IMAGE,
+    LESS_TEXT,
+    MROPE,
+    PINPOINTS,
+    QWEN_IDS,
+    QWEN_VISION,
+    SQUARE,
+    START,
+    TEXT,
+    VIDEO,
+    VISION,
+    VOCABULARY,
+    WIDTH,
+    clip,
+    clip_llava,
+    glm_processor,
+    mistral,
+    model_of,
+    next_llava,
+    patches,
+    pixtral_processor,
+    pixtral_tower,
+    processor_of,
+    qwen_processor,
+    siglip,
+    siglip_llava,
+    words,
+)
 
 
-WIDTH = 32
-VOCABULARY = 128
-IMAGE, VIDEO, START, END = 120, 121, 122, 123  # ids from 120 on are not text
-TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": WIDTH,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.2,  # connectors whose output is well above the epsilon of the norm, as trained ones are
-}
-LESS_TEXT = {name: value for name, value in TEXT.items() if name != "head_dim"}
-VISION = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_channels": 3,
-    "image_size": 28,
-    "patch_size": 7,  # 16 patches
-    "initializer_range": 0.2,
-}
-PIXTRAL = {name: value for name, value in VISION.items() if name != "num_channels"} | {"head_dim": 8}
-PINPOINTS = [[28, 28], [56, 28]]
-MROPE = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10000.0}
-QWEN_VISION = {
-    "depth": 2,
-    "num_heads": 4,
-    "patch_size": 7,
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "out_hidden_size": WIDTH,
-    "initializer_range": 0.2,
-}
-VIDEO_IDS = {"image_token_id": IMAGE, "video_token_id": VIDEO}
-QWEN_IDS = {**VIDEO_IDS, "vision_start_token_id": START, "vision_end_token_id": END}
-GLM_IDS = {**VIDEO_IDS, "image_start_token_id": START, "image_end_token_id": END}
-GLM_IDS |= {"video_start_token_id": 124, "video_end_token_id": 125}
-
-Inputs = dict[str, Tensor]
-Tiny = tuple[Any, Inputs]
-BUILDERS: dict[str, Callable[[], Tiny]] = {}
+Build = Callable[[], tuple[Any, Any]]  # a model and its processor
+BUILDERS: dict[str, Build] = {}
 
 
-def family(build: Callable[[], Tiny]) -> Callable[[], Tiny]:
+def family(build: Build) -> Build:
     BUILDERS[build.__name__] = build
     return build
 
 
-def tiny(name: str) -> Tiny:
-    """A random model in eval mode and its inputs, the same at every call."""
+def random_pair(build: Build | str) -> tuple[Any, Any]:
+    """A model in eval mode and its processor, the same at every call; parameters that start at zero are given values.
+
+    Args:
+        build: what makes them, or the name of a family of this file.
+    """
     torch.manual_seed(0)
-    model, inputs = BUILDERS[name]()
-    return model.eval(), inputs
+    model, processor = BUILDERS[build]() if isinstance(build, str) else build()
+    for parameter in model.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
+    return model.eval(), processor
 
 
-def model_of(family: str, vision: Any, text: Any, **fields: Any) -> Any:
-    """A random model of the class that transformers names after the family."""
-    config = getattr(hf, f"{family}Config")(vision_config=vision, text_config=text, **fields)
-    return getattr(hf, f"{family}ForConditionalGeneration")(config)
+def tiny(build: Build | str) -> tuple[Any, dict[str, torch.Tensor]]:
+    """The model of `random_pair`, and its inputs for one image and some text."""
+    model, processor = random_pair(build)
+    noise = torch.randint(256, (28, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    asked = ImageQuestion("noise", lambda: Image.fromarray(noise.numpy()))
+    inputs = inputs_of(processor, asked, "cpu", torch.float32)
+    inputs.pop("labels", None)  # PaliGemma's processor makes some
+    return model, inputs
 
 
-def clip() -> Any:
-    return hf.CLIPVisionConfig(**VISION)
-
-
-def siglip(**fields: Any) -> Any:
-    """A tower without the pooling head, which no family reads."""
-    return hf.SiglipVisionConfig(**{**VISION, **fields}, vision_use_head=False)
-
-
-def mistral() -> Any:
-    """Without a window, as in Mistral's checkpoints from version 0.2 on."""
-    return hf.MistralConfig(**TEXT, sliding_window=None)
-
-
-def prompt(image_tokens: int) -> Inputs:
-    ids = torch.tensor([[5, 6, 7, START, *[IMAGE] * image_tokens, END, 8, 9, 10, 11]])
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-
-
-def pixels(*shape: int) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(1))
-
-
-def square(image_tokens: int) -> Inputs:
-    return {**prompt(image_tokens), "pixel_values": pixels(1, 3, 28, 28)}
-
-
-def tiles() -> Inputs:
-    """A base image of 16 tokens, and one tile of 4 rows with a newline each."""
-    return {**prompt(16 + 4 * 5), "pixel_values": pixels(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
-
-
-def grid() -> Inputs:
-    """4 x 4 patches of 7 pixels and 2 frames, merged to 4 tokens."""
-    inputs = prompt(4)
-    return {
-        **inputs,
-        "pixel_values": pixels(16, 3 * 2 * 7 * 7),
-        "image_grid_thw": torch.tensor([[1, 4, 4]]),
-        "mm_token_type_ids": (inputs["input_ids"] == IMAGE).long(),
-    }
+def write_checkpoint(build: Build | str, folder: Path) -> Path:
+    """Save the model and the processor of `random_pair` into `folder`."""
+    for part in random_pair(build):
+        part.save_pretrained(folder)
+    return folder
 
 
 @family
-def llava() -> Tiny:
-    return model_of("Llava", clip(), hf.LlamaConfig(**TEXT), image_token_index=IMAGE), square(16)
+def llava() -> Any:
+    return model_of("Llava", clip(), hf.LlamaConfig(**TEXT), image_token_index=IMAGE), clip_llava()
 
 
 @family
-def llava_next() -> Tiny:
+def remote_code() -> Any:
+    """Loaded with the code in its own folder."""
+    text = hf.LlamaConfig(**TEXT)
+    config = remote_llava.RemoteLlavaConfig(vision_config=clip(), text_config=text, image_token_index=IMAGE)
+    remote_llava.RemoteLlavaConfig.register_for_auto_class()
+    remote_llava.RemoteLlavaForConditionalGeneration.register_for_auto_class("AutoModelForImageTextToText")
+    remote_llava.RemoteLlavaProcessor.register_for_auto_class()
+    model = remote_llava.RemoteLlavaForConditionalGeneration(config)
+    return model, clip_llava(remote_llava.RemoteLlavaProcessor)
+
+
+@family
+def aligned_llava() -> Any:
+    config = AlignedLlavaConfig(
+        vision_config=siglip(),
+        text_config=hf.Qwen2Config(**TEXT),
+        image_token_index=IMAGE,
+        vision_feature_layer=-2,
+        vision_feature_select_strategy="full",
+        method="norm",
+    )
+    return AlignedLlavaForConditionalGeneration(config), siglip_llava()
+
+
+@family
+def pixtral() -> Any:
+    """Pixtral's checkpoints have the model type `llava` and images of any resolution."""
+    fields = {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"}
+    return model_of("Llava", pixtral_tower(), mistral(), image_token_index=IMAGE, **fields), pixtral_processor(merge=1)
+
+
+@family
+def mistral3() -> Any:
+    model = model_of("Mistral3", pixtral_tower(), mistral(), image_token_index=IMAGE, spatial_merge_size=2)
+    return model, pixtral_processor(merge=2)
+
+
+@family
+def llava_next() -> Any:
     fields = {"image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
-    return model_of("LlavaNext", clip(), mistral(), **fields), tiles()
+    return model_of("LlavaNext", clip(), mistral(), **fields), next_llava(class_token=True)
 
 
 @family
-def llava_onevision() -> Tiny:
+def llava_onevision() -> Any:
     fields = {"image_token_index": IMAGE, "video_token_index": VIDEO, "image_grid_pinpoints": PINPOINTS}
-    return model_of("LlavaOnevision", siglip(), hf.Qwen2Config(**TEXT), **fields), tiles()
+    model = model_of("LlavaOnevision", siglip(), hf.Qwen2Config(**TEXT), **fields)
+    images, videos = {"size": SQUARE, "image_grid_pinpoints": PINPOINTS}, {"size": SQUARE}
+    fields = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
+    tokens = words("<image>", "<video>")
+    return model, processor_of("LlavaOnevision", images, tokens, "<image>\n", videos, **fields)
 
 
-def qwen(name: str, vision: dict[str, Any], ids: dict[str, int] = QWEN_IDS, **rope: Any) -> Tiny:
+def qwen(name: str, vision: dict[str, Any], ids: dict[str, int] = QWEN_IDS, **rope: Any) -> Any:
     text = {**TEXT, "rope_parameters": {**MROPE, **rope}}
-    return model_of(name, {**QWEN_VISION, **vision}, text, **ids), grid()
+    return model_of(name, {**QWEN_VISION, **vision}, text, **ids)
 
 
 @family
-def qwen2_vl() -> Tiny:
-    return qwen("Qwen2VL", {"embed_dim": 32, "mlp_ratio": 2})
+def qwen2_vl() -> Any:
+    model = qwen("Qwen2VL", {"embed_dim": 32, "mlp_ratio": 2})
+    return model, qwen_processor(hf.Qwen2VLProcessor, hf.Qwen2VLVideoProcessor)
 
 
 @family
-def qwen2_5_vl() -> Tiny:
-    return qwen("Qwen2_5_VL", {"window_size": 28, "fullatt_block_indexes": [1]})
+def qwen2_5_vl() -> Any:
+    model = qwen("Qwen2_5_VL", {"window_size": 28, "fullatt_block_indexes": [1]})
+    return model, qwen_processor(hf.Qwen2_5_VLProcessor, hf.Qwen2VLVideoProcessor)
 
 
 @family
-def qwen3_vl() -> Tiny:
+def qwen3_vl() -> Any:
     vision = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
-    return qwen("Qwen3VL", vision, mrope_interleaved=True)
+    model = qwen("Qwen3VL", vision, mrope_interleaved=True)
+    return model, qwen_processor(hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor)
 
 
 @family
-def glm4v() -> Tiny:
-    return qwen("Glm4v", {"image_size": 28}, GLM_IDS, partial_rotary_factor=1.0)
+def glm4v() -> Any:
+    sizes = {"patch_size": 7, "size": {"shortest_edge": 28 * 28, "longest_edge": 56 * 56 * 2}}
+    return qwen("Glm4v", {"image_size": 28}, GLM_IDS, partial_rotary_factor=1.0), glm_processor("Glm4v", sizes)
 
 
 @family
-def internvl() -> Tiny:
+def internvl() -> Any:
     vision = {**VISION, "image_size": [28, 28], "patch_size": [7, 7]}
     fields = {"image_token_id": IMAGE, "image_seq_length": 4}
-    return model_of("InternVL", vision, hf.Qwen2Config(**TEXT), **fields), square(4)
+    model = model_of("InternVL", vision, hf.Qwen2Config(**TEXT), **fields)
+    edges = {"start_image": "<img>", "end_image": "</img>"}
+    tokens = words(context_image="<IMG_CONTEXT>", video="<video>", **edges)
+    text, videos = "<IMG_CONTEXT>\n", {"size": SQUARE}
+    return model, processor_of("InternVL", patches(), tokens, text, videos, image_seq_length=4)
 
 
-def idefics(name: str) -> Tiny:
+def idefics(name: str, videos: bool = False) -> Any:
     model = model_of(name, dict(VISION), hf.LlamaConfig(**TEXT), image_token_id=IMAGE, scale_factor=2)
-    return model, {**prompt(4), "pixel_values": pixels(1, 1, 3, 28, 28)}
+    tokens = words("<image>", "<video>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>")
+    images = {"size": {"longest_edge": 56}, "max_image_size": {"longest_edge": 28}}
+    return model, processor_of(name, images, tokens, "<image>", images if videos else None, image_seq_len=4)
 
 
 @family
-def idefics3() -> Tiny:
+def idefics3() -> Any:
     return idefics("Idefics3")
 
 
 @family
-def smolvlm() -> Tiny:
-    return idefics("SmolVLM")
+def smolvlm() -> Any:
+    return idefics("SmolVLM", videos=True)
 
 
 @family
-def paligemma() -> Tiny:
+def paligemma() -> Any:
+    """Without a chat template, as Google's checkpoints."""
     fields = {"image_token_index": IMAGE, "projection_dim": WIDTH, "hidden_size": WIDTH}
-    vision = siglip(projection_dim=WIDTH)
-    return model_of("PaliGemma", vision, hf.GemmaConfig(**TEXT), **fields), square(16)
+    text = hf.GemmaConfig(**{**TEXT, "initializer_range": 0.3})  # its answers differ by question
+    model = model_of("PaliGemma", siglip(projection_dim=WIDTH), text, **fields)
+    images = hf.SiglipImageProcessor(size=SQUARE)
+    images.image_seq_length = 16
+    return model, hf.PaliGemmaProcessor(images, words("<image>", begins=True))
 
 
 @family
-def gemma3() -> Tiny:
+def gemma3() -> Any:
     ids = {"image_token_index": IMAGE, "boi_token_index": START, "eoi_token_index": END}
     text = hf.Gemma3TextConfig(**TEXT, sliding_window=64)
     model = model_of("Gemma3", siglip(), text, mm_tokens_per_image=4, **ids)
-    torch.nn.init.normal_(model.model.multi_modal_projector.mm_input_projection_weight, std=0.02)  # zeros by default
-    inputs = square(4)
-    return model, {**inputs, "token_type_ids": (inputs["input_ids"] == IMAGE).long()}
+    for layer in model.model.language_model.layers:  # attention that is sharp enough to tell questions apart
+        torch.nn.init.constant_(layer.self_attn.q_norm.weight, 30.0)
+    tokens = words(
+        begins=True, image="<image_soft_token>", video="<video>", boi="<start_of_image>", eoi="<end_of_image>"
+    )
+    processor = processor_of("Gemma3", {"size": SQUARE}, tokens, "<start_of_image>", image_seq_length=4)
+    processor.chat_template = "<s>" + processor.chat_template
+    return model, processor
 
 
 @family
-def mistral3() -> Tiny:
-    vision = hf.PixtralVisionConfig(**PIXTRAL)
-    model = model_of("Mistral3", vision, mistral(), image_token_index=IMAGE, spatial_merge_size=2)
-    return model, {**square(4), "image_sizes": torch.tensor([[28, 28]])}
-
-
-@family
-def ovis2() -> Tiny:
+def ovis2() -> Any:
+    """Its text has `<image>` for an image, which the processor replaces by these tokens."""
     vision = {**VISION, "vocab_size": 64, "hidden_stride": 2, "num_visual_indicator_tokens": 2}
     fields = {"image_token_id": IMAGE, "visual_indicator_token_ids": [START, END]}
     fields |= {"vocab_size": VOCABULARY, "hidden_size": WIDTH}
-    return model_of("Ovis2", vision, hf.Qwen2Config(**TEXT), **fields), square(4)
+    model = model_of("Ovis2", vision, hf.Qwen2Config(**TEXT), **fields)
+    tokens = words("<IMG_ATOM>", "<IMG_COL>", "<IMG_START>", "<IMG_END>", "<IMG_GRID>", "<IMG_ROW>", "<image>")
+    images = {"size": SQUARE, "crop_to_patches": True, "min_patches": 1, "max_patches": 2}
+    return model, processor_of("Ovis2", images, tokens, "<image>\n", image_seq_length=4)
+
+
+@family
+def aya_vision() -> Any:
+    text = hf.CohereConfig(**LESS_TEXT)
+    fields = {"downsample_factor": 2, "vision_feature_layer": -1}
+    fields |= {"adapter_layer_norm_eps": 1e-6, "alignment_intermediate_size": WIDTH}
+    model = model_of("AyaVision", siglip(), text, image_token_index=IMAGE, **fields)
+    tokens = words("<|IMG_PATCH|>", "<image>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "TILE", "TILE_GLOBAL")
+    sizes = {"patch_size": 7, "img_size": 28, "downsample_factor": 2}
+    return model, processor_of("AyaVision", patches(), tokens, "<image>", **sizes)
+
+
+LONG_ROPE = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4, "rope_theta": 10000.0}
+# Language models for the text tasks, by the way in which their decoder differs.
+DECODERS: dict[str, Any] = {
+    "llama": hf.LlamaConfig(**TEXT),
+    "qwen2": hf.Qwen2Config(**TEXT),
+    "qwen3": hf.Qwen3Config(**TEXT),
+    "mistral": mistral(),
+    "gemma": hf.GemmaConfig(**TEXT),
+    "gemma2": hf.Gemma2Config(**TEXT, sliding_window=16),
+    "olmo2": hf.Olmo2Config(**TEXT),
+    "phi3": hf.Phi3Config(**TEXT, rope_parameters=LONG_ROPE, original_max_position_embeddings=32),
+}
+
+
+def write_decoder(name: str, folder: Path) -> Path:
+    """Save a language model and its tokenizer into `folder`."""
+    torch.manual_seed(0)
+    hf.AutoModelForCausalLM.from_config(DECODERS[name]).save_pretrained(folder)
+    words().save_pretrained(folder)
+    return folder

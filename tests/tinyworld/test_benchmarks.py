@@ -84,11 +84,3 @@ def test_conversations_are_in_llavas_format(world):
         assert sides == ["human", "gpt"] * (len(sides) // 2)
         shown = sum("<image>" in turn["value"] for turn in row["conversations"])
         assert shown == ("image" in row)
-
-
-def test_a_finished_world_is_not_built_again(world, capsys):
-    before = (world / "stage1.json").stat().st_mtime_ns
-    build(world, images=20)
-    assert "there already" in capsys.readouterr().out
-    assert (world / "stage1.json").stat().st_mtime_ns == before
-    assert not world.with_name("data.unfinished").exists()

@@ -17,7 +17,7 @@ from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 from tests.train.data.rows import features, turns
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
 from tests.train.test_sharded_training import assert_close_weights, train

@@ -6,12 +6,12 @@ from modeling_aligned_llava.diagnostics.measure.layers import measuring
 from modeling_aligned_llava.diagnostics.measure.profile import summarise
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import embedding_norms
-from tests.modeling_aligned_llava.diagnostics import more_families
+from tests.modeling_aligned_llava.tiny_families import tiny
 
 
 def small_profile(scale: float = 1.0) -> dict:
     """Of the tiny LLaVA on three noise images; `scale` multiplies its projector's output."""
-    model, inputs = more_families.tiny("llava")
+    model, inputs = tiny("llava")
     parts = model_parts(model)
     with torch.no_grad():
         for parameter in parts.connector.linear_2.parameters():

@@ -37,13 +37,6 @@ def test_a_full_disk_leaves_whole_lines_and_the_log_goes_on(tmp_path, monkeypatc
     assert AnswerLog(path).find(keys(2)) == ["yes", "no"]
 
 
-def test_a_batch_is_known_whole_or_not_at_all():
-    log = AnswerLog(None)
-    log.append(keys(2), ["yes", "no"])
-    assert log.find(keys(3)) is None
-    assert log.find(keys(2)) == ["yes", "no"]
-
-
 def test_every_cut_leaves_a_readable_log_that_can_be_continued(tmp_path):
     path = tmp_path / "log.jsonl"
     log = AnswerLog(path)

@@ -22,7 +22,7 @@ from modeling_aligned_llava.inference.stop_strings import cut
 from tests import REPOSITORY
 from tests.benchmark_stand_in import image_of, mixed_rows
 from tests.modeling_aligned_llava.harness.test_lmms_eval_model import adapter, requests
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import DECODERS, WRITERS, write_checkpoint, write_decoder
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, DECODERS, write_checkpoint, write_decoder
 
 
 PAGE = REPOSITORY / "docs/reference.md"
@@ -124,7 +124,7 @@ def assert_told(messages, name, row):
     assert all(message.startswith(f"{name} reads no shared prefixes: its ") for message in messages)
 
 
-@pytest.mark.parametrize("name", map(needs, WRITERS))
+@pytest.mark.parametrize("name", map(needs, BUILDERS))
 def test_a_family_answers_as_the_documentation_says(name, tmp_path, caplog):
     row = image_row(name, write_checkpoint(name, tmp_path / name))
     assert row in written_rows()
@@ -140,4 +140,4 @@ def test_a_language_model_scores_as_the_documentation_says(name, tmp_path, caplo
 
 def test_the_documentation_names_no_other_family():
     named = [row.split("|")[1].strip() for row in written_rows()]
-    assert named == [*WRITERS, *(f"{name} (text only)" for name in DECODERS)]
+    assert named == [*BUILDERS, *(f"{name} (text only)" for name in DECODERS)]

@@ -6,18 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lmms_eval.models.registry_v2 import ModelRegistryV2
 from transformers import LlavaForConditionalGeneration
 
 from modeling_aligned_llava import align
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava, manifest
+from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator, load_generator
 from modeling_aligned_llava.inference.image_slots import ImageSlots
 from modeling_aligned_llava.inference.memory import Budget
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree
 from tests.benchmark_stand_in import mixed_rows
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 ROWS = mixed_rows(18)
@@ -60,14 +59,11 @@ def answers(tiny_llava):
     return found
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "budget"), [(4, None), (16, None), (16, Budget(100, 1)), (16, Budget(100, 40))]
-)
-def test_answers_do_not_depend_on_the_batch_size_and_the_passes(tiny_llava, answers, monkeypatch, batch_size, budget):
-    model = adapter(tiny_llava, batch_size=batch_size)
-    if budget:
-        monkeypatch.setattr(model, "_budget", budget)
-        monkeypatch.setattr(model._generator.tree, "budget", budget)
+@pytest.mark.parametrize("budget", [Budget(100, 1), Budget(100, 40)])
+def test_answers_do_not_depend_on_the_batches_and_the_passes(tiny_llava, answers, monkeypatch, budget):
+    model = adapter(tiny_llava, batch_size=16)
+    monkeypatch.setattr(model, "_budget", budget)
+    monkeypatch.setattr(model._generator.tree, "budget", budget)
     assert model.generate_until(requests()) == answers
 
 
@@ -146,12 +142,6 @@ def test_blank_images_change_answers_with_images_only(tiny_llava, tmp_path, answ
     changed = [blank[index] != answers[index] for index in range(len(ROWS))]
     assert any(changed)
     assert not any(changed[index] for index, (_, images) in enumerate(ROWS) if not images)
-
-
-def test_document_text_never_opens_an_image_slot(tiny_llava):
-    rows = [("what is <image> and <ima<image>ge>?", []), ("what is  and ?", [])]
-    first, second = adapter(tiny_llava, batch_size=2).generate_until(requests(rows))
-    assert first == second
 
 
 def test_the_limit_of_the_command_line_wins(tiny_llava, answers):
@@ -245,12 +235,6 @@ def test_errors_are_raised_not_answered(tiny_llava):
         adapter(tiny_llava).generate_until([request])
     with pytest.raises(ValueError, match="greedily"):
         adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))
-
-
-def test_lmms_eval_finds_the_adapter():
-    registry = ModelRegistryV2()
-    registry.register_manifest(manifest())
-    assert registry.get_model_class("aligned_llava") is AlignedLlava
 
 
 def test_a_model_of_another_class_that_was_aligned_answers_with_its_norm(tiny_llava, tmp_path):

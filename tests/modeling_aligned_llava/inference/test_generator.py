@@ -1,18 +1,16 @@
 """What a generator refuses, and what it renders, before anything is answered."""
 
 import json
-import logging
 from types import SimpleNamespace
 
 import pytest
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference import generator as module
-from modeling_aligned_llava.inference import prefix_tree
 from modeling_aligned_llava.inference.generator import Generator, load_generator
 from modeling_aligned_llava.inference.prompt import user_turn
 from modeling_aligned_llava.loading.checkpoint import sees_images
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -33,27 +31,20 @@ def test_a_system_prompt_stands_before_the_question(ovis):
     assert asked == written
 
 
-def test_a_model_that_shares_nothing_says_so_once(tmp_path, caplog):
-    qwen = load_generator(str(write_checkpoint("qwen3_vl", tmp_path / "tiny")))
-    with caplog.at_level(logging.WARNING, logger=prefix_tree.__name__):
-        assert qwen.tree is None and qwen.tree is None
-    (said,) = caplog.messages
-    assert said.startswith("qwen3_vl reads no shared prefixes: ") and "deepstack" in said
-
-
-def test_a_processor_that_needs_a_missing_package_is_named(tiny_llava, monkeypatch):
+def test_a_processor_that_cannot_be_used_is_named(tiny_llava, monkeypatch):
     def absent(*arguments, **options):
         raise ImportError("Package `num2words` is required to run SmolVLM processor.")
 
-    monkeypatch.setattr(module.AutoProcessor, "from_pretrained", absent)
-    with pytest.raises(UserError, match="`num2words` is required"):
-        load_generator(str(tiny_llava))
+    def without_image_token(*arguments, **options):
+        return SimpleNamespace()
 
-
-def test_a_processor_without_an_image_token_is_refused(tiny_llava, monkeypatch):
-    monkeypatch.setattr(module.AutoProcessor, "from_pretrained", lambda *arguments, **options: SimpleNamespace())
-    with pytest.raises(UserError, match="llava cannot be served: its processor names no image token"):
-        load_generator(str(tiny_llava))
+    for load, message in (
+        (absent, "`num2words` is required"),
+        (without_image_token, "llava cannot be served: its processor names no image token"),
+    ):
+        monkeypatch.setattr(module.AutoProcessor, "from_pretrained", load)
+        with pytest.raises(UserError, match=message):
+            load_generator(str(tiny_llava))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests.conftest import TEXTS, tiny_tokenizer
-from tests.modeling_aligned_llava.diagnostics import more_families
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import llava_granite
 from tests.modeling_aligned_llava.tiny_families import tiny
 
 
@@ -65,7 +65,7 @@ def test_every_family_is_measured(family):
 
 
 def test_a_decoder_that_scales_its_input_scales_visual_tokens_too():
-    model, _ = more_families.tiny("llava_granite")
+    model, _ = tiny(llava_granite)
     tokenizer = tiny_tokenizer()
     entering = states_of(model, tokenizer, "abc", 1).norm(dim=-1).mean().item()
     assert mean_stream_norm(model, tokenizer, ["abc"]) == pytest.approx(entering / 12, rel=1e-6)

@@ -1,6 +1,6 @@
 """What is written is there whole, and is left alone where it says the same already."""
 
-from modeling_aligned_llava.loading.files import read_json, write_json, write_text
+from modeling_aligned_llava.loading.files import write_text
 
 
 def test_the_same_words_are_not_written_again(tmp_path):
@@ -12,9 +12,3 @@ def test_the_same_words_are_not_written_again(tmp_path):
         write_text(path, text)
         assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert [each.name for each in path.parent.iterdir()] == ["page.html"]
-
-
-def test_json_comes_back(tmp_path):
-    assert read_json(tmp_path / "none.json") is None
-    write_json(tmp_path / "one.json", {"a": ["é", None, 0.1]})
-    assert read_json(tmp_path / "one.json") == {"a": ["é", None, 0.1]}

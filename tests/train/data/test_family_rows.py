@@ -5,7 +5,7 @@ from PIL import Image
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import WRITERS
+from tests.modeling_aligned_llava.tiny_families import BUILDERS
 from tests.train.data.rows import turns
 from train.data.conversations import BadRow, messages_of
 from train.data.family_rows import FamilyCollator, FamilyRows
@@ -33,7 +33,7 @@ def noise(rows):
 
 
 def encoder(name, max_length=None, template=None):
-    model, processor = WRITERS[name]()
+    model, processor = BUILDERS[name]()
     if template is not None:
         processor.chat_template = template
     return FamilyRows(processor, model.config, max_length)

@@ -16,7 +16,7 @@ from modeling_aligned_llava.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import embedding_norms
-from tests.modeling_aligned_llava.diagnostics import more_families
+from tests.modeling_aligned_llava.tiny_families import tiny
 
 
 def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
@@ -60,7 +60,7 @@ def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, ru
 
 
 def test_rows_at_their_initial_scale_are_counted():
-    model, _ = more_families.tiny("llava")
+    model, _ = tiny("llava")
     with torch.no_grad():
         model.get_input_embeddings().weight[:3] *= 10  # three trained rows
     tables = embedding_tables(model, torch.ones(4), None, top=0)["stored rows"]
@@ -68,14 +68,14 @@ def test_rows_at_their_initial_scale_are_counted():
 
 
 def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
-    model, _ = more_families.tiny("paligemma")
+    model, _ = tiny("paligemma")
     embedding = model.get_input_embeddings()
     seen, stored = (embedding_statistics(embedding_norms(embedding, stored)) for stored in (False, True))
     assert seen["mean"] == pytest.approx(stored["mean"] * math.sqrt(32), rel=1e-3)
 
 
 def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
-    model, inputs = more_families.tiny("ovis2")
+    model, inputs = tiny("ovis2")
     parts = model_parts(model)
     found = vocabulary(model, parts, [inputs])
     assert found["tokens at layer 0"]["count"] == 4
@@ -84,7 +84,7 @@ def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
     assert found["tokens at layer 0"]["mean"] == pytest.approx(predicted, rel=0.5)
     show_vocabulary("tiny", found | {"looks_untrained": True})
     assert "looks untrained" in capsys.readouterr().out
-    model, _ = more_families.tiny("llava")
+    model, _ = tiny("llava")
     with pytest.raises(UserError, match="no visual vocabulary"):
         check_vocabulary(model_parts(model), "tiny")
 

@@ -4,33 +4,24 @@ Images are a few patches of 7 pixels. `PROFILED` are measured; `REFUSED` have no
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import transformers as hf
-from torch import nn
 
-from tests.modeling_aligned_llava.harness.tiny_checkpoints import (
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, Build, llava
+from tests.modeling_aligned_llava.tiny_parts import (
     CROPPED,
-    PIXELS,
-    SQUARE,
-    glm_processor,
-    like_llava,
-    processor_of,
-    qwen_processor,
-    words,
-)
-from tests.modeling_aligned_llava.tiny_families import (
     END,
     GLM_IDS,
     IMAGE,
     LESS_TEXT,
     MROPE,
     PINPOINTS,
+    PIXELS,
     QWEN_IDS,
     QWEN_VISION,
+    SQUARE,
     START,
     TEXT,
     VIDEO,
@@ -39,18 +30,24 @@ from tests.modeling_aligned_llava.tiny_families import (
     VOCABULARY,
     WIDTH,
     clip,
+    clip_llava,
+    glm_processor,
     mistral,
     model_of,
+    next_llava,
+    processor_of,
+    qwen_processor,
     siglip,
-    tiny,
+    siglip_llava,
+    without,
+    words,
 )
 
 
-Build = Callable[[], tuple[Any, Any]]  # a model and its processor
 PROFILED: dict[str, tuple[Build, str]] = {}  # with the path of the decoder's layers
 REFUSED: dict[str, tuple[Build, str]] = {}  # with the line of the refusal
-NO_SIZES = {name: value for name, value in VISION.items() if name not in ("num_channels", "image_size")}
-OWN_HEADS = {name: value for name, value in LESS_TEXT.items() if name != "num_key_value_heads"}
+NO_SIZES = without(VISION, "num_channels", "image_size")
+OWN_HEADS = without(LESS_TEXT, "num_key_value_heads")
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 QFORMER = {**SIZES, "vocab_size": VOCABULARY, "encoder_hidden_size": 32}
 ROPE = {**MROPE, "mrope_section": [1, 1, 2]}
@@ -61,15 +58,7 @@ SQUARE_1024 = {"size": {"height": 1024, "width": 1024}}
 GEMMA_MARKS = {f"{edge}{kind}": f"<{edge}{kind}>" for kind in ("i", "a") for edge in ("bo", "eo")}
 
 
-def profiled(layers: str = "model.language_model.layers") -> Callable[[Build], Build]:
-    return _register(PROFILED, layers)
-
-
-def refused(line: str) -> Callable[[Build], Build]:
-    return _register(REFUSED, line)
-
-
-def _register(table: dict[str, tuple[Build, str]], value: str) -> Callable[[Build], Build]:
+def into(table: dict[str, tuple[Build, str]], value: str = "model.language_model.layers") -> Callable[[Build], Build]:
     def register(build: Build) -> Build:
         table[build.__name__] = build, value
         return build
@@ -77,38 +66,43 @@ def _register(table: dict[str, tuple[Build, str]], value: str) -> Callable[[Buil
     return register
 
 
-def write(build: Build, folder: Path) -> Path:
-    """Save model and processor into `folder`; parameters that start at zero are given values."""
-    torch.manual_seed(0)
-    model, processor = build()
-    fill_zeros(model)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
-    return folder
+def stock_llava(text: Any, **fields: Any) -> Any:
+    fields |= {"image_token_index": IMAGE, "vision_feature_select_strategy": "full"}
+    return model_of("Llava", siglip(), text, **fields), siglip_llava()
 
 
-def fill_zeros(model: nn.Module) -> None:
-    for parameter in model.parameters():
-        if not parameter.any():
-            nn.init.normal_(parameter, std=0.02)
+@into(PROFILED)
+def llava_siglip_qwen2() -> Any:
+    return stock_llava(hf.Qwen2Config(**TEXT))
 
 
-def named(begins: bool = False, **tokens: str) -> Any:
-    """A tokenizer with the attribute `NAME_token` for each of these special tokens."""
-    return words(begins=begins, **{f"{name}_token": token for name, token in tokens.items()})
+@into(PROFILED)
+def llava_siglip_qwen3() -> Any:
+    return stock_llava(hf.Qwen3Config(**TEXT), vision_feature_layer=-1)
 
 
-@profiled()
+@into(PROFILED)
+def llava_granite() -> Any:
+    """Its decoder multiplies its input, visual tokens too, by 12."""
+    return stock_llava(hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0))
+
+
+@into(PROFILED)
+def vipllava() -> Any:
+    fields = {"image_token_index": IMAGE, "vision_feature_layers": [-1, -2]}
+    return model_of("VipLlava", clip(), hf.LlamaConfig(**TEXT), **fields), clip_llava()
+
+
+@into(PROFILED)
 def granite_vision() -> Any:
     """A LLaVA-NeXT whose decoder multiplies its input, newlines too, by 12."""
     text = hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0)
     fields = {"image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
     fields |= {"vision_feature_layer": [-2, -1], "vision_feature_select_strategy": "full"}
-    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
-    return model_of("LlavaNext", siglip(), text, **fields), like_llava(hf.LlavaNextProcessor, images, False)
+    return model_of("LlavaNext", siglip(), text, **fields), next_llava(class_token=False)
 
 
-@profiled()
+@into(PROFILED)
 def granite4_vision() -> Any:
     """Visual tokens are zeros to which several connectors add, each before a decoder layer of its own."""
     text = {**LESS_TEXT, "num_hidden_layers": 6, "embedding_multiplier": 12.0, "attention_multiplier": 0.35}
@@ -116,30 +110,29 @@ def granite4_vision() -> Any:
     fields = {"qformer_config": qformer, "image_token_index": IMAGE, "image_grid_pinpoints": PINPOINTS}
     fields |= {"vision_feature_select_strategy": "full", "downsample_rate": "1/2"}
     fields |= {"deepstack_layer_map": [[-1, 2], [-2, 0]], "spatial_target_layers": [1, 3, 4, 5]}
-    images = hf.LlavaNextImageProcessor(**CROPPED, image_grid_pinpoints=PINPOINTS)
-    processor = like_llava(hf.Granite4VisionProcessor, images, False, downsample_rate="1/2")
+    processor = next_llava(False, hf.Granite4VisionProcessor, downsample_rate="1/2")
     return model_of("Granite4Vision", siglip(hidden_size=64), text, **fields), processor
 
 
-@profiled()
+@into(PROFILED)
 def janus() -> Any:
     vq = {"embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32, "num_res_blocks": 1}
     vq |= {"channel_multiplier": [1, 1], "projection_dim": WIDTH, "image_token_embed_dim": WIDTH}
     vision = {**VISION, "projection_dim": WIDTH, "mlp_ratio": 2.0}
     model = model_of("Janus", vision, hf.LlamaConfig(**TEXT), vq_config=vq, image_token_id=IMAGE)
-    tokens = named(image="<image>", boi="<begin>", eoi="<end>")
+    tokens = words(image="<image>", boi="<begin>", eoi="<end>")
     images = {"size": SQUARE, "min_size": 7}
     return model, processor_of("Janus", images, tokens, "<image>\n", num_image_tokens=16)
 
 
-@profiled()
+@into(PROFILED)
 def deepseek_vl() -> Any:
     images = {"size": SQUARE, "min_size": 7}
-    processor = processor_of("DeepseekVL", images, named(image="<image>"), "<image>\n", num_image_tokens=16)
+    processor = processor_of("DeepseekVL", images, words(image="<image>"), "<image>\n", num_image_tokens=16)
     return model_of("DeepseekVL", siglip(), hf.LlamaConfig(**TEXT), image_token_id=IMAGE), processor
 
 
-@profiled()
+@into(PROFILED)
 def video_llava() -> Any:
     ids = {"image_token_index": IMAGE, "video_token_index": VIDEO}
     tokens = words("<image>", "<video>")
@@ -147,7 +140,7 @@ def video_llava() -> Any:
     return model_of("VideoLlava", clip(), hf.LlamaConfig(**TEXT), **ids), processor
 
 
-@profiled()
+@into(PROFILED)
 def gemma4() -> Any:
     text = {**TEXT, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4, "global_head_dim": 8}
     text |= {"sliding_window": 64, "layer_types": ["sliding_attention", "full_attention"]}
@@ -155,7 +148,7 @@ def gemma4() -> Any:
     vision |= {"pooling_kernel_size": 2, "position_embedding_size": 32}
     ids = {**VIDEO_IDS, "boi_token_id": START, "eoi_token_id": END}
     ids |= {"audio_token_id": 124, "boa_token_id": 125, "eoa_token_index": 126}
-    tokens = named(begins=True, image="<image>", video="<|video|>", audio="<audio>", **GEMMA_MARKS)
+    tokens = words(begins=True, image="<image>", video="<|video|>", audio="<audio>", **GEMMA_MARKS)
     sizes = {"patch_size": 7, "max_soft_tokens": 70, "pooling_kernel_size": 2}
     sounds = hf.Gemma4AudioFeatureExtractor()
     processor = processor_of("Gemma4", sizes, tokens, "<image>", sizes, feature_extractor=sounds)
@@ -173,12 +166,12 @@ def qwen(family: str, **text: Any) -> Any:
     return model, qwen_processor(hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor)
 
 
-@profiled()
+@into(PROFILED)
 def qwen3_5() -> Any:
     return qwen("Qwen3_5")
 
 
-@profiled()
+@into(PROFILED)
 def qwen4_exp() -> Any:
     """Its layers read several copies of a token side by side."""
     experts = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4}
@@ -188,28 +181,27 @@ def qwen4_exp() -> Any:
 
 
 def blip(family: str, text: Any) -> Any:
-    vision = {name: value for name, value in VISION.items() if name != "num_channels"}
     fields = {"qformer_config": QFORMER, "num_query_tokens": 4, "image_token_index": IMAGE}
-    return model_of(family, vision, text.to_dict(), **fields)
+    return model_of(family, without(VISION, "num_channels"), text.to_dict(), **fields)
 
 
-@profiled("language_model.model.decoder.layers")
+@into(PROFILED, "language_model.model.decoder.layers")
 def blip_2() -> Any:
     """Its decoder is OPT, which adds positions to all tokens before its first layer."""
-    sizes = {name: size for name, size in OWN_HEADS.items() if name not in ("intermediate_size", "initializer_range")}
+    sizes = without(OWN_HEADS, "intermediate_size", "initializer_range")
     text = hf.OPTConfig(**sizes, ffn_dim=64, word_embed_proj_dim=WIDTH, init_std=0.2)
     images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
     return blip("Blip2", text), hf.Blip2Processor(images, tokens, num_query_tokens=4)
 
 
-@profiled("language_model.model.layers")
+@into(PROFILED, "language_model.model.layers")
 def instructblip() -> Any:
     images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
     processor = hf.InstructBlipProcessor(images, tokens, words(), num_query_tokens=4)
     return blip("InstructBlip", hf.LlamaConfig(**TEXT)), processor
 
 
-@profiled("text_model.model.layers")
+@into(PROFILED, "text_model.model.layers")
 def kosmos_2() -> Any:
     """Its processor marks the places of visual tokens in a mask, and gives them ids of other tokens."""
     text = {"vocab_size": 256, "embed_dim": WIDTH, "layers": 2, "ffn_dim": 64, "attention_heads": 4, "init_std": 0.2}
@@ -219,14 +211,14 @@ def kosmos_2() -> Any:
     return model_of("Kosmos2", VISION, text), hf.Kosmos2Processor(hf.CLIPImageProcessor(**CROPPED), tokens, 4)
 
 
-@profiled("git.encoder.layer")
+@into(PROFILED, "git.encoder.layer")
 def git() -> Any:
     """It puts visual tokens before the text itself, and normalises text before its first layer."""
     config = hf.GitConfig(vision_config=VISION, **OWN_HEADS)
     return hf.GitForCausalLM(config), hf.GitProcessor(hf.CLIPImageProcessor(**CROPPED), words(begins=True))
 
 
-@profiled("language_model.model.layers")
+@into(PROFILED, "language_model.model.layers")
 def llama4() -> Any:
     """Its processor gives pixels in bfloat16."""
     vision = {**SIZES, "intermediate_size": 128, "image_size": 28, "patch_size": 7, "pixel_shuffle_ratio": 0.5}
@@ -239,7 +231,7 @@ def llama4() -> Any:
     return model_of("Llama4", vision, text, **ids), processor_of("Llama4", images, tokens, "<|image|>", patch_size=7)
 
 
-@profiled()
+@into(PROFILED)
 def molmo2() -> Any:
     """Visual features are added to the embedding of a placeholder."""
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8}
@@ -261,7 +253,7 @@ def molmo2() -> Any:
     return model, processor_of("Molmo2", images, tokens, "<|image|>", video_processor=videos)
 
 
-@profiled()
+@into(PROFILED)
 def lfm2_vl() -> Any:
     vision = hf.Siglip2VisionConfig(**SIZES, num_patches=16, patch_size=7)
     text = hf.Lfm2Config(**LESS_TEXT, layer_types=["conv", "full_attention"])
@@ -271,7 +263,7 @@ def lfm2_vl() -> Any:
     return model_of("Lfm2Vl", vision, text, image_token_id=IMAGE, projector_hidden_size=32), processor
 
 
-@profiled("model.text_model.layers")
+@into(PROFILED, "model.text_model.layers")
 def idefics2() -> Any:
     resampler = {"hidden_size": WIDTH, "num_key_value_heads": 2}
     resampler |= {f"resampler_{name}": size for name, size in (("n_latents", 4), ("depth", 1), ("n_heads", 4))}
@@ -282,7 +274,7 @@ def idefics2() -> Any:
     return model, processor_of("Idefics2", images, tokens, "<image>", image_seq_len=4)
 
 
-@profiled()
+@into(PROFILED)
 def kimi_k25() -> Any:
     experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
     experts |= {"topk_group": 1, "first_k_dense_replace": 1}
@@ -295,25 +287,25 @@ def kimi_k25() -> Any:
     return model_of("Kimi_K25", vision, text, projection_hidden_size=32, **QWEN_IDS), processor
 
 
-@profiled()
+@into(PROFILED)
 def cohere2_vision() -> Any:
     fields = {"image_token_id": IMAGE, "alignment_intermediate_size": 64, "downsample_factor": 2}
-    tokens = named(image="<image>", boi="<boi>", eoi="<eoi>", img_line_break="<line>")
+    tokens = words(image="<image>", boi="<boi>", eoi="<eoi>", img_line_break="<line>")
     images = {"size": SQUARE, "patch_size": 2, "max_patches": 2}
     model = model_of("Cohere2Vision", siglip(), hf.Cohere2Config(**LESS_TEXT), **fields)
     return model, processor_of("Cohere2Vision", images, tokens, "<image>")
 
 
-@profiled()
+@into(PROFILED)
 def aria() -> Any:
     """Its processor knows images of 490 and 980 pixels alone."""
     vision = {**VISION, "image_size": 980, "patch_size": 70}
     text = {**LESS_TEXT, "moe_num_experts": 2, "moe_topk": 1, "moe_num_shared_experts": 1}
     model = model_of("Aria", vision, text, projector_patch_to_query_dict={196: 4}, image_token_index=IMAGE)
-    return model, processor_of("Aria", {}, named(image="<image>"), "<image>", size_conversion={980: 4})
+    return model, processor_of("Aria", {}, words(image="<image>"), "<image>", size_conversion={980: 4})
 
 
-@profiled()
+@into(PROFILED)
 def glm46v() -> Any:
     rope = {**MROPE, "partial_rotary_factor": 1.0}
     text = {**TEXT, "model_type": "glm4v_text", "rope_parameters": rope}
@@ -321,22 +313,22 @@ def glm46v() -> Any:
     return model_of("Glm46V", vision, text, **GLM_IDS), glm_processor("Glm46V", PIXELS)
 
 
-@profiled()
+@into(PROFILED)
 def video_llama_3() -> Any:
-    vision = {name: value for name, value in VISION.items() if name != "image_size"}
+    vision = without(VISION, "image_size")
     tokens = words("<|image_pad|>", "<|video_pad|>")
     processor = processor_of("VideoLlama3", PIXELS, tokens, "<|image_pad|>", PIXELS)
     return model_of("VideoLlama3", vision, hf.Qwen2Config(**TEXT), **VIDEO_IDS), processor
 
 
-@profiled()
+@into(PROFILED)
 def got_ocr2() -> Any:
     text = hf.Qwen2Config(**TEXT).to_dict() | {"model_type": "qwen2"}
     processor = processor_of("GotOcr2", SQUARE_1024, words("<imgpad>"), "<imgpad>")
     return model_of("GotOcr2", SAM, text, image_token_index=IMAGE), processor
 
 
-@profiled()
+@into(PROFILED)
 def deepseek_ocr2() -> Any:
     """A trained separator follows each image."""
     experts = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -346,7 +338,7 @@ def deepseek_ocr2() -> Any:
     return model_of("DeepseekOcr2", vision, text, image_token_id=IMAGE), processor
 
 
-@profiled()
+@into(PROFILED)
 def minimax_m3_vl() -> Any:
     text = {**TEXT, "rotary_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
     text |= {"dense_intermediate_size": 64, "shared_intermediate_size": 32}
@@ -357,26 +349,26 @@ def minimax_m3_vl() -> Any:
     return hf.MiniMaxM3SparseForConditionalGeneration(config), processor
 
 
-@profiled()
+@into(PROFILED)
 def hunyuan_vl() -> Any:
     """Its connector frames the image and ends each row with trained vectors."""
     vision = {**NO_SIZES, "num_channels": 3, "text_hidden_size": WIDTH}
-    tokens = named(image="<image>", image_start="<start>", image_end="<end>")
+    tokens = words(image="<image>", image_start="<start>", image_end="<end>")
     processor = processor_of("HunYuanVL", PIXELS, tokens, "<start><image><end>")
     return model_of("HunYuanVL", vision, {**TEXT, "rope_parameters": ROPE}, image_token_id=IMAGE), processor
 
 
-@profiled()
+@into(PROFILED)
 def ernie4_5_vl_moe() -> Any:
     experts = {"moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1, "moe_intermediate_size": [32, 32]}
     vision = {"depth": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 64, "patch_size": 7}
     model = model_of("Ernie4_5_VLMoe", vision, {**LESS_TEXT, **experts, "rope_parameters": ROPE}, **VIDEO_IDS)
     edges = {f"{kind}_{edge}": f"<{kind}_{edge}>" for kind in ("image", "video") for edge in ("start", "end")}
-    tokens, text = named(image="<image>", video="<video>", **edges), "<image_start><image><image_end>"
+    tokens, text = words(image="<image>", video="<video>", **edges), "<image_start><image><image_end>"
     return model, processor_of("Ernie4_5_VLMoe", PIXELS, tokens, text, {"draw_on_frames": False})
 
 
-@profiled()
+@into(PROFILED)
 def step3p7() -> Any:
     """Crops and the whole image go through the connector one after the other."""
     experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "share_expert_dim": 32}
@@ -389,7 +381,7 @@ def step3p7() -> Any:
     return model_of("Step3p7", vision, text, image_token_id=IMAGE), processor
 
 
-@refused("is an encoder-decoder: its visual tokens enter the encoder")
+@into(REFUSED, "is an encoder-decoder: its visual tokens enter the encoder")
 def florence2() -> Any:
     vision = {"depths": [1], "patch_size": [7], "patch_stride": [7], "patch_padding": [0], "patch_prenorm": [False]}
     vision |= {"embed_dim": [32], "num_heads": [4], "num_groups": [4], "window_size": 4, "projection_dim": WIDTH}
@@ -398,11 +390,11 @@ def florence2() -> Any:
     text = hf.BartConfig(vocab_size=VOCABULARY, d_model=WIDTH, **layers, **heads)
     images = hf.CLIPImageProcessor(**CROPPED)
     images.image_seq_length = 17
-    processor = hf.Florence2Processor(images, named(image="<image>", begins=True))
+    processor = hf.Florence2Processor(images, words(image="<image>", begins=True))
     return model_of("Florence2", vision, text, image_token_id=IMAGE), processor
 
 
-@refused("images enter this model by cross-attention")
+@into(REFUSED, "images enter this model by cross-attention")
 def mllama() -> Any:
     vision = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "attention_heads": 4}
     vision |= {"num_global_layers": 1, "image_size": 28, "patch_size": 7, "vision_output_dim": 64}
@@ -413,7 +405,7 @@ def mllama() -> Any:
     return model_of("Mllama", vision, text, image_token_index=IMAGE), processor
 
 
-@refused("cannot be measured: it has no vision tower and no connector")
+@into(REFUSED, "cannot be measured: it has no vision tower and no connector")
 def fuyu() -> Any:
     text = hf.PersimmonConfig(**OWN_HEADS)
     config = hf.FuyuConfig(text_config=text, image_size=28, patch_size=7, image_token_id=IMAGE)
@@ -421,17 +413,17 @@ def fuyu() -> Any:
     return hf.FuyuForCausalLM(config), hf.FuyuProcessor(images, words("|SPEAKER|", "|NEWLINE|"))
 
 
-@refused("cannot be measured: its images are tokens of the text vocabulary")
+@into(REFUSED, "cannot be measured: its images are tokens of the text vocabulary")
 def emu3() -> Any:
     vq = {"codebook_size": 16, "base_channels": 32, "num_res_blocks": 1, "attn_resolutions": [], "hidden_size": 32}
     vq["channel_multiplier"] = [1, 1]
     config = hf.Emu3Config(text_config=TEXT, vq_config=vq, vocabulary_map={"<image>": IMAGE})
     marks = {"image_wrapper": "<wrap>", "eof": "<eof>"}
-    tokens = named(begins=True, image="<image>", boi="<boi>", eoi="<eoi>", **marks)
+    tokens = words(begins=True, image="<image>", boi="<boi>", eoi="<eoi>", **marks)
     return hf.Emu3ForConditionalGeneration(config), processor_of("Emu3", {}, tokens, "<image>")
 
 
-@refused("read several streams at once: a token has no one norm in them")
+@into(REFUSED, "read several streams at once: a token has no one norm in them")
 def gemma3n() -> Any:
     pytest.importorskip("timm")
     text = {**TEXT, "vocab_size_per_layer_input": VOCABULARY, "hidden_size_per_layer_input": 4, "laurel_rank": 4}
@@ -441,13 +433,13 @@ def gemma3n() -> Any:
     vision = {"architecture": "test_vit", "hidden_size": 64, "vocab_size": 8, "vocab_offset": VOCABULARY}
     audio = {"hidden_size": 32, "conf_num_attention_heads": 4, "conf_num_hidden_layers": 1}
     fields = {"audio_config": audio, "vision_soft_tokens_per_image": 4, "image_token_id": IMAGE, "audio_token_id": 121}
-    tokens = named(begins=True, image="<image>", audio="<audio>", **GEMMA_MARKS)
+    tokens = words(begins=True, image="<image>", audio="<audio>", **GEMMA_MARKS)
     parts = {"feature_extractor": hf.Gemma3nAudioFeatureExtractor(), "image_seq_length": 4}
     processor = processor_of("Gemma3n", hf.SiglipImageProcessor(size=SQUARE), tokens, "<image>", **parts)
     return model_of("Gemma3n", {**vision, "model_args": encoder}, text, **fields), processor
 
 
-@refused("fails on 0.png: ValueError: Image features and image tokens do not match")
+@into(REFUSED, "fails on 0.png: ValueError: Image features and image tokens do not match")
 def another_processor() -> Any:
     """A checkpoint whose processor writes more tokens than its model makes of an image."""
     model, processor = deepseek_vl()
@@ -455,15 +447,21 @@ def another_processor() -> Any:
     return model, processor
 
 
-@refused("LlavaProcessor cannot prepare an image: TypeError: ")
+@into(REFUSED, "LlavaProcessor cannot prepare an image: TypeError: ")
 def unfinished_processor() -> Any:
     """A checkpoint whose processor was saved without the size of a patch."""
     images = hf.CLIPImageProcessor(**CROPPED)
-    return tiny("llava")[0], processor_of("Llava", images, words("<image>"), "<image>\n")
+    return llava()[0], processor_of("Llava", images, words("<image>"), "<image>\n")
 
 
-@refused("Gemma4ForConditionalGeneration is a text-only model")
+@into(REFUSED, "Gemma4ForConditionalGeneration is a text-only model")
 def gemma4_without_vision() -> Any:
     model, processor = gemma4()
     model.config.vision_config = None
     return hf.Gemma4ForConditionalGeneration(model.config), processor
+
+
+# What is measured by value as well: these, and all that `align` or the adapters serve.
+_ALSO = ("llava_siglip_qwen2", "llava_siglip_qwen3", "llava_granite", "vipllava", "idefics2", "kimi_k25")
+_ALSO += ("cohere2_vision", "lfm2_vl", "llama4", "got_ocr2")
+MEASURED = {**BUILDERS, **{name: PROFILED[name][0] for name in _ALSO}}

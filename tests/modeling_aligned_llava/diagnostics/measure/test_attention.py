@@ -17,14 +17,15 @@ from modeling_aligned_llava.diagnostics.output.figures import draw_maps
 from modeling_aligned_llava.diagnostics.output.result_tables import show_attention
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
-from tests.modeling_aligned_llava.diagnostics import more_families
-from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import MEASURED
+from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.modeling_aligned_llava.tiny_parts import IMAGE
 from tests.one_line import one_line
 
 
-@pytest.mark.parametrize("name", [*BUILDERS, *more_families.MORE])
+@pytest.mark.parametrize("name", MEASURED)
 def test_logits_are_those_of_eager_attention_to_the_bit(name):
-    model, inputs = more_families.tiny(name)
+    model, inputs = tiny(MEASURED[name])
     parts = model_parts(model)
     before = model.config._attn_implementation
     reader = AttentionReader()
@@ -42,7 +43,7 @@ def test_logits_are_those_of_eager_attention_to_the_bit(name):
 
 
 def test_the_numbers_are_those_of_the_attention_weights():
-    model, inputs = more_families.tiny("llava")
+    model, inputs = tiny("llava")
     reader = AttentionReader()
     inside = box_shares(((0, 0, 14, 14),), (28, 28), (4, 4))
     assert inside.sum() == 4 and inside[0, 0] == 1 and inside[2, 2] == 0
@@ -62,7 +63,7 @@ def test_the_numbers_are_those_of_the_attention_weights():
 
 
 def test_shuffling_moves_visual_tokens_only():
-    model, inputs = more_families.tiny("llava")
+    model, inputs = tiny("llava")
     plain, shuffled = [], []
     for states, shuffle in ((plain, False), (shuffled, True)):
         reader = AttentionReader(shuffle=shuffle)

@@ -12,7 +12,9 @@ from modeling_aligned_llava.diagnostics.measure.gradients import gradients, grad
 from modeling_aligned_llava.diagnostics.output.result_tables import show_gradients
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
-from tests.modeling_aligned_llava.diagnostics import more_families
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import llava_siglip_qwen2
+from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.modeling_aligned_llava.tiny_parts import IMAGE
 
 
 IMAGES = [
@@ -38,11 +40,12 @@ def test_gwc_multiplies_the_gradient_through_the_norm_by_sqrt_d_over_s(tiny_chec
 
 
 def test_without_a_norm_gradients_are_those_of_a_plain_pass():
-    model, inputs = more_families.tiny("llava_siglip_qwen2")
+    model, inputs = tiny(llava_siglip_qwen2)
     found = gradients_of(model, model_parts(model), "none", inputs, 1.0, frozenset())
     model.zero_grad()
     labels = inputs["input_ids"].clone()
-    labels[:, :21] = -100  # up to the first token after the image, which no text predicts
+    first_text = int((labels[0] == IMAGE).nonzero().max()) + 1
+    labels[:, : first_text + 1] = -100  # no text predicts the first token after the image
     model(**inputs, labels=labels).loss.backward()
     squares = [p.grad.double().square().sum() for p in model_parts(model).connector.parameters()]
     assert found["connector"] == pytest.approx(sum(squares).sqrt().item(), rel=1e-5)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 import transformers as hf
+from torch import nn
+from transformers import PreTrainedModel, Qwen2Config, Qwen2Model
 
 from modeling_aligned_llava.diagnostics.hooks.token_masks import find_tokens, visual_by_value
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
@@ -10,11 +12,11 @@ from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
-from tests.modeling_aligned_llava.diagnostics import more_families
-from tests.modeling_aligned_llava.tiny_families import BUILDERS, IMAGE
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import MEASURED, llava_siglip_qwen2
+from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, WIDTH
 
 
-FAMILIES = [*BUILDERS, *more_families.MORE]
 SCALES = {"llava_granite": 12.0}  # what the decoder multiplies its input by
 
 
@@ -36,9 +38,9 @@ def layer_inputs(model, inputs):
     return states[0], [row for row in rows if isinstance(row, torch.Tensor)]
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", MEASURED)
 def test_every_family_is_measured(name):
-    model, inputs = more_families.tiny(name)
+    model, inputs = tiny(MEASURED[name])
     by_id = inputs["input_ids"] == IMAGE
     found = measure(model, inputs)
     layers = len(model_parts(model).layers)
@@ -60,8 +62,43 @@ def test_every_family_is_measured(name):
     assert (by_id & ~by_value).sum() == (newlines if scale == 1 else by_id.sum())
 
 
+class OriginalLlava(PreTrainedModel):
+    """As the LLaVA repository does: the id -200, which is no row of the embeddings, is expanded inside the model."""
+
+    config_class = Qwen2Config
+
+    def __init__(self, config: Qwen2Config):
+        super().__init__(config)
+        self.model = Qwen2Model(config)
+        self.vision_tower = nn.Sequential(nn.Conv2d(3, 24, 7, 7), nn.Flatten(2))
+        self.mm_projector = nn.Sequential(nn.Linear(24, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH))
+        self.lm_head = nn.Linear(WIDTH, config.vocab_size)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.model.embed_tokens
+
+    def get_decoder(self) -> nn.Module:
+        return self.model
+
+    def forward(self, input_ids, pixel_values, attention_mask=None, **kwargs):
+        visual = self.mm_projector(self.vision_tower(pixel_values).transpose(1, 2))
+        place = int((input_ids[0] == -200).nonzero())
+        before, after = (self.model.embed_tokens(part) for part in (input_ids[:, :place], input_ids[:, place + 1 :]))
+        states = self.model(inputs_embeds=torch.cat([before, visual, after], 1), use_cache=False)
+        return self.lm_head(states.last_hidden_state)
+
+
+def original_llava() -> tuple[PreTrainedModel, dict, int, int]:
+    """Model, inputs, and the range of its visual tokens: the first position and the one after the last."""
+    torch.manual_seed(0)
+    ids = torch.tensor([[5, 6, 7, -200, 8, 9, 10, 11]])
+    inputs = {"input_ids": ids, "pixel_values": torch.randn(1, 3, 28, 28)}
+    return OriginalLlava(hf.Qwen2Config(**TEXT)).eval(), inputs, 3, 3 + 16
+
+
 def test_visual_tokens_are_found_without_an_image_token_id():
-    model, inputs, start, end = more_families.original_llava()
+    model, inputs, start, end = original_llava()
     assert model_parts(model).image_token_id is None
     states, rows = layer_inputs(model, inputs)
     masks = find_tokens(states, inputs["input_ids"], None, rows, None, frozenset({5}))
@@ -86,7 +123,7 @@ def stored(model, batches):
 
 @pytest.fixture(scope="module")
 def image_batches():
-    model, inputs = more_families.tiny("llava")
+    model, inputs = tiny("llava")
     generator = torch.Generator().manual_seed(3)
     batches = [{**inputs, "pixel_values": torch.randn(1, 3, 28, 28, generator=generator)} for _ in range(21)]
     return model, batches
@@ -108,16 +145,16 @@ def test_statistics_equal_a_float64_computation(image_batches):
             moments = found.layers[series]
             torch.testing.assert_close(moments.mean[row, :2], values.mean(1), rtol=1e-12, atol=0)
             torch.testing.assert_close(moments.std[row, :2], values.std(1, correction=0), rtol=1e-12, atol=1e-12)
-            median = values.quantile(0.5, dim=1)
+            median = values.abs().quantile(0.5, dim=1)
             torch.testing.assert_close(moments.quantile(0.5)[row, :2], median, rtol=0.05, atol=0)
     last = after[-1][visual].norm(dim=-1)
     assert found.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
 
 
 def test_sinks_are_a_series_of_their_own():
-    model, inputs = more_families.tiny("llava_siglip_qwen2")
+    model, inputs = tiny(llava_siglip_qwen2)
     with torch.no_grad():
-        model.get_input_embeddings().weight[5, 3] = 5000.0
+        model.get_input_embeddings().weight[41, 3] = 5000.0  # "D", which the question has once
     found = measure(model, inputs)
     assert found.layers["sink"].count[0, 0] == 1
     assert found.layers["sink"].mean[0, 0] == pytest.approx(5000, rel=1e-3)
@@ -125,20 +162,19 @@ def test_sinks_are_a_series_of_their_own():
 
 
 def test_text_with_a_massive_activation_in_any_layer_is_no_text():
-    model, inputs = more_families.tiny("llava_siglip_qwen2")
+    model, inputs = tiny(llava_siglip_qwen2)
+    inputs["input_ids"][0, -1] = 99  # of which there is no other
     before = measure(model, inputs)
-    token = inputs["input_ids"][0, -1]
     layer = model.get_decoder().layers[0].mlp
     layer.register_forward_hook(lambda _, args, out: out.index_fill(1, torch.tensor([out.shape[1] - 1]), 1e5))
     after = measure(model, inputs)
-    assert token not in inputs["input_ids"][0, :-1]
     assert after.layers["text"].count[0].tolist() == (before.layers["text"].count[0] - 1).tolist()
     assert after.layers["text"].mean[0].max() < 100 < after.layers["sink"].mean[0].nan_to_num().max()
 
 
 def test_features_injected_between_layers_are_seen():
     for name, injected in (("qwen3_vl", True), ("qwen2_5_vl", False)):
-        found = measure(*more_families.tiny(name))
+        found = measure(*tiny(name))
         assert (found.layers["visual"].mean[QUANTITIES.index("injected"), 1] > 1e-3) == injected
 
 

@@ -9,7 +9,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.diagnostics.images import in_folder
-from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import PROFILED, REFUSED, write
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import PROFILED, REFUSED
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 from tests.one_line import one_line
 
 
@@ -77,10 +78,6 @@ def by_hand(folder, images, path):
         "embedding": rows.mean().item(),
         "ratio": (visual[0] / rows.mean()).item(),
         "median_ratio": (norms["visual"][0].median() / rows.median()).item(),
-        "lift": (text[1] / text[0]).item(),
-        "met_ratio": (visual[0] / text[1]).item(),
-        "stream": (visual / text)[:-1].tolist(),
-        "entry": (visual[0] / text)[:-1].tolist(),
         **{f"{name} cosine": each.mean(1).tolist() for name, each in cosines.items()},
         **{f"{name} angle": each.acos().mean(1).tolist() for name, each in cosines.items()},
     }
@@ -88,11 +85,10 @@ def by_hand(folder, images, path):
 
 def reported(profile):
     """The same numbers of a profile."""
-    layers, norms, said = profile["layers"], profile["norms"], profile["verdict"]
+    layers, norms = profile["layers"], profile["norms"]
     both = ("visual", "text")
     assert norms["visual tokens at layer 0"]["mean"] == pytest.approx(layers["visual"]["norm"]["mean"][0])
     assert norms["text tokens at layer 0"]["mean"] == pytest.approx(layers["text"]["norm"]["mean"][0])
-    assert said["ratio"] == profile["ratio"]
     return {
         "tokens": {name: layers[name]["norm"]["count"][0] for name in both},
         **{name: layers[name]["norm"]["mean"] for name in both},
@@ -100,10 +96,6 @@ def reported(profile):
         "embedding": norms["text embeddings"]["mean"],
         "ratio": profile["ratio"],
         "median_ratio": profile["median_ratio"],
-        "lift": said["lift"],
-        "met_ratio": said["met_ratio"],
-        "stream": profile["stream"]["ratio"],
-        "entry": profile["stream"]["entry_ratio"],
         **{f"{name} {quantity}": layers[name][quantity]["mean"] for quantity in ("cosine", "angle") for name in both},
     }
 
@@ -111,7 +103,7 @@ def reported(profile):
 @pytest.mark.parametrize("name", PROFILED)
 def test_every_ratio_is_that_of_plain_hooks(name, images, tmp_path, run):
     build, path = PROFILED[name]
-    folder, out = write(build, tmp_path / "model"), tmp_path / "profile.json"
+    folder, out = write_checkpoint(build, tmp_path / "model"), tmp_path / "profile.json"
     run("profile", folder, "--images", images, "--json", out)
     found, expected = reported(json.loads(out.read_text(encoding="utf-8"))), by_hand(folder, images, path)
     medians = found.pop("median_ratio"), expected.pop("median_ratio")
@@ -124,4 +116,4 @@ def test_every_ratio_is_that_of_plain_hooks(name, images, tmp_path, run):
 def test_a_family_without_ratios_is_one_line(name, images, tmp_path, run):
     build, line = REFUSED[name]
     with one_line(line):
-        run("profile", write(build, tmp_path / "model"), "--images", images)
+        run("profile", write_checkpoint(build, tmp_path / "model"), "--images", images)
