@@ -267,12 +267,6 @@ def ask(address, model, images, text):
     return choice["token_ids"]
 
 
-def test_vllm_serve_answers_about_an_image(vllm, folders, questions, answers, tmp_path):
-    name = "norm-gwc-siglip"
-    with serving(vllm, folders / name, tmp_path / "log") as address:
-        assert ask(address, folders / name, *questions[0]) == answers[name]["transformers"][0]
-
-
 def test_adapters_and_two_processes_answer_alike(vllm, folders, questions, tmp_path):
     """LoRA and tensor parallelism."""
     folder, asked = folders / "norm-gwc-siglip", questions[:8]

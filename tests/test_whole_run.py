@@ -35,17 +35,6 @@ def scores() -> dict[tuple[str, str], dict]:
     return {(row["method"], row["benchmark"]): row for row in rows if row["source"] == "measured"}
 
 
-def test_again_it_changes_nothing():
-    def state() -> dict[Path, int]:
-        files = [RUN / name for name in ("run.json", "scores.json", "report.html")]
-        files += [*RUN.glob("tables/*"), *RUN.glob("checkpoints/*/*/*")]
-        return {path: path.stat().st_mtime_ns for path in files}
-
-    before = state()
-    assert command("bash", "eval/run_all.sh").returncode == 0
-    assert state() == before
-
-
 def test_every_method_has_every_score():
     found = scores()
     for method in METHODS:

@@ -1,7 +1,5 @@
 """Whole stages on tiny models: what is trained, what is written, and what is refused."""
 
-import json
-
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -11,8 +9,6 @@ from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests.one_line import one_line
 from tests.train.stage_results import lines, weights
-from train import sft
-from train.data.quarantine import read_entries
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
 
@@ -77,41 +73,6 @@ def test_fields_replace_those_of_the_method_in_both_stages(train_stage, tmp_path
     with pytest.raises(UserError, match=r"was made with target_scale 4\.0, not 1\.0: give both stages the same"):
         train_stage(tmp_path, 2, "norm", model_name_or_path=first)
     train_stage(tmp_path, 2, "norm", model_name_or_path=first, **changed)
-
-
-def test_the_loss_is_the_mean_over_labelled_tokens(straight, train_stage, tmp_path):
-    """TRL's fused head at labelled positions only, compared with plain cross entropy."""
-    seen = []
-    original = AlignedSFTTrainer.compute_loss
-
-    def record(self, model, inputs, **kwargs):
-        loss = original(self, model, inputs, **kwargs)
-        plain = {name: value for name, value in inputs.items() if name not in ("labels", "use_cache")}
-        logits = model(**plain).logits[:, :-1].flatten(0, 1)
-        expected = torch.nn.functional.cross_entropy(logits, inputs["labels"][:, 1:].flatten(), ignore_index=-100)
-        seen.append((loss.item(), expected.item()))
-        return loss
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AlignedSFTTrainer, "compute_loss", record)
-        train_stage(tmp_path, 2, model_name_or_path=straight / "stage1", max_steps=1, global_batch_size=4)
-    ((ours, expected),) = seen
-    assert ours == pytest.approx(expected, rel=1e-5)
-
-
-def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tiny_data, tmp_path, call, capsys):
-    data = tmp_path / "data.json"
-    data.write_text(json.dumps([{"id": "r1", "image": "gone.png", "conversations": []}]))
-    arguments = stage_arguments(1, "norm", tmp_path, data_path=data)
-    with pytest.raises(SystemExit, match=r"^1$"):
-        call(sft.main, *arguments)
-    quarantine = tmp_path / "norm" / "stage1" / "quarantine.jsonl"
-    assert capsys.readouterr().err == (
-        "error: 1 of 1 rows are damaged, more than the 0.10% of bad_rows_limit: 1 x there is no image file; "
-        f"they are listed in {quarantine}\n"
-    )
-    (entry,) = read_entries(quarantine)
-    assert entry[:5] == (str(data), 0, "r1", "there is no image file", f"{tiny_data}/images/gone.png")
 
 
 @pytest.mark.parametrize(

@@ -121,16 +121,6 @@ def test_an_interrupted_download_goes_on(hub, get, monkeypatch):
     assert (folder / "images.zip").read_bytes() == whole.read_bytes() and not partial.parent.exists()
 
 
-def test_damaged_content_is_fetched_again(hub, get, monkeypatch):
-    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
-    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
-    partial.parent.mkdir(parents=True)
-    partial.write_bytes(b"x" * 700)
-    monkeypatch.setattr(hub_retries.time, "sleep", lambda _: None)
-    assert (get("llava-pretrain") / "stage1.json").exists()
-    assert [span and span.split("-")[0] for span in hub.sent("images.zip")] == ["bytes=700", None]
-
-
 def test_an_interrupted_extraction_goes_on(hub, get, monkeypatch):
     extract, extracted = zipfile.ZipFile.extract, []
 
