@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
-import threading
 from itertools import chain
 
 import pytest
@@ -233,29 +231,3 @@ def test_tinyworld(rounds, tmp_path, count, monkeypatch):
 
     expected = ["images", "mirrors", "stage1.json", "stage2.json"]
     assert once_a_round(work, calls, rounds) == [[expected] * PROCESSES] * rounds
-
-
-def test_threads_get_their_own_masks(how, request):
-    def message(role, text):
-        return {"role": role, "content": [{"type": "text", "text": text}]}
-
-    rows = []
-    for number in range(80):
-        pair = [message("user", "a" * (1 + number % 7)), message("assistant", "b" * (1 + number % 11))]
-        rows.append({"messages": pair * (1 + number % 3), "images": []})
-    alone = [how([row]) for row in rows]
-    start, found = threading.Barrier(PROCESSES), {}
-    interval = sys.getswitchinterval()
-    request.addfinalizer(lambda: sys.setswitchinterval(interval))
-    sys.setswitchinterval(1e-6)  # in the middle of a template too
-
-    def tokenize(thread):
-        start.wait()
-        found[thread] = [how([row]) for row in rows[thread:] + rows[:thread]]
-
-    threads = [threading.Thread(target=tokenize, args=(number,)) for number in range(PROCESSES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(found[number] == alone[number:] + alone[:number] for number in range(PROCESSES))
