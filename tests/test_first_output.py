@@ -95,24 +95,14 @@ def test_only_known_lines_are_printed(output, clone, command):
     assert "POPE" in page and "Attention was not measured for any model" not in page
 
 
-@pytest.fixture
-def comparison(output, clone, start):
-    """Starts a comparison of these methods in the folder that has its data already."""
-
-    def begin(run, *methods):
-        (run / "logs").mkdir(parents=True)
-        (run / "data").symlink_to(clone / RUN / "data")
-        return start("python", "-m", "eval.run_all", "--run", run.name, "--methods", *methods)
-
-    return begin
-
-
-def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison, clone):
+def test_a_failed_training_names_itself_and_stops_what_depends_on_it(output, clone, start):
     run = clone / "results/broken"
     begun = run / "checkpoints/norm-gwc/stage1"
     begun.mkdir(parents=True)
     (begun / "settings.json").write_text('{"max_steps": 1}')
-    process = comparison(run, "norm-gwc")
+    (run / "logs").mkdir()
+    (run / "data").symlink_to(clone / RUN / "data")
+    process = start("python", "-m", "eval.run_all", "--run", run.name, "--methods", "norm-gwc")
     said, _ = process.communicate()
     first, *others, last = unknown(said)
     assert process.returncode == 1 and last == "error: no tables without norm-gwc; the same command continues"

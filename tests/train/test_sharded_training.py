@@ -3,7 +3,7 @@ and ZeRO, which run `train.sft` itself and resume.
 
 With one row per micro-batch and a third of the rows without an image, processes often differ in whether they have one.
 `global_batch.json` holds loss and gradient norm of six steps of stage 2. After a change that is meant to change
-training, write it again with `WRITE_REFERENCE=1 python -m pytest tests/train/test_sharded_training.py -k accumulation`.
+training, write it again with `WRITE_REFERENCE=1 python -m pytest -k accumulation tests/train/test_sharded_training.py`
 """
 
 import json
