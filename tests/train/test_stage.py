@@ -98,9 +98,7 @@ def test_other_methods_are_measured_and_train(train_stage, tmp_path, method, siz
     assert (record["bias"] is None, record["gain"] is None) == (len(sizes) < 2, method == "projector-rescaled")
 
 
-def test_micro_batches_of_sequential_steps_have_less_padding_and_the_same_loss(
-    straight, train_stage, tmp_path, monkeypatch
-):
+def test_micro_batches_of_sequential_steps_hold_rows_of_similar_length(straight, train_stage, tmp_path, monkeypatch):
     compute_loss, widths = AlignedSFTTrainer.compute_loss, []
 
     def spied(self, model, inputs, *args, **kwargs):
@@ -109,10 +107,15 @@ def test_micro_batches_of_sequential_steps_have_less_padding_and_the_same_loss(
 
     monkeypatch.setattr(AlignedSFTTrainer, "compute_loss", spied)
     settings = {"train_sampling_strategy": "sequential", "model_name_or_path": straight / "stage1", "max_steps": 3}
-    folders = [train_stage(tmp_path / str(rows), 2, per_device_train_batch_size=rows, **settings) for rows in (8, 2)]
-    whole, micro = widths[:3], [widths[k : k + 4] for k in range(3, 15, 4)]
-    assert [max(step) for step in micro] == whole and all(step == sorted(step) for step in micro)
-    assert sum(map(sum, micro)) < 4 * sum(whole)
-    whole, micro = map(lines, folders)
-    assert [line["num_tokens"] for line in whole] == [line["num_tokens"] for line in micro]
-    torch.testing.assert_close([line["loss"] for line in whole], [line["loss"] for line in micro])
+    train_stage(tmp_path, 2, per_device_train_batch_size=2, **settings)
+    steps = [widths[k : k + 4] for k in range(0, 12, 4)]
+    assert all(step == sorted(step) and len(set(step)) > 1 for step in steps)
+
+
+@pytest.mark.slow
+def test_compiled_steps_differ_only_by_rounding(train_stage, tmp_path):
+    """Adam turns a rounding error in a near-zero gradient into a fraction of its step of 7e-3."""
+    compiled = {"torch_compile": "true", "torch_compile_backend": "aot_eager"}
+    other = weights(train_stage(tmp_path / "compiled", 1, max_steps=2, **compiled))
+    for name, tensor in weights(train_stage(tmp_path / "plain", 1, max_steps=2)).items():
+        torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-5, msg=name)

@@ -1,4 +1,4 @@
-"""Settings: precision, accumulation, and mistakes that get one line."""
+"""Settings: precision, and mistakes that get one line."""
 
 import re
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 from modeling_aligned_llava.errors import UserError
 from tests.one_line import one_line
 from train.arguments import parse
-from train.arguments.parse import accumulation_steps, parse_arguments
+from train.arguments.parse import parse_arguments
 from train.arguments.sft_settings import REFUSED
 from train.stage_folder import StageFolder
 
@@ -87,12 +87,6 @@ def test_a_file_that_holds_no_settings_is_one_line(tmp_path, text):
     recipe.write_text(text)
     with pytest.raises(UserError, match=r"^settings: [^\n]+$"):
         parse_arguments(["--config", str(recipe), "--method", "norm"])
-
-
-def test_accumulation_follows_from_the_world_size():
-    assert accumulation_steps(256, 2, 64) == 2 and accumulation_steps(128, 1, 1) == 128
-    with pytest.raises(UserError, match="128 is not a multiple of per_device_train_batch_size 64 x 4 processes"):
-        accumulation_steps(128, 64, 4)
 
 
 @pytest.mark.parametrize(
