@@ -18,7 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
-from tests.together import PROCESSES, alone, together
+from tests.together import PROCESSES, together
 from tests.train.data.rows import tokenization, turns
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
@@ -176,26 +176,6 @@ def test_prepared_rows(rounds, read, how, rows, tmp_path, count):
 
     results = once_a_round(work, calls, rounds)
     assert all(opened == results[0][0] and len(opened) == 3 for opened in chain(*results))
-
-
-@rounds
-def test_rows_whose_missing_image_has_come(rounds, how, rows, tmp_path, count):
-    calls = count(training_data, "_prepare")
-
-    def usable(number):
-        (source,) = sources.read_sources(str(rows), str(tmp_path / str(number)))
-        return len(training_data.open_training_data([source], how, tmp_path / "cache").dataset)
-
-    def prepare_without_the_image():
-        for number in range(rounds):
-            folder = tmp_path / str(number)
-            shutil.copytree(rows.parent, folder)
-            (folder / "b.png").unlink()
-            assert usable(number) == 2
-            shutil.copy(rows.parent / "b.png", folder)
-
-    alone(prepare_without_the_image)
-    assert once_a_round(usable, calls, rounds) == [[3] * PROCESSES] * rounds
 
 
 @rounds

@@ -220,10 +220,3 @@ def test_embedded_images_are_trained_on_like_files(family, rows_file, tmp_path):
         run_stage(command(family("smolvlm"), rows_file(ROWS), tmp_path / name, **settings))
         losses += [line["loss"] for line in lines(tmp_path / name) if "loss" in line]
     assert losses == pytest.approx([losses[0]] * 2, abs=1e-5)
-
-
-def test_held_out_rows_are_measured(family, rows_file, tmp_path):
-    held_out = {"eval_rows": 2, "eval_strategy": "epoch", "global_batch_size": 3}
-    out = tmp_path / "out"
-    run_stage(command(family("qwen3_vl"), rows_file(ROWS), out, per_device_train_batch_size=3, **held_out))
-    assert [line["eval_loss"] for line in lines(out) if "eval_loss" in line]
