@@ -109,7 +109,7 @@ def test_micro_batches_of_sequential_steps_hold_rows_of_similar_length(straight,
     settings = {"train_sampling_strategy": "sequential", "model_name_or_path": straight / "stage1", "max_steps": 3}
     train_stage(tmp_path, 2, per_device_train_batch_size=2, **settings)
     steps = [widths[k : k + 4] for k in range(0, 12, 4)]
-    assert all(step == sorted(step) and len(set(step)) > 1 for step in steps)
+    assert all(step == sorted(step) and step[-1] > 2 * step[0] for step in steps)  # not grouped by length
 
 
 @pytest.mark.slow
