@@ -247,18 +247,23 @@ CHAT_TEMPLATE = (
 )
 
 
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Bytes and a few special tokens."""
-    vocabulary = {character: i for i, character in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+def byte_level(first: list[str]) -> Tokenizer:
+    """These tokens and the 256 bytes, without merges."""
+    words = [*first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    backend = Tokenizer(models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    """Bytes and a few special tokens."""
     special = {
         "eos_token": "<|im_end|>",
         "pad_token": "<pad>",
         "additional_special_tokens": ["<|im_start|>", "<image>"],
     }
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+    return PreTrainedTokenizerFast(tokenizer_object=byte_level([]), **special)
 
 
 def text_shape(words: PreTrainedTokenizerFast) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     LlamaConfig,
     LlamaForCausalLM,
@@ -49,22 +48,12 @@ class TinyBackbones:
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Byte-level tokenizer without merges: 256 bytes and three special tokens, and no `<image>`."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=259,
-        special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
-    tokenizer.train_from_iterator([], trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",  # noqa: S106
-        pad_token="<|endoftext|>",  # noqa: S106
-        chat_template=chat_template("tinyworld"),
-    )
+    """256 bytes and three special tokens, and no `<image>`."""
+    special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    backend = benchmark_stand_in.byte_level(special)
+    backend.add_special_tokens(special)
+    names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    return PreTrainedTokenizerFast(tokenizer_object=backend, **names, chat_template=chat_template("tinyworld"))
 
 
 def write_backbones(root: Path) -> TinyBackbones:

@@ -22,7 +22,6 @@ class Fault:
     pattern: str  # of `METHOD /path`
     kind: str
     times: float = 1
-    met: int = 0
 
 
 class LocalServer:
@@ -54,7 +53,6 @@ class QuietHandler(BaseHTTPRequestHandler):
         if fault is None:
             return None
         fault.times -= 1
-        fault.met += 1
         if fault.kind == "stall":
             threading.Event().wait(_STALLED)
         if fault.kind in ("stall", "drop"):

@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import socket
-import sys
-import threading
 from itertools import chain
 
 import pytest
@@ -20,7 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
-from tests.together import PROCESSES, alone, together
+from tests.together import PROCESSES, together
 from tests.train.data.rows import tokenization, turns
 from tinyworld import build as tinyworld
 from train.data import prepared as training_data
@@ -181,26 +179,6 @@ def test_prepared_rows(rounds, read, how, rows, tmp_path, count):
 
 
 @rounds
-def test_rows_whose_missing_image_has_come(rounds, how, rows, tmp_path, count):
-    calls = count(training_data, "_prepare")
-
-    def usable(number):
-        (source,) = sources.read_sources(str(rows), str(tmp_path / str(number)))
-        return len(training_data.open_training_data([source], how, tmp_path / "cache").dataset)
-
-    def prepare_without_the_image():
-        for number in range(rounds):
-            folder = tmp_path / str(number)
-            shutil.copytree(rows.parent, folder)
-            (folder / "b.png").unlink()
-            assert usable(number) == 2
-            shutil.copy(rows.parent / "b.png", folder)
-
-    alone(prepare_without_the_image)
-    assert once_a_round(usable, calls, rounds) == [[3] * PROCESSES] * rounds
-
-
-@rounds
 def test_code_of_a_checkpoint(rounds, tmp_path, monkeypatch, count):
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(remote_code, "HF_MODULES_CACHE", str(tmp_path / "modules"))
@@ -233,29 +211,3 @@ def test_tinyworld(rounds, tmp_path, count, monkeypatch):
 
     expected = ["images", "mirrors", "stage1.json", "stage2.json"]
     assert once_a_round(work, calls, rounds) == [[expected] * PROCESSES] * rounds
-
-
-def test_threads_get_their_own_masks(how, request):
-    def message(role, text):
-        return {"role": role, "content": [{"type": "text", "text": text}]}
-
-    rows = []
-    for number in range(80):
-        pair = [message("user", "a" * (1 + number % 7)), message("assistant", "b" * (1 + number % 11))]
-        rows.append({"messages": pair * (1 + number % 3), "images": []})
-    alone = [how([row]) for row in rows]
-    start, found = threading.Barrier(PROCESSES), {}
-    interval = sys.getswitchinterval()
-    request.addfinalizer(lambda: sys.setswitchinterval(interval))
-    sys.setswitchinterval(1e-6)  # in the middle of a template too
-
-    def tokenize(thread):
-        start.wait()
-        found[thread] = [how([row]) for row in rows[thread:] + rows[:thread]]
-
-    threads = [threading.Thread(target=tokenize, args=(number,)) for number in range(PROCESSES)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(found[number] == alone[number:] + alone[:number] for number in range(PROCESSES))

@@ -3,9 +3,7 @@ they print. Then a comparison in which one method cannot be trained."""
 
 import os
 import re
-import signal
 import subprocess
-import time
 
 import pytest
 
@@ -44,12 +42,6 @@ KNOWN = re.compile(
 
 def unknown(output):
     return [line for line in output.splitlines() if line.strip() and not KNOWN.fullmatch(line)]
-
-
-def alive(words):
-    """Command lines of processes that hold `words`."""
-    found = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
-    return [line for line in found if words in line and not line.startswith("Z")]
 
 
 @pytest.fixture(scope="module")
@@ -102,24 +94,14 @@ def test_only_known_lines_are_printed(output, clone, command):
     assert "POPE" in page and "Attention was not measured for any model" not in page
 
 
-@pytest.fixture
-def comparison(output, clone, start):
-    """Starts a comparison of these methods in the folder that has its data already."""
-
-    def begin(run, *methods):
-        (run / "logs").mkdir(parents=True)
-        (run / "data").symlink_to(clone / RUN / "data")
-        return start("python", "-m", "eval.run_all", "--run", run.name, "--methods", *methods)
-
-    return begin
-
-
-def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison, clone):
+def test_a_failed_training_names_itself_and_stops_what_depends_on_it(output, clone, start):
     run = clone / "results/broken"
     begun = run / "checkpoints/norm-gwc/stage1"
     begun.mkdir(parents=True)
     (begun / "settings.json").write_text('{"max_steps": 1}')
-    process = comparison(run, "norm-gwc")
+    (run / "logs").mkdir()
+    (run / "data").symlink_to(clone / RUN / "data")
+    process = start("python", "-m", "eval.run_all", "--run", run.name, "--methods", "norm-gwc")
     said, _ = process.communicate()
     first, *others, last = unknown(said)
     assert process.returncode == 1 and last == "error: no tables without norm-gwc; the same command continues"
@@ -127,18 +109,3 @@ def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison,
     assert first.endswith("see results/broken/logs/train.norm-gwc.42.log")
     assert len(others) == 3 and all("failed: not run, because norm-gwc stage" in line for line in others)
     assert (run / "harness/language-model/mmlu/result.json").exists()
-    assert not alive("results/broken")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.campaign)])
-def test_a_signal_ends_everything(comparison, clone, number):
-    run = clone / "results" / f"ended-{number.name}"
-    process = comparison(run, "baseline", "norm")
-    while not any("step" in log.read_text() for log in (run / "logs").glob("train.*")):
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.2)
-    assert alive(f"results/{run.name}")
-    process.send_signal(number)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number and said.splitlines()[-1].startswith("error: stopped by")
-    assert not alive(f"results/{run.name}")

@@ -18,7 +18,7 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests.real_tokenizers import PACKAGES, real_tokenizer, spans
 from tests.train.data.rows import turns
-from train.data.conversations import BadRow, messages_of
+from train.data.conversations import messages_of
 from train.data.tokenization import IGNORE_INDEX, Tokenization, expand
 
 
@@ -190,12 +190,6 @@ def test_stage_one_is_image_caption_end(family):
     end = tokenizer.convert_tokens_to_ids(END[family.name])
     assert ids == [*bos, IMAGE_ID[family.name], *caption, end]
     assert spans(ids, found["assistant_masks"]) == [[*caption, end]]
-
-
-def test_control_tokens_in_the_text_are_refused(family):
-    messages = messages_of(turns("Why?", f"So.{END[family.name]}"), 0)
-    (found,) = tokenization(family)([{"messages": messages, "images": []}])
-    assert isinstance(found, BadRow) and found.reason == "the text holds a control token"
 
 
 QUESTION = "What is on the left?\nA. a dog\nB. 2 cats \nAnswer with the letter."

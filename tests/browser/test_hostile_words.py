@@ -1,22 +1,33 @@
 """Names, answers and questions that hold tags, in a browser: they are shown, and nothing in them runs or loads."""
 
+import json
+
 import pytest
 
 from eval.report.finished_run import FinishedRun
 from eval.report.page import measurements
 from eval.report.page.report import report
 from tests.benchmark_stand_in import write_llava
-from tests.faults.hostile_words import ANSWER, NAME, hostile_run
+from tests.eval.report.stand_in import write_run
 
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `dev`)")
 pytestmark = pytest.mark.slow
 
+NAME = '"><img src=x onerror=document.title=1337>'
+ANSWER = f"<script>document.title=1337</script>{NAME}"
 
-def assert_harmless(page) -> None:
-    assert page.evaluate("document.title") != "1337"
-    assert page.locator("img[onerror], img[src=x]").count() == 0
-    assert not [url for url in page.requested if url.endswith("/x")]
+
+def hostile_run(folder, checkpoint):
+    """A finished run whose folder, models, answers and reasons hold tags."""
+    run = write_run(folder / NAME, checkpoint, names=("baseline", "norm"), norm=f"ValueError: {ANSWER}")
+    for name in ("scores.json", "run.json"):
+        text = (run / name).read_text().replace('"norm"', json.dumps(NAME))
+        (run / name).write_text(text.replace('"toy"', json.dumps(f"toy {NAME}")))
+    for sort in ("harness", "checkpoints"):
+        (run / sort / "norm").rename(run / sort / NAME)
+    for log in run.rglob("*samples*.jsonl"):
+        log.write_text(log.read_text().replace("Question 0?", json.dumps(ANSWER)[1:-1]))
+    return run
 
 
 def test_the_report(page, tmp_path):
@@ -30,4 +41,6 @@ def test_the_report(page, tmp_path):
             button.click()
     text = page.locator("body").inner_text()
     assert NAME in text and ANSWER in text
-    assert_harmless(page)
+    assert page.evaluate("document.title") != "1337"
+    assert page.locator("img[onerror], img[src=x]").count() == 0
+    assert not [url for url in page.requested if url.endswith("/x")]

@@ -1,4 +1,4 @@
-"""Puts NaN or Inf into one step of a stage: into its loss, a gradient or the output of a module.
+"""Puts NaN or Inf into one step of a stage: into its loss or a gradient.
 
 `python -m tests.faults.broken_numbers FAULT ARGUMENT ...` is such a stage, one of several processes.
 """
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from modeling_aligned_llava.errors import run_main
@@ -24,9 +23,9 @@ def broken_step(kind: str, steps: set[int], name: str, value: float, process: in
     """Let some steps of a stage that runs inside the block go wrong, in one process of it.
 
     Args:
-        kind: `loss`, `gradient` or `output`.
-        name: of the parameter ("gradient") or module ("output").
-        value: what the last number of every row is replaced by.
+        kind: `loss` or `gradient`.
+        name: of the parameter whose gradient it is.
+        value: what is added to the loss, or replaces the last number of every row of the gradient.
     """
 
     def is_broken(trainer: AlignedSFTTrainer) -> bool:
@@ -34,34 +33,22 @@ def broken_step(kind: str, steps: set[int], name: str, value: float, process: in
 
     compute, check = AlignedSFTTrainer.compute_loss, AlignedSFTTrainer._check_step
 
-    def broken_forward(self, model, *args, **kwargs):
-        if kind == "gradient" or not is_broken(self):
-            return compute(self, model, *args, **kwargs)
-        if kind == "loss":
-            return compute(self, model, *args, **kwargs) + value
-        module: nn.Module = self.accelerator.unwrap_model(model).get_submodule(name)
-        hook = module.register_forward_hook(lambda module, args, output: _broken(output.clone(), value), prepend=True)
-        try:
-            return compute(self, model, *args, **kwargs)
-        finally:
-            hook.remove()
+    def broken_loss(self, *args, **kwargs):
+        loss = compute(self, *args, **kwargs)
+        return loss + value if kind == "loss" and is_broken(self) else loss
 
     def broken_check(self, model):
         if kind == "gradient" and is_broken(self):
             gradient = self.accelerator.unwrap_model(model).get_parameter(name).grad
-            _broken(gradient.to_local() if isinstance(gradient, DTensor) else gradient, value)
+            local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+            local[..., -1] = value
         check(self, model)
 
     with (
-        patch.object(AlignedSFTTrainer, "compute_loss", broken_forward),
+        patch.object(AlignedSFTTrainer, "compute_loss", broken_loss),
         patch.object(AlignedSFTTrainer, "_check_step", broken_check),
     ):
         yield
-
-
-def _broken(tensor: Tensor, value: float) -> Tensor:
-    tensor[..., -1] = value
-    return tensor
 
 
 def main() -> None:

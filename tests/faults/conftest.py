@@ -11,6 +11,7 @@ from tests.clone import clone_repository
 from tests.faults.disks import mount
 from tests.faults.small_run import PHASES, SmallRun
 from tests.train.conftest import stage_arguments, tiny_data, train_stage
+from tests.train.data.rows import tokenization
 from train.data.tokenization import Tokenization
 
 
@@ -32,7 +33,7 @@ def processor(checkpoint) -> Any:
 
 @pytest.fixture
 def how(processor) -> Tokenization:
-    return Tokenization(processor.tokenizer, str(processor.chat_template), processor.image_token_id, 4, max_length=512)
+    return tokenization(processor, 512)
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,7 @@
 import gc
 import json
 import random
-import shutil
 import string
-import zipfile
 from pathlib import Path
 from unittest import mock
 
@@ -19,7 +17,6 @@ from tests.faults.conftest import METHOD
 from tests.faults.disks import KB, MB
 from tests.faults.harness import in_campaign, refused
 from tests.train.stage_results import assert_same_weights
-from train.data import fetch
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
 from train.data.sources import read_sources
@@ -111,25 +108,6 @@ def test_results_keep_their_content_until_the_new_one_is_there_in_full(disk, rng
         assert not [*disk.folder.rglob("*.unfinished")]
         write_json(path, after)
         assert json.loads(path.read_text()) == after
-
-
-@seeds
-def test_an_extraction_goes_on(disk, rng, tmp_path, monkeypatch):
-    """The disk fills up although it had room at the start."""
-    monkeypatch.setattr(fetch, "require_space", lambda *_: "")
-    names = {f"{number // 4}/{number}.jpg": rng.randbytes(rng.randrange(1, 9000)) for number in range(40)}
-    packed = tmp_path / "images.zip"
-    with zipfile.ZipFile(packed, "w") as zipped:
-        for name, content in names.items():
-            zipped.writestr(name, content)
-    for number in range(10):
-        out = disk.folder / str(number)
-        out.mkdir()
-        with disk.full(left=rng.randrange(8 * KB, 120 * KB)), refused(FULL, str(out)):
-            fetch._extract(packed, out)
-        fetch._extract(packed, out)
-        assert all((out / name).read_bytes() == content for name, content in names.items())
-        shutil.rmtree(out)
 
 
 @pytest.mark.parametrize("seed", in_campaign(range(4)))

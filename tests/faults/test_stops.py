@@ -14,7 +14,6 @@ import time
 import psutil
 import pytest
 
-from tests.clone import clone_repository
 from tests.faults.small_run import PHASES, SmallRun
 from tests.together import catches, kill_all
 
@@ -104,11 +103,3 @@ def test_two_at_once_make_the_results_of_one(phase, straight_run, tmp_path):
     assert sorted(codes) in ([0, 0], [0, 1]) and (1 in codes) == (REFUSED in run.said()), run.said()[-1000:]
     assert not run.differences(phase, straight_run)
     run.finish(phase)
-
-
-def test_another_path_and_another_home_change_nothing(straight_run, tmp_path):
-    run = SmallRun(tmp_path / "a second run")
-    clone_repository(run.clone)
-    for phase in PHASES:
-        run.finish(phase)
-        assert not run.differences(phase, straight_run)

@@ -9,8 +9,6 @@ import pytest
 from eval.data.benchmarks import BY_KEY
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
-from tests.faults.harness import refused
-from train.arguments.parse import parse_arguments
 
 
 SECRETS = {"HF_TOKEN": "hf_" + "s3cr3t" * 6, "OPENAI_API_KEY": "sk-" + "0p3n" * 6, "WANDB_API_KEY": "w4ndb" * 8}
@@ -34,8 +32,3 @@ def test_tokens_are_neither_written_nor_printed(stage2, tiny_llava, tmp_path):
     for secret in SECRETS.values():
         assert secret not in said
         assert not [path for path in files if secret.encode() in path.read_bytes()]
-
-
-def test_a_token_on_the_command_line_is_refused(stage2, tmp_path):
-    with refused("hub_token"):
-        parse_arguments([*stage2(tmp_path), "--hub_token", SECRETS["HF_TOKEN"]])

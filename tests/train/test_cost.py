@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
-from tests.paper_models import flops
 from train.cost import ADAM, Batch, count, memory, meta_model
 
 
@@ -32,11 +30,7 @@ def small_config(scale=1):
     )
 
 
-@pytest.fixture(scope="module")
-def config():
-    return small_config()
-
-
+CONFIG = small_config()
 BATCH = Batch(rows=2, length=160, images=2)
 
 
@@ -63,10 +57,10 @@ def backward(model, batch):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_weights_gradients_and_moments_are_counted_exactly(config, stage):
-    model, meta = real_model(config, stage)
+def test_weights_gradients_and_moments_are_counted_exactly(stage):
+    model, meta = real_model(CONFIG, stage)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    backward(model, inputs(config))
+    backward(model, inputs(CONFIG))
     optimizer.step()
     expected = memory(meta, BATCH, bf16=False)
     assert expected.weights == 4 * sum(p.numel() for p in model.parameters())
@@ -96,28 +90,17 @@ def saved_bytes(model, batch):
 
 
 @pytest.mark.parametrize("stage", [1, 2])
-def test_activations_are_at_most_what_is_counted(config, stage):
-    model, meta = real_model(config, stage)
-    kept, output = saved_bytes(model, inputs(config))
+def test_activations_are_at_most_what_is_counted(stage):
+    model, meta = real_model(CONFIG, stage)
+    kept, output = saved_bytes(model, inputs(CONFIG))
     head = 4 * model.lm_head.weight.numel() if stage == 2 else 0
     counted = memory(meta, BATCH, bf16=False).activations - head
     assert kept <= counted <= kept * (1.5 if stage == 2 else 3)  # a frozen layer keeps fewer of its inputs
     del output
 
 
-@pytest.mark.parametrize(("stage", "checkpointing"), [(1, False), (2, False), (2, True)])
-def test_operations_are_those_that_torch_counts(config, stage, checkpointing):
-    model, meta = real_model(config, stage)
-    if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.set_attn_implementation("eager")  # torch does not count its fused attention on a CPU
-    with FlopCounterMode(display=False) as counter:
-        model.model(**inputs(config)).last_hidden_state.sum().backward()
-    assert flops(meta, BATCH, checkpointing) == pytest.approx(counter.get_total_flops(), rel=0.1)
-
-
-def test_sharding_divides_what_it_should(config):
-    meta = meta_model(config, *STAGES[2], bf16=True)
+def test_sharding_divides_what_it_should():
+    meta = meta_model(CONFIG, *STAGES[2], bf16=True)
     one, ddp, fsdp2 = (memory(meta, BATCH, engine=e, processes=8) for e in ("one", "ddp", "fsdp2"))
     assert (fsdp2.weights, fsdp2.optimizer) == (one.weights / 8, one.optimizer / 8)
     assert ddp.gradients == 2 * one.gradients == 16 * fsdp2.gradients

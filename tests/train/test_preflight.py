@@ -8,11 +8,8 @@ import pytest
 from rich.console import Console
 
 from modeling_aligned_llava.loading.files import write_json
-from tests import REPOSITORY
+from tests.train.conftest import CONFIGURATION
 from train.preflight import preflight
-
-
-TINYWORLD = REPOSITORY / "configuration" / "train" / "tinyworld"
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ def test_stage_2_is_checked_before_stage_1_has_ended(check, tiny_backbones, tmp_
     if begun:
         (tmp_path / "later" / "checkpoint-50").mkdir(parents=True)
     towers = ["--vision_tower", str(tiny_backbones.vision), "--language_model", str(tiny_backbones.qwen2)]
-    ok, text = check(2, "--stage1", str(TINYWORLD / "stage1.yaml"), *towers, model_name_or_path=tmp_path / "later")
+    ok, text = check(2, "--stage1", str(CONFIGURATION / "stage1.yaml"), *towers, model_name_or_path=tmp_path / "later")
     assert ok, text
 
 
@@ -72,13 +69,6 @@ def test_a_broken_set_up_is_caught(check, name):
     settings, options, reason = BROKEN[name]
     ok, text = check(2, *options, **settings)
     assert not ok and reason in text.partition("cannot run: ")[2]
-
-
-def test_a_template_without_markers_is_caught(check, tmp_path, tiny_checkpoint):
-    folder = shutil.copytree(tiny_checkpoint("norm-gwc"), tmp_path / "checkpoint")
-    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}{% endfor %}")
-    ok, text = check(2, model_name_or_path=folder)
-    assert not ok and "marks no supervised tokens" in text
 
 
 def test_several_faults_are_reported_at_once(check, tmp_path, monkeypatch):

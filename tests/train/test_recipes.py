@@ -53,6 +53,7 @@ def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     data = "data/llava/stage1.json" if recipe == "stage1" else "data/llava/stage2"  # as `train.data fetch` writes it
     assert (run.data.data_path, run.data.image_folder) == (data, "data/llava/images")
     assert (training.ddp_timeout, training.save_total_limit) == (7200, 1)
+    assert run.data.prompt_format == ("plain" if recipe == "stage1" else "chat")
     if recipe == "stage1":
         assert (run.model.language_model, run.model.chat_template) == BACKBONES[backbone]
         assert run.model.vision_tower == "google/siglip-so400m-patch14-384"

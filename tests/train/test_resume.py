@@ -4,9 +4,6 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from unittest.mock import patch
@@ -16,7 +13,6 @@ import torch
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
-from tests.together import kill_all
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines
 from train import sft
 from train.data.quarantine import read_entries
@@ -24,9 +20,6 @@ from train.monitoring.log import LossLog
 from train.optimization import trainer
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
-
-
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
 
 
 class Killed(BaseException):
@@ -169,29 +162,3 @@ def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, 
     for folder in (one, other):
         entries = read_entries(folder / "quarantine.jsonl")
         assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
-
-
-def start(launch, arguments):
-    command = [sys.executable, *launch, "-m", "train.sft", *arguments]
-    return subprocess.Popen(command, start_new_session=True)  # noqa: S603
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("launch", [[], pytest.param(TORCHRUN, marks=pytest.mark.campaign)], ids=["one", "torchrun"])
-def test_sigkill_halfway_does_not_change_the_result(stage_arguments, tiny_checkpoint, tmp_path, launch):
-    """It hits the run and all its processes, workers that read rows among them."""
-    settings = {"max_steps": 40, "save_steps": 20, "model_name_or_path": tiny_checkpoint("norm-gwc")}
-    straight = stage_arguments(2, "norm-gwc", tmp_path / "straight", **settings, dataloader_num_workers=0)
-    arguments = stage_arguments(2, "norm-gwc", tmp_path / "killed", **settings, dataloader_num_workers=2)
-    folder = tmp_path / "killed" / "norm-gwc" / "stage2"
-
-    assert start(launch, straight).wait() == 0
-    process, log = start(launch, arguments), folder / "log.jsonl"
-    while process.poll() is None and (not log.exists() or log.read_text().count("\n") < 23):
-        time.sleep(0.002)
-    kill_all(process)
-    assert process.returncode == -signal.SIGKILL
-    assert (folder / "checkpoint-20" / "checkpoint_complete.json").exists()
-    assert not (folder / "training_complete.json").exists()
-    assert start(launch, arguments).wait() == 0
-    assert_same_weights(folder, tmp_path / "straight" / "norm-gwc" / "stage2")

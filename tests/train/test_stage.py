@@ -1,7 +1,5 @@
 """Whole stages on tiny models: what is trained, what is written, and what is refused."""
 
-import json
-
 import pytest
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -11,8 +9,6 @@ from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests.one_line import one_line
 from tests.train.stage_results import lines, weights
-from train import sft
-from train.data.quarantine import read_entries
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage import run_stage
 
@@ -79,41 +75,6 @@ def test_fields_replace_those_of_the_method_in_both_stages(train_stage, tmp_path
     train_stage(tmp_path, 2, "norm", model_name_or_path=first, **changed)
 
 
-def test_the_loss_is_the_mean_over_labelled_tokens(straight, train_stage, tmp_path):
-    """TRL's fused head at labelled positions only, compared with plain cross entropy."""
-    seen = []
-    original = AlignedSFTTrainer.compute_loss
-
-    def record(self, model, inputs, **kwargs):
-        loss = original(self, model, inputs, **kwargs)
-        plain = {name: value for name, value in inputs.items() if name not in ("labels", "use_cache")}
-        logits = model(**plain).logits[:, :-1].flatten(0, 1)
-        expected = torch.nn.functional.cross_entropy(logits, inputs["labels"][:, 1:].flatten(), ignore_index=-100)
-        seen.append((loss.item(), expected.item()))
-        return loss
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(AlignedSFTTrainer, "compute_loss", record)
-        train_stage(tmp_path, 2, model_name_or_path=straight / "stage1", max_steps=1, global_batch_size=4)
-    ((ours, expected),) = seen
-    assert ours == pytest.approx(expected, rel=1e-5)
-
-
-def test_too_many_bad_rows_end_the_command_with_one_line(stage_arguments, tiny_data, tmp_path, call, capsys):
-    data = tmp_path / "data.json"
-    data.write_text(json.dumps([{"id": "r1", "image": "gone.png", "conversations": []}]))
-    arguments = stage_arguments(1, "norm", tmp_path, data_path=data)
-    with pytest.raises(SystemExit, match=r"^1$"):
-        call(sft.main, *arguments)
-    quarantine = tmp_path / "norm" / "stage1" / "quarantine.jsonl"
-    assert capsys.readouterr().err == (
-        "error: 1 of 1 rows are damaged, more than the 0.10% of bad_rows_limit: 1 x there is no image file; "
-        f"they are listed in {quarantine}\n"
-    )
-    (entry,) = read_entries(quarantine)
-    assert entry[:5] == (str(data), 0, "r1", "there is no image file", f"{tiny_data}/images/gone.png")
-
-
 @pytest.mark.parametrize(
     ("method", "sizes", "measured"),
     [
@@ -137,9 +98,7 @@ def test_other_methods_are_measured_and_train(train_stage, tmp_path, method, siz
     assert (record["bias"] is None, record["gain"] is None) == (len(sizes) < 2, method == "projector-rescaled")
 
 
-def test_micro_batches_of_sequential_steps_have_less_padding_and_the_same_loss(
-    straight, train_stage, tmp_path, monkeypatch
-):
+def test_micro_batches_of_sequential_steps_hold_rows_of_similar_length(straight, train_stage, tmp_path, monkeypatch):
     compute_loss, widths = AlignedSFTTrainer.compute_loss, []
 
     def spied(self, model, inputs, *args, **kwargs):
@@ -148,10 +107,15 @@ def test_micro_batches_of_sequential_steps_have_less_padding_and_the_same_loss(
 
     monkeypatch.setattr(AlignedSFTTrainer, "compute_loss", spied)
     settings = {"train_sampling_strategy": "sequential", "model_name_or_path": straight / "stage1", "max_steps": 3}
-    folders = [train_stage(tmp_path / str(rows), 2, per_device_train_batch_size=rows, **settings) for rows in (8, 2)]
-    whole, micro = widths[:3], [widths[k : k + 4] for k in range(3, 15, 4)]
-    assert [max(step) for step in micro] == whole and all(step == sorted(step) for step in micro)
-    assert sum(map(sum, micro)) < 4 * sum(whole)
-    whole, micro = map(lines, folders)
-    assert [line["num_tokens"] for line in whole] == [line["num_tokens"] for line in micro]
-    torch.testing.assert_close([line["loss"] for line in whole], [line["loss"] for line in micro])
+    train_stage(tmp_path, 2, per_device_train_batch_size=2, **settings)
+    steps = [widths[k : k + 4] for k in range(0, 12, 4)]
+    assert all(step == sorted(step) and step[-1] > 2 * step[0] for step in steps)  # not grouped by length
+
+
+@pytest.mark.slow
+def test_compiled_steps_differ_only_by_rounding(train_stage, tmp_path):
+    """Adam turns a rounding error in a near-zero gradient into a fraction of its step of 7e-3."""
+    compiled = {"torch_compile": "true", "torch_compile_backend": "aot_eager"}
+    other = weights(train_stage(tmp_path / "compiled", 1, max_steps=2, **compiled))
+    for name, tensor in weights(train_stage(tmp_path / "plain", 1, max_steps=2)).items():
+        torch.testing.assert_close(other[name], tensor, rtol=0, atol=2e-5, msg=name)

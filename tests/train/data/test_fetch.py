@@ -1,5 +1,6 @@
 """`train.data fetch` against a stand-in of the Hub that serves a few rows of both datasets in their own schemas."""
 
+import errno
 import io
 import json
 import math
@@ -121,27 +122,21 @@ def test_an_interrupted_download_goes_on(hub, get, monkeypatch):
     assert (folder / "images.zip").read_bytes() == whole.read_bytes() and not partial.parent.exists()
 
 
-def test_damaged_content_is_fetched_again(hub, get, monkeypatch):
-    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
-    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
-    partial.parent.mkdir(parents=True)
-    partial.write_bytes(b"x" * 700)
-    monkeypatch.setattr(hub_retries.time, "sleep", lambda _: None)
-    assert (get("llava-pretrain") / "stage1.json").exists()
-    assert [span and span.split("-")[0] for span in hub.sent("images.zip")] == ["bytes=700", None]
-
-
-def test_an_interrupted_extraction_goes_on(hub, get, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "seen"),
+    [(KeyboardInterrupt(), KeyboardInterrupt), (OSError(errno.ENOSPC, "no space left on device"), UserError)],
+)
+def test_an_interrupted_extraction_goes_on(hub, get, monkeypatch, error, seen):
     extract, extracted = zipfile.ZipFile.extract, []
 
     def dying(zipped, member, folder):
         if len(extracted) == 5:
             (folder / member.filename).write_bytes(b"torn")
-            raise KeyboardInterrupt
+            raise error
         extracted.append(member.filename)
         extract(zipped, member, folder)
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(seen):
         patch.setattr(zipfile.ZipFile, "extract", dying)
         get("llava-pretrain")
     assert not (hub.root.parent / "out/stage1.json").exists()

@@ -13,17 +13,7 @@ from train.data.__main__ import prepare
 from train.stage import run_stage
 
 
-@pytest.fixture
-def untouched(monkeypatch):
-    """After `untouched()`, preparing any row is a failure."""
-
-    def forbid():
-        monkeypatch.setattr("train.data.prepared.usable_rows", lambda *_: pytest.fail("prepared again"))
-
-    return forbid
-
-
-def test_training_finds_the_rows_of_both_stages(stage_arguments, tiny_backbones, tmp_path, untouched, capsys):
+def test_training_finds_the_rows_of_both_stages(stage_arguments, tiny_backbones, tmp_path, monkeypatch, capsys):
     towers = ["--vision_tower", str(tiny_backbones.vision), "--language_model", str(tiny_backbones.qwen2)]
     first, second = (stage_arguments(stage, "norm", tmp_path, data_cache=tmp_path / "cache") for stage in (1, 2))
     prepare(first)
@@ -32,7 +22,7 @@ def test_training_finds_the_rows_of_both_stages(stage_arguments, tiny_backbones,
     assert [line for line in lines if "24 rows; 0 filtered, 0 damaged" in line] == lines[::2]
     assert all(re.fullmatch(r"24 rows in [\d.]+ s, [\d,]+ rows/s", line) for line in lines[1::2])
     assert not (tmp_path / "norm" / "stage1" / "assembled").exists()
-    untouched()
+    monkeypatch.setattr("train.data.prepared.usable_rows", lambda *_: pytest.fail("prepared again"))
     run_stage(first)
     run_stage(second)
     assert (tmp_path / "norm" / "stage2" / "training_complete.json").exists()
@@ -48,8 +38,3 @@ def test_damaged_rows_over_the_limit_are_named_before_training(stage_arguments, 
     assert [json.loads(line)["filtered"] for line in listed] == [True, False]
     call(command.main, "prepare", *arguments, "--bad_rows_limit", "0.5")
     assert "0 rows; 1 filtered (1 x turns do not" in capsys.readouterr().out
-
-
-def test_what_cannot_be_prepared_is_named(stage_arguments, tmp_path):
-    with pytest.raises(UserError, match="run stage 1 first"):
-        prepare(stage_arguments(2, "norm", tmp_path))

@@ -69,15 +69,6 @@ def test_an_image_that_cannot_be_used_is_named_and_replaced(with_images, content
     assert [row["row"] for row in rows] == [1, 1] and "0.img" in entry.detail and reason in entry.detail
 
 
-def test_images_of_other_colours_are_converted(with_images):
-    data, row_images = with_images([encoded("JPEG", "CMYK"), encoded("PNG", "P"), encoded("PNG", "RGBA"), encoded()])
-    rows, images = row_images(list(data.dataset))
-    assert [row["row"] for row in rows] == [0, 1, 2, 3] and {image.mode for image in images} == {"RGB"}
-    assert images[2].tobytes() == random.Random(0).randbytes(24 * 20 * 3) and not read_entries(
-        row_images.quarantine.path
-    )
-
-
 def test_a_replacement_depends_only_on_seed_epoch_and_row(with_images):
     contents = [encoded(seed=i) if i % 2 else b"damaged" for i in range(40)]
 

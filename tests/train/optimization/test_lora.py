@@ -1,7 +1,6 @@
 """LoRA adapters: what they train, resuming bit by bit, and the merged model."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -23,15 +22,6 @@ def lora_arguments(stage_arguments, root, checkpoint, method="norm-gwc", **setti
     own = {"config": RECIPE, "model_name_or_path": checkpoint, "lora": json.dumps(LORA), "bf16": "false"}
     workers = {"dataloader_num_workers": 0, "dataloader_pin_memory": "false"}
     return stage_arguments(2, method, root, **(own | workers | settings))
-
-
-def test_adapters_train_and_are_merged(straight, stage_arguments, tmp_path):
-    run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", max_steps=2))
-    before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
-    assert before.keys() == after.keys()
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    adapted = {name for name in before if re.search(r"language_model.*\.[qv]_proj\.weight", name)}
-    assert changed == adapted | {name for name in before if "multi_modal_projector" in name} and adapted
 
 
 def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):
