@@ -72,8 +72,7 @@ def write_backbones(folder: Path) -> None:
     """Write FOLDER/vision and FOLDER/language, each with what assembly reads beside the weights."""
     torch.manual_seed(0)
     SiglipModel(SIGLIP).save_pretrained(folder / "vision")
-    side = SIGLIP.vision_config.image_size
-    SiglipImageProcessor(size={"height": side, "width": side}).save_pretrained(folder / "vision")
+    SiglipImageProcessor(size={"height": SIDE, "width": SIDE}).save_pretrained(folder / "vision")
     language = LlamaForCausalLM._from_config(LLAMA, dtype=torch.bfloat16)
     language.save_pretrained(folder / "language", max_shard_size="1GB")
     SavedTokenizer.from_pretrained(TOKENIZER).save_pretrained(folder / "language")

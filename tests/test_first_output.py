@@ -3,7 +3,9 @@ they print. Then a comparison in which one method cannot be trained."""
 
 import os
 import re
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -42,6 +44,12 @@ KNOWN = re.compile(
 
 def unknown(output):
     return [line for line in output.splitlines() if line.strip() and not KNOWN.fullmatch(line)]
+
+
+def alive(words):
+    """Command lines of processes that hold `words`."""
+    found = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
+    return [line for line in found if words in line and not line.startswith("Z")]
 
 
 @pytest.fixture(scope="module")
@@ -94,14 +102,24 @@ def test_only_known_lines_are_printed(output, clone, command):
     assert "POPE" in page and "Attention was not measured for any model" not in page
 
 
-def test_a_failed_training_names_itself_and_stops_what_depends_on_it(output, clone, start):
+@pytest.fixture
+def comparison(output, clone, start):
+    """Starts a comparison of these methods in the folder that has its data already."""
+
+    def begin(run, *methods):
+        (run / "logs").mkdir(parents=True)
+        (run / "data").symlink_to(clone / RUN / "data")
+        return start("python", "-m", "eval.run_all", "--run", run.name, "--methods", *methods)
+
+    return begin
+
+
+def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison, clone):
     run = clone / "results/broken"
     begun = run / "checkpoints/norm-gwc/stage1"
     begun.mkdir(parents=True)
     (begun / "settings.json").write_text('{"max_steps": 1}')
-    (run / "logs").mkdir()
-    (run / "data").symlink_to(clone / RUN / "data")
-    process = start("python", "-m", "eval.run_all", "--run", run.name, "--methods", "norm-gwc")
+    process = comparison(run, "norm-gwc")
     said, _ = process.communicate()
     first, *others, last = unknown(said)
     assert process.returncode == 1 and last == "error: no tables without norm-gwc; the same command continues"
@@ -109,3 +127,17 @@ def test_a_failed_training_names_itself_and_stops_what_depends_on_it(output, clo
     assert first.endswith("see results/broken/logs/train.norm-gwc.42.log")
     assert len(others) == 3 and all("failed: not run, because norm-gwc stage" in line for line in others)
     assert (run / "harness/language-model/mmlu/result.json").exists()
+    assert not alive("results/broken")
+
+
+def test_ctrl_c_ends_everything(comparison, clone):
+    run = clone / "results/ended"
+    process = comparison(run, "baseline", "norm")
+    while not any("step" in log.read_text() for log in (run / "logs").glob("train.*")):
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.2)
+    assert alive("results/ended")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT and said.splitlines()[-1].startswith("error: stopped by")
+    assert not alive("results/ended")

@@ -43,6 +43,7 @@ def test_each_step_runs_at_a_toy_shape(monkeypatch, tmp_path):
         text_config={**shape, "vocab_size": 64, "bos_token_id": 1, "eos_token_id": 2}, vision_config=vision
     )
     llama = LlamaConfig(**{**shape, "num_hidden_layers": 2}, vocab_size=2048, tie_word_embeddings=True)
+    monkeypatch.setattr(real_shapes, "SIDE", 28)
     monkeypatch.setattr(real_shapes, "SIGLIP", siglip)
     monkeypatch.setattr(real_shapes, "LLAMA", llama)
     check_steps(real_shapes.measure(tmp_path), visual_tokens=4)

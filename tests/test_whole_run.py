@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,17 @@ def finished_run():
 def scores() -> dict[tuple[str, str], dict]:
     rows = json.loads((RUN / "scores.json").read_text(encoding="utf-8"))
     return {(row["method"], row["benchmark"]): row for row in rows if row["source"] == "measured"}
+
+
+def test_again_it_changes_nothing():
+    def state() -> dict[Path, int]:
+        files = [RUN / name for name in ("run.json", "scores.json", "report.html")]
+        files += [*RUN.glob("tables/*"), *RUN.glob("checkpoints/*/*/*")]
+        return {path: path.stat().st_mtime_ns for path in files}
+
+    before = state()
+    assert command("bash", "eval/run_all.sh").returncode == 0
+    assert state() == before
 
 
 def test_every_method_has_every_score():

@@ -5,7 +5,6 @@ families than ours: `train.data.family_rows`.
 """
 
 import re
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,7 +19,6 @@ from train.data.conversations import BadRow, text_of
 
 
 IGNORE_INDEX = -100
-_TEMPLATE = threading.Lock()  # the compiled template is shared, and keeps the markers of the row it is rendering
 
 
 Kind = Literal["given", "image", "supervised"]
@@ -79,16 +77,15 @@ class Tokenization:
         Raises:
             UserError: the template marks no supervised tokens, or drops images.
         """
-        with _TEMPLATE:
-            encoded = cast(
-                BatchEncoding,
-                self.tokenizer.apply_chat_template(
-                    [row["messages"] for row in rows],
-                    chat_template=self.template,
-                    return_dict=True,
-                    return_assistant_tokens_mask=True,
-                ),
-            )
+        encoded = cast(
+            BatchEncoding,
+            self.tokenizer.apply_chat_template(
+                [row["messages"] for row in rows],
+                chat_template=self.template,
+                return_dict=True,
+                return_assistant_tokens_mask=True,
+            ),
+        )
         control = control_tokens(self.tokenizer, IMAGE_TOKEN)
         return [
             self._checked(row, ids, mask, control)
