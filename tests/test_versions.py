@@ -1,13 +1,11 @@
 """Other versions of transformers: a folder gives what it gives with the pinned set, or one line says what is wrong."""
 
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-import tarfile
 import venv
 from pathlib import Path
 
@@ -33,8 +31,6 @@ VERSIONS = {
     "5.24.0": (),
 }
 TOO_OLD = {"4.57.6": ("huggingface-hub==0.36.2", "tokenizers==0.22.2")}
-OLD_COMMIT = "c084e0b"  # the first that saved folders, with code that needs transformers 5.20
-FROM_OLD_CODE = ("5.24.0",)
 
 SERVE = """
 import importlib.util, pathlib, sys
@@ -77,25 +73,12 @@ except (ImportError, OSError) as error:
     print(error)
 """
 
-PACKAGE = """
+ALIGN = """
 import sys
 from transformers import InternVLForConditionalGeneration
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align
-old, saved, plain, aligned = sys.argv[1:]
-AlignedLlavaForConditionalGeneration.from_pretrained(old).save_pretrained(saved)
+from modeling_aligned_llava import align
+plain, aligned = sys.argv[1:]
 align(InternVLForConditionalGeneration.from_pretrained(plain)).save_pretrained(aligned)
-"""
-
-OLD_CODE = """
-import sys
-import torch
-from transformers import AutoConfig
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
-vision, text = map(AutoConfig.from_pretrained, sys.argv[1:3])
-shape = dict(image_token_index=5, image_seq_length=4, vision_feature_layer=-1, vision_feature_select_strategy="full")
-torch.manual_seed(0)
-config = AlignedLlavaConfig(vision_config=vision, text_config=text, text_norm=1.0, **shape)
-AlignedLlavaForConditionalGeneration(config).save_pretrained(sys.argv[3])
 """
 
 
@@ -143,9 +126,8 @@ def other(version, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def folders(tiny_backbones, tiny_checkpoint, pinned, tmp_path_factory):
-    """name -> folder of a LLaVA whose every weight has left its start, a model of another family, and one saved by
-    old code (None without the history of the repository)."""
+def folders(tiny_checkpoint, tmp_path_factory):
+    """A LLaVA whose every weight has left its start, and a model of another family, plain and aligned."""
     root = tmp_path_factory.mktemp("folders")
     llava, (family, inputs) = load(tiny_checkpoint("norm-gwc")), tiny("internvl")
     with torch.no_grad():
@@ -155,16 +137,6 @@ def folders(tiny_backbones, tiny_checkpoint, pinned, tmp_path_factory):
     family.save_pretrained(root / "plain")
     align(family).save_pretrained(root / "internvl")
     torch.save(inputs, root / "internvl/inputs.pt")
-    archive = ["git", "archive", OLD_COMMIT, "modeling_aligned_llava", "configuration"]
-    packed = subprocess.run(archive, cwd=REPOSITORY, capture_output=True)  # noqa: S603
-    if packed.returncode == 0:
-        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as files:
-            files.extractall(root / "code", filter="data")
-        parts = (tiny_backbones.vision, tiny_backbones.qwen2)
-        pinned.run(OLD_CODE, *parts, root / "old", path=root / "code")
-        ids = torch.tensor([[9, 8, 5, 5, 5, 5, 7, 6]])
-        pixels = torch.randn(1, 3, 28, 28, generator=torch.Generator().manual_seed(1))
-        torch.save({"input_ids": ids, "pixel_values": pixels}, root / "old/inputs.pt")
     return root
 
 
@@ -183,12 +155,8 @@ def results(pinned, folders, tmp_path_factory):
     return results
 
 
-@pytest.mark.parametrize("name", ["llava", "internvl", "old"])
-def test_a_folder_gives_the_same_where_the_package_is_not(name, version, other, folders, results, tmp_path):
-    if name == "old" and version not in FROM_OLD_CODE:
-        pytest.skip("old code refuses it; the package loads such folders")
-    if not (folders / name).exists():
-        pytest.skip(f"commit {OLD_COMMIT} is not in this clone")
+@pytest.mark.parametrize("name", ["llava", "internvl"])
+def test_a_folder_gives_the_same_where_the_package_is_not(name, other, folders, results, tmp_path):
     other.run(SERVE, folders / name, tmp_path / "saved")
     found = torch.load(tmp_path / "saved/results.pt", weights_only=True)
     expected = results(folders / name)
@@ -211,14 +179,11 @@ def test_a_folder_without_its_norm_is_one_line(name, other, folders, tmp_path):
     assert f"{holed} lacks the tensor " in said and "norm.weight (1 in all); copy the weights again" in said
 
 
-def test_the_package_loads_old_folders_and_aligns(other, folders, pinned, results, tmp_path):
-    if not (folders / "old").exists():
-        pytest.skip(f"commit {OLD_COMMIT} is not in this clone")
-    words = (folders / "old", tmp_path / "old", folders / "plain", tmp_path / "internvl")
-    other.run(PACKAGE, *words, path=REPOSITORY)
-    for name in ("old", "internvl"):
-        (tmp_path / name / "inputs.pt").write_bytes((folders / name / "inputs.pt").read_bytes())
-        torch.testing.assert_close(results(tmp_path / name), results(folders / name))
+def test_the_package_aligns_alike(other, folders, results, tmp_path):
+    aligned = tmp_path / "internvl"
+    other.run(ALIGN, folders / "plain", aligned, path=REPOSITORY)
+    shutil.copy(folders / "internvl/inputs.pt", aligned)
+    torch.testing.assert_close(results(aligned), results(folders / "internvl"))
 
 
 @pytest.mark.parametrize("name", ["llava", "internvl"])

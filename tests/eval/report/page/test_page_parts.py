@@ -97,14 +97,6 @@ def test_a_model_whose_evaluation_did_not_finish_is_named(nine):
     assert "norm-relative" in limitations(unfinished)[0]
 
 
-def test_seeds_without_a_mean_are_models_of_their_own(nine):
-    """Scores written before means over seeds existed."""
-    double = nine.rows + [row | {"seed": 7} for row in nine.rows if row["source"] == "measured"]
-    run = dataclasses.replace(nine, rows=double)
-    assert [line.name for line in run.lines][::4] == ["baseline-seed42", "baseline-seed7"] and not run.single_seeds
-    assert not any("One training" in limit for limit in limitations(run))
-
-
 def test_several_seeds_are_one_line_and_each_can_be_unfolded(nine):
     run = dataclasses.replace(nine, rows=three_seeds())
     assert [line.name for line in run.lines] == ["baseline, 3 seeds", "norm, 3 seeds", "norm-gwc-seed1"]

@@ -63,12 +63,6 @@ def test_a_method_with_several_seeds_is_one_line(tmp_path):
     assert footnotes.ONE_SEED not in tables.markdown(alone)
 
 
-def test_seeds_without_a_mean_are_lines_of_their_own():
-    """Scores written before means over seeds existed."""
-    labels = [label for label, _ in tables.table_lines([row for row in three_seeds() if "seeds" not in row])]
-    assert labels[:4] == ["toy baseline seed 1", "toy baseline seed 2", "toy baseline seed 3", "toy norm seed 1"]
-
-
 def test_the_metric_of_every_column_is_named(rows):
     (note,) = (note for note in tables.notes(rows) if note.startswith("Metrics."))
     for benchmark in BENCHMARKS:
