@@ -77,6 +77,12 @@ def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, 
     assert "visual tokens at layer 0" in capsys.readouterr().out
 
 
+def test_it_is_measured_in_the_precision_that_is_asked_for(tiny_checkpoint, folder, run):
+    out = folder / "profile.json"
+    run("profile", tiny_checkpoint("norm"), "--images", folder, "--json", out, "--dtype", "bfloat16")
+    assert json.loads(out.read_text(encoding="utf-8"))["dtype"] == "bfloat16"
+
+
 def test_every_error_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path, run):
     bad, empty, bare, good = (tmp_path / name for name in ("bad", "empty", "bare", "good.png"))
     bad.mkdir(), empty.mkdir()
