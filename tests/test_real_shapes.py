@@ -19,7 +19,8 @@ from tests.paper_models import paper_config
 from train.optimization.parameter_groups import group_parameters
 
 
-MOST_MEMORY = 1.3  # of the weights in the precision of a step
+MOST_MEMORY = {"profile": 3.1}  # of the checkpoint: float32, beside the checkpoint's own pages
+OTHERWISE = 1.3
 QWEN_RECIPES = sorted((REPOSITORY / "configuration/train/qwen2.5-7b").glob("*.yaml"))
 
 
@@ -67,10 +68,8 @@ def test_siglip_and_llama_3b_fit_a_machine_of_24_gb(tmp_path):
 
 
 def check_memory(found):
-    """A profile in float32 has twice the bytes of the checkpoint."""
     for step, taken in found["steps"].items():
-        weights = found["checkpoint_gb"] * (2 if step == "profile" else 1)
-        assert taken["peak_gb"] <= MOST_MEMORY * weights, step
+        assert taken["peak_gb"] <= MOST_MEMORY.get(step, OTHERWISE) * found["checkpoint_gb"], step
 
 
 def on_meta(backbone):

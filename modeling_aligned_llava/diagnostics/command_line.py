@@ -19,7 +19,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         choices=("auto", "float32", "bfloat16", "float16"),
         default="auto",
-        help="precision (default auto: bfloat16 on a GPU; float32 without, in twice the memory)",
+        help="precision (default auto: bfloat16 on a GPU; float32 without, in three times the memory)",
     )
 
 
