@@ -92,7 +92,6 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         settings = getattr(config, NORM, None)
         if settings is None:
             raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
-        settings.setdefault(CONNECTOR, FAMILIES[config.model_type].connector)  # folders of before November 2026
         if (adapters := adapter_settings(folder)) is not None:
             return merge_from(folder, adapters, _started_from(adapters.base_model_name_or_path, settings, **kwargs))
         return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)

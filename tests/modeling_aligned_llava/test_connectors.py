@@ -156,11 +156,6 @@ def test_tensors_keep_the_names_that_the_family_has_on_the_hub(name, tmp_path):
     loaded = load_aligned(tmp_path / "aligned")
     again = AutoModelForImageTextToText.from_pretrained(tmp_path / "aligned", trust_remote_code=True)
     assert torch.equal(logits(loaded, inputs), logits(again, inputs))
-    config = json.loads((tmp_path / "aligned/config.json").read_text())  # as `align` wrote it before it saved code
-    del config["auto_map"], config[NORM]["connector"]
-    config["architectures"] = [type(model).__name__]
-    (tmp_path / "aligned/config.json").write_text(json.dumps(config))
-    assert torch.equal(logits(load_aligned(tmp_path / "aligned"), inputs), logits(loaded, inputs))
 
 
 @pytest.mark.parametrize("method", [name for name in method_names() if name != "projector-rescaled"])
