@@ -60,7 +60,7 @@ def test_the_report_shows_norms_attention_and_training_of_every_method():
     for method in METHODS:
         assert f'<th scope="row">{method}</th>' in page
         assert f'alt="The image, with the attention of {method}"' in page
-        assert f"Gradient norm by part, stage 2, {method}" in page
+    assert f"Gradient norm before clipping, stage 2: {'; '.join(METHODS)}" in page
     assert "Toy result" in page and "No training logs" not in page and str(REPOSITORY) not in page
 
 
