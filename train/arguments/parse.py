@@ -36,6 +36,18 @@ class RunArguments:
     optimization: OptimizationArguments
     monitoring: MonitoringArguments
 
+    def check_numbers(self) -> None:
+        """Check that whole numbers are such: in a YAML file, they may be anything.
+
+        Raises:
+            UserError: one is not.
+        """
+        for group in (self.data, self.optimization, self.monitoring):
+            for each in fields(group):
+                value = getattr(group, each.name)
+                if each.type is int and not isinstance(value, int):
+                    raise UserError(f"{each.name} must be a whole number, not {value!r}")
+
     def fill_in_method(self) -> None:
         """Replace `{method}` by the name of the method in every path."""
         for group in (self.model, self.data):
@@ -70,6 +82,11 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
             action.help = argparse.SUPPRESS
     try:
         *groups, training = parser.parse_args_and_config(argv)
+        run = RunArguments(*groups)
+        run.check_numbers()
+        run.fill_in_method()
+        _check(run, training)
+        _complete(run, training)
     except FileNotFoundError as error:
         raise UserError(f"--config: there is no file {error.filename}") from error
     except UserError:
@@ -77,10 +94,6 @@ def parse_arguments(argv: list[str]) -> tuple[RunArguments, SFTConfig]:
     except Exception as error:  # a setting of the wrong kind makes the parser and SFTConfig raise anything
         kind = "" if isinstance(error, ValueError | TypeError) else f"{type(error).__name__}: "
         raise UserError(f"settings: {kind}{' '.join(str(error).split())}") from error
-    run = RunArguments(*groups)
-    run.fill_in_method()
-    _check(run, training)
-    _complete(run, training)
     return run, training
 
 

@@ -4,8 +4,10 @@ import re
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from modeling_aligned_llava.errors import UserError
+from tests import REPOSITORY
 from tests.one_line import one_line
 from train.arguments import parse
 from train.arguments.parse import parse_arguments
@@ -32,6 +34,21 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
     folder = StageFolder(str(training.output_dir))
     folder.record_settings({"bf16": not fast})
     assert parse_arguments(arguments)[1].bf16 is not fast  # a folder keeps the precision that it was started with
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("global_batch_size", [16], r"global_batch_size must be a whole number, not \[16\]"),
+        ("eval_rows", {"a": 1}, "eval_rows must be a whole number, not {'a': 1}"),
+        ("per_device_train_batch_size", [16], "settings: "),
+    ],
+)
+def test_a_value_of_another_kind_in_a_recipe_is_one_line(tmp_path, name, value, message):
+    values = yaml.safe_load((REPOSITORY / "configuration/train/tinyworld/stage2.yaml").read_text()) | {name: value}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(values))
+    with one_line(message):
+        parse_arguments(["--config", str(tmp_path / "recipe.yaml"), "--method", "norm"])
 
 
 @pytest.mark.parametrize(
