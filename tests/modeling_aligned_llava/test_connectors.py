@@ -71,7 +71,7 @@ def test_visual_tokens_reach_layer_0_at_the_norm_of_text(name):
     visual = visual_tokens(lambda: model(**inputs), model, inputs)
     text = layer_0_input(lambda: model(input_ids=torch.arange(3, IMAGE)[None]), model)
     mean = visual.norm(dim=-1).mean()
-    assert plain.shape == visual.shape and not torch.allclose(plain.norm(dim=-1).mean(), mean, rtol=0.04)
+    assert plain.shape == visual.shape and not torch.allclose(plain.norm(dim=-1).mean(), mean, rtol=0.05)
     torch.testing.assert_close(visual.norm(dim=-1), mean.expand(len(visual)), rtol=0.01, atol=0)
     torch.testing.assert_close(mean, text.norm(dim=-1).mean(), rtol=0.01, atol=0)
     # in place: nothing else was touched, the checkpoint gained two tensors

@@ -208,6 +208,7 @@ def paligemma() -> Any:
     fields = {"image_token_index": IMAGE, "projection_dim": WIDTH, "hidden_size": WIDTH}
     text = hf.GemmaConfig(**{**TEXT, "initializer_range": 0.3})  # its answers differ by question
     model = model_of("PaliGemma", siglip(projection_dim=WIDTH), text, **fields)
+    model.model.multi_modal_projector.linear.weight.data *= 2  # otherwise its tokens have the norm of text by chance
     images = hf.SiglipImageProcessor(size=SQUARE)
     images.image_seq_length = 16
     return model, hf.PaliGemmaProcessor(images, words("<image>", begins=True))

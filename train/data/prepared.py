@@ -7,10 +7,9 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,6 @@ from train.data.worker_processes import workers_end_with_us
 
 
 BAD_IMAGE = "the image cannot be used"
-Contents = Callable[[str], bytes]  # name of an embedded image -> its file
 
 _BATCH = 500
 _ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another process
@@ -121,17 +119,17 @@ def usable_rows(source: Source, how: RowEncoder, batch: pa.Table, first: int) ->
     is wrong with it."""
     rows = [check_row(source, number, row) for number, row in enumerate(parsed_rows(batch, first), first)]
     if how.reads_sizes:
-        contents = partial(_embedded_in, batch, first)
-        rows = [row if isinstance(row, Entry) else _with_sizes(source, row, contents) for row in rows]
+        rows = [row if isinstance(row, Entry) else _with_sizes(source, row, batch, first) for row in rows]
     good = [row for row in rows if isinstance(row, dict)]
     tokens = iter(how(good) if good else [])
     return [row if isinstance(row, Entry) else _with_tokens(source, row, next(tokens)) for row in rows]
 
 
-def _with_sizes(source: Source, row: dict[str, Any], contents: Contents) -> dict[str, Any] | Entry:
+def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int) -> dict[str, Any] | Entry:
     try:
-        files = [contents(name) if isinstance(name, EmbeddedImage) else name for name in row["images"]]
-        return {**row, "sizes": [read_size(file, name) for file, name in zip(files, row["images"], strict=True)]}
+        names = row["images"]
+        files = [_embedded_in(batch, first, name) if isinstance(name, EmbeddedImage) else name for name in names]
+        return {**row, "sizes": [read_size(file, name) for file, name in zip(files, names, strict=True)]}
     except UserError as error:
         return bad_entry(source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
 

@@ -104,17 +104,13 @@ def _write_task(folder: Path, log: str, lines: list[dict[str, Any]], result: dic
 
 
 def write_logs(stage: Path) -> None:
-    """Three logged steps; the first two are clipped, by 0.5 and by 0.25."""
-    steps = ((10, 4.0, 0.5), (20, 2.0, 0.25), (30, 1.0, 1.0))
+    """Three logged steps."""
+    steps = ((10, 4.0), (20, 2.0), (30, 1.0))
     series = {"tokens": 4, "norm": [1.0, 2.0, 3.0], "cosine": [0.5, 0.7]}
 
-    def gradients(step: int, loss: float, clip: float) -> dict[str, Any]:
-        projector = {"grad_norm": loss, "share": 1.0, "update_ratio": 0.01 * loss}
-        return {"step": step, "grad_norm": loss, "clip_factor": clip, "parts": {"projector": projector}}
-
     logs = {
-        "log": [{"step": step, "loss": loss} for step, loss, _ in steps] + [{"step": 30, "train_runtime": 1.0}],
-        "gradients": [gradients(*step) for step in steps],
+        "log": [{"step": step, "loss": loss} for step, loss in steps] + [{"step": 30, "train_runtime": 1.0}],
+        "gradients": [{"step": step, "grad_norm": loss} for step, loss in steps],
         "probe": [{"step": step, "visual": series, "text": series} for step in (0, 30)],
     }
     for name, lines in logs.items():
