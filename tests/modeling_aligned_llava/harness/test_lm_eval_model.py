@@ -6,6 +6,7 @@ import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.memory import Budget
 from tests.modeling_aligned_llava.harness.test_lmms_eval_model import recorded
@@ -99,3 +100,23 @@ def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expect
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):
     with pytest.raises(ValueError, match="request 0: 3 and 0 tokens cannot be scored"):
         model(tiny_checkpoint("norm"))._loglikelihood_tokens([(("a", ""), [5, 6, 7], [])])
+
+
+def test_a_score_that_is_no_number_is_an_error(tiny_llava, overflowing):
+    """In float16 alone: no score, and nothing in the log."""
+    asked = [(("Why", " not"), [5, 6, 7], [8])]
+    (score,) = model(overflowing)._loglikelihood_tokens(asked)
+    assert score[0] < 0
+    log = overflowing.parent / "log.jsonl"
+    half = AlignedLlavaLM(str(overflowing), dtype="float16", device="cpu", answer_log=str(log))
+    with pytest.raises(UserError, match=r"not finite in float16, .* no answer to 'Why not': choose --dtype bfloat16"):
+        half._loglikelihood_tokens(asked)
+    assert log.read_bytes() == b""
+    with pytest.raises(UserError, match="not finite in float16"):
+        half._model_generate(torch.tensor([[5, 6]]), max_length=4, stop=[])
+
+
+@pytest.mark.parametrize("setting", ["peft", "mixed_precision_dtype", "think_end_token", "revision"])
+def test_a_setting_without_effect_is_refused(tiny_llava, setting):
+    with pytest.raises(UserError, match=f"takes no {setting}"):
+        model(tiny_llava, **{setting: "x"})
