@@ -20,8 +20,9 @@ from modeling_aligned_llava.loading.build_once import replacing
 
 # What lies beside weights and is read by no model, tokenizer or processor: logs and records of training, and texts.
 RECORDS = {
-    *("settings.json", "training_complete.json", "checkpoint_complete.json", "norm_parameters.json", "source.json"),
-    *("trainer_state.json", "all_results.json", "train_results.json", "eval_results.json"),
+    *("settings.json", "training_complete.json", "checkpoint_complete.json", "source.json"),
+    *("norm_parameters.json", "norm_profile.json", "trainer_state.json"),
+    *("all_results.json", "train_results.json", "eval_results.json"),
 }
 UNREAD = {".md", ".jsonl", ".log", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".lock", ".gguf", ".onnx", ".png", ".jpg"}
 MORE_TEMPLATES = "additional_chat_templates"  # a folder that transformers reads

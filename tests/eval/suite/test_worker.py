@@ -55,3 +55,12 @@ def test_a_score_that_its_log_does_not_add_up_to_fails(ended):
     result = ended(0.5)
     assert result["status"] == "failed" and "score" not in result
     assert result["reason"] == "ValueError: the harness reports 50.0000, its sample log adds up to 25.0000"
+
+
+def test_thoughts_are_left_out_as_on_lmms_evals_command_line(monkeypatch):
+    from lmms_eval.__main__ import parse_eval_args
+
+    from eval.suite.harnesses import REASONING_TAGS
+
+    monkeypatch.setattr("sys.argv", ["lmms_eval"])
+    assert parse_eval_args()[1].reasoning_tags == REASONING_TAGS
