@@ -30,11 +30,11 @@ from train.data.stage_tokenization import row_encoder
 from train.data.tokenization import RowEncoder
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
-from train.monitoring.movement import Movement, not_moved
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
+from train.optimization.movement import Movement, not_moved
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json

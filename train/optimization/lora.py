@@ -94,7 +94,7 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
         layers = adapted_layers(model)
         kinds = {(type(own), getattr(own.get_base_layer(), "bias", None) is None): own for own in layers.values()}
         for layer in kinds.values():
-            deepcopy(layer).merge(safe_merge=True)  # what cannot be merged is not trained first
+            deepcopy(layer).merge()  # what cannot be merged is not trained first
     except (TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"lora: {' '.join(str(error).split())}") from error
     for name, layer in layers.items():
