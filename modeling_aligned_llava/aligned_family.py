@@ -24,7 +24,7 @@ from transformers.conversion_mapping import (
 )
 from transformers.utils import cached_file, logging
 
-from .hub_folder import missing_tensors
+from .hub_folder import is_hub_id, missing_tensors
 from .modeling_aligned_llava import build_norm, forget_absent_layers
 from .norm_alignment import GlobalWeightCompensatedLayerNorm
 
@@ -62,8 +62,11 @@ class _Aligned:
             kwargs = {name: value for name, value in kwargs.items() if name not in _OF_ADAPTERS}
             kwargs["revision"] = settings.revision or "main"
             below = settings.base_model_name_or_path
+            if not Path(below).is_dir() and not is_hub_id(below):
+                raise OSError(f"{source}: there is no folder {below}, to whose model its adapters belong")
+        chained = adapters is not None and adapters_in(below, settings.revision) is not None
+        load = cls.from_pretrained if chained else super().from_pretrained  # type: ignore[misc]
         with without_report() if adapters is not None else nullcontext():
-            load = super().from_pretrained  # type: ignore[misc]
             model, report = load(below, *args, output_loading_info=True, **kwargs)
         if adapters is not None:  # they bring the norm
             report["missing_keys"] = {name for name in report["missing_keys"] if f".{NORM}." not in name}

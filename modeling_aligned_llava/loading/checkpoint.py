@@ -180,7 +180,7 @@ def load_strict(
     Raises:
         UserError: the model cannot be loaded, or a tensor is missing, has another shape or would be left unread.
     """
-    _refuse_pickles(source, what)
+    _check_weights(source, what)
     with without_report() if unused is not None else nullcontext():
         model, info = load_part(
             auto_class,
@@ -221,8 +221,13 @@ def _repair_generation(model: Any) -> None:
             config.do_sample = True
 
 
-def _refuse_pickles(source: str | Path, what: str) -> None:
+def _check_weights(source: str | Path, what: str) -> None:
     folder = Path(source)
+    if (folder / "model.safetensors").is_file() and (folder / "model.safetensors.index.json").is_file():
+        raise UserError(
+            f"{_prefix(what)}{source} has model.safetensors and shards with an index, of which only one would be read: "
+            "remove the other"
+        )
     pickles = [file.name for pattern in _PICKLES for file in sorted(folder.glob(pattern))]
     if pickles and not any(folder.glob("*.safetensors")):
         raise UserError(

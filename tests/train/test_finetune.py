@@ -17,6 +17,7 @@ from modeling_aligned_llava import align, load_aligned
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, write_checkpoint
 from tests.train.data.rows import features, turns
@@ -222,6 +223,21 @@ def test_a_folder_of_adapters_loads_with_its_norm_and_peft_alone_warns(apart, mo
         assert not torch.allclose(PeftModel.from_pretrained(plain, str(apart))(**batch).logits, ours, atol=0.1)
 
 
+def test_adapters_on_adapters_load_and_without_their_model_are_refused(apart, rows_file, tmp_path):
+    run_stage(
+        command(apart, rows_file(ROWS), tmp_path / "second", "norm", "lora", merge_adapters="false", **LORA_RATES)
+    )
+    first, second = (dict(load_aligned(folder).named_parameters()) for folder in (apart, tmp_path / "second"))
+    name = "model.language_model.layers.0.self_attn.q_proj.weight"
+    assert 0 < (first[name] - second[name]).abs().max() < 0.1
+    settings = tmp_path / "second/adapter_config.json"
+    settings.write_text(settings.read_text().replace(str(apart), "/gone"))
+    with pytest.raises(UserError, match="there is no folder /gone, to whose model its adapters belong"):
+        load_aligned(tmp_path / "second")
+    with pytest.raises(UserError, match="base_model_name_or_path: there is no folder /gone"):
+        hash_checkpoint(tmp_path / "second")
+
+
 @pytest.mark.parametrize("part", ["alignment_norm.weight", "lora_B", "linear_1.bias"])
 def test_a_folder_of_adapters_without_a_tensor_is_refused(apart, part, tmp_path):
     shutil.copytree(apart, tmp_path / "cut")
@@ -239,6 +255,14 @@ def test_vicunas_generation_config_is_repaired_and_saved(family, rows_file, tmp_
     run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
     saved = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert saved.items() >= {"temperature": 0.9, "top_p": 0.6, "do_sample": True}.items()
+
+
+def test_a_quantized_checkpoint_is_not_trained(family, rows_file, tmp_path):
+    shutil.copytree(family("llava"), tmp_path / "model")
+    config = tmp_path / "model/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(UserError, match=r"is quantized \(fp8\): training needs whole weights"):
+        run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
 
 
 def test_what_would_stop_the_save_stops_the_start(family, rows_file, tmp_path, monkeypatch):
