@@ -225,8 +225,8 @@ def _check_weights(source: str | Path, what: str) -> None:
     folder = Path(source)
     if (folder / "model.safetensors").is_file() and (folder / "model.safetensors.index.json").is_file():
         raise UserError(
-            f"{_prefix(what)}{source} has model.safetensors and shards with an index, of which only one would be read: "
-            "remove the other"
+            f"{_prefix(what)}{source} has model.safetensors and shards with an index, of which only one would be "
+            "read: remove the other"
         )
     pickles = [file.name for pattern in _PICKLES for file in sorted(folder.glob(pattern))]
     if pickles and not any(folder.glob("*.safetensors")):

@@ -230,8 +230,8 @@ def test_adapters_on_adapters_load_and_without_their_model_are_refused(apart, ro
     first, second = (dict(load_aligned(folder).named_parameters()) for folder in (apart, tmp_path / "second"))
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
     assert 0 < (first[name] - second[name]).abs().max() < 0.1
-    settings = tmp_path / "second/adapter_config.json"
-    settings.write_text(settings.read_text().replace(str(apart), "/gone"))
+    file = tmp_path / "second/adapter_config.json"
+    file.write_text(file.read_text().replace(str(apart), "/gone"))
     with pytest.raises(UserError, match="there is no folder /gone, to whose model its adapters belong"):
         load_aligned(tmp_path / "second")
     with pytest.raises(UserError, match="base_model_name_or_path: there is no folder /gone"):
