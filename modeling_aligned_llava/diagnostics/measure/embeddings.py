@@ -7,6 +7,7 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
@@ -68,7 +69,7 @@ def base_against_vl(base: Tensor, base_tokenizer: Any, vl: Tensor, vl_tokenizer:
         raise UserError("--base: the two vocabularies have no token in common")
     first, second = ([pair[k] for pair in pairs] for k in (0, 1))
     change = vl[second].double() - base[first].double()
-    special = set(vl_tokenizer.all_special_ids)
+    special = special_ids(vl_tokenizer)
     of_special = sum(change[k].item() for k, j in enumerate(second) if j in special)
     return {
         "common tokens": float(len(pairs)),

@@ -16,7 +16,7 @@ import transformers
 from rich.progress import track
 from torch import Tensor
 
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids, told
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, tokenizer_of, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
@@ -25,6 +25,7 @@ from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import draws, interval, resampled_means
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
@@ -73,7 +74,10 @@ def profile_loaded(
     header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
     done: list[str] = []
     unreadable: list[dict[str, str]] = []
-    with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
+    with (
+        torch.inference_mode(),
+        measuring(model, parts, special_ids(tokenizer_of(processor), model.config)) as measurement,
+    ):
         for image in track(images, description="images"):
             try:
                 inputs = inputs_of(processor, image, model.device, model.dtype)
