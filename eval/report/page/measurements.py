@@ -29,7 +29,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 PROFILED = 48  # images for the profile
 ATTENDED = 24  # of these, images for attention, those with a box first
 SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
-SCHEMA = 2
+SCHEMA = 3
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 

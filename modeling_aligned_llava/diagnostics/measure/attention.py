@@ -15,7 +15,7 @@ from torch import Tensor
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.diagnostics.hooks.decoder_input import in_rows, watch_decoder_input
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, tokenizer_of
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, tokenizer_of, told
 from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks
 from modeling_aligned_llava.diagnostics.images import Box, ImageQuestion
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
@@ -231,7 +231,8 @@ def attention_by_image(
         for image in track(sample, description=description):
             inputs = inputs_of(processor, image, model.device, model.dtype)
             reader.begin(inputs, image.boxes, seen_part(processor.image_processor, image.open().size))
-            model(**inputs, use_cache=False)
+            with told(f"{model.config._name_or_path} fails on {image.id}"):
+                model(**inputs, use_cache=False)
             yield image, reader
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.text_stream import special_ids
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
@@ -35,7 +36,11 @@ def embedding_tables(model: Any, norms: Tensor, tokenizer: Any, top: int = 10) -
 
     `initial_rows`: stored rows with the norm of a random initialisation, an upper limit of those never trained. They
     are not left out anywhere, because trained rows can have that norm too.
+
+    Raises:
+        UserError: a row is not finite.
     """
+    check_finite(norms, model, "the norms of text embeddings")
     stored = embedding_norms(model.get_input_embeddings(), stored=True)
     width = model.get_input_embeddings().weight.shape[1]
     std = getattr(model.config.get_text_config(), "initializer_range", None)

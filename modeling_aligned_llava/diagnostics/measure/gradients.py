@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from modeling_aligned_llava.diagnostics.hooks.decoder_input import watch_decoder_input
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, tokenizer_of
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, tokenizer_of, told
 from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
@@ -78,13 +78,16 @@ def gradients_of(
         for handle in handles:
             handle.remove()
     ((states, visual),) = entering
+    if not outputs:
+        raise UserError(f"{model.config.model_type}: its connector gives nothing of the decoder's width")
     text = states.shape[1] - int(visual[0].nonzero()[-1]) - 1  # tokens after the image
     logits = getattr(output, "logits", output)
     loss = F.cross_entropy(logits[0, -text:-1].float(), inputs["input_ids"][0, -text + 1 :])
     if variant == "none" and sees_targets(model, inputs, text - 1):
         raise UserError(f"{model.config.model_type}: no gradients: its decoder sees the tokens that it predicts")
     loss.backward()
-    found = {"loss": loss.item(), "|y|": _mean_norm(states[visual]), "|dL/dy|": _mean_norm(states.grad[visual])}
+    gradient: Any = states.grad
+    found = {"loss": loss.item(), "|y|": _mean_norm(states[visual]), "|dL/dy|": _mean_norm(gradient[visual])}
     found["|dL/dx|"] = _mean_norm(torch.cat([each.grad.flatten(0, -2) for each in outputs if each.grad is not None]))
     of_norms = [parameter for norm in norms.values() for parameter in norm.parameters()]
     groups: dict[str, list[Any]] = {"norm": of_norms, **_groups(model, parts)}
@@ -128,17 +131,19 @@ def gradients(
     for image in track(sample, description="gradients"):
         inputs = inputs_of(processor, image, model.device, model.dtype)
         for variant in VARIANTS:
-            for name, value in gradients_of(model, parts, variant, inputs, text_norm, special).items():
+            with told(f"{model.config._name_or_path} fails on {image.id}"):
+                found = gradients_of(model, parts, variant, inputs, text_norm, special)
+            for name, value in found.items():
                 values[variant][name].append(value)
     model.zero_grad()
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     for variant, columns in values.items():
-        found[variant] = {}
+        result[variant] = {}
         for name, column in columns.items():
             numbers = torch.tensor(column, dtype=torch.float64)
-            found[variant][name] = {"mean": numbers.mean().item(), "ci95": mean_interval(numbers)}
+            result[variant][name] = {"mean": numbers.mean().item(), "ci95": mean_interval(numbers)}
             if name in values["none"]:
                 ratios = (numbers / torch.tensor(values["none"][name], dtype=torch.float64)).log()
-                found[variant][name]["over_none"] = ratios.mean().exp().item()
-                found[variant][name]["over_none_ci95"] = mean_interval(ratios, torch.exp)
-    return found
+                result[variant][name]["over_none"] = ratios.mean().exp().item()
+                result[variant][name]["over_none_ci95"] = mean_interval(ratios, torch.exp)
+    return result
