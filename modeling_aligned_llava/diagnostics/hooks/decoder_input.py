@@ -129,3 +129,9 @@ def states_of(output: Any) -> Tensor | None:
                 return torch.cat(list(output))
         return next((found for each in output if (found := states_of(each)) is not None), None)
     return states_of(getattr(output, "last_hidden_state", None)) if output is not None else None
+
+
+def without_padding(states: Tensor, arguments: dict[str, Any]) -> Tensor:
+    """The states [..., D] that a module made of real patches, if its arguments have a mask of them."""
+    masks = [value for name, value in arguments.items() if name.endswith("attention_mask") and value is not None]
+    return next((states[mask.bool()] for mask in masks if mask.shape == states.shape[:-1]), states)

@@ -187,22 +187,21 @@ class AttentionReader:
 
     def _on_weights(self, index: int, weights: Tensor) -> None:
         """weights: [1, heads, tokens, tokens] of one layer."""
-        on_image = weights[0][:, self.query][:, :, self.visual].double()  # (heads, queries, visual tokens)
-        mass = on_image.sum(-1)
-        visible = (self.query + 1).to(mass.device)  # tokens that each query can attend to
-        within = on_image / mass[..., None].clamp_min(1e-300)
-        count = len(self.visual)
-        entropy = -torch.xlogy(within, within).sum(-1) / torch.log(torch.tensor(float(max(2, count))))
+        rows = weights[0][:, self.query]  # (heads, queries, tokens)
+        on_image, visible = rows[..., self.visual].double(), (rows > 0).sum(-1)  # none of what a window hides
+        mass, count = on_image.sum(-1), len(self.visual)
         plain = ~self.sinks[self.visual]
         found = {
             "mass": mass.mean(),
             "mass_without_sinks": on_image[..., plain].sum(-1).mean(),
             "gain": (mass * visible / count).mean(),
-            "entropy": entropy.mean(),
         }
-        share = within.mean((0, 1)).cpu()  # (visual tokens)
-        if self.grid is not None:
-            image = share.view(self.grid)
+        within = on_image[mass > 0] / mass[mass > 0][:, None]  # (n, visual tokens)
+        if len(within):
+            entropy = -torch.xlogy(within, within).sum(-1) / torch.log(torch.tensor(float(max(2, count))))
+            found["entropy"] = entropy.mean()
+        if len(within) and self.grid is not None:
+            image = within.mean(0).cpu().view(self.grid)
             by_row = image.sum(1)
             centres = (torch.arange(self.grid[0], dtype=torch.float64) + 0.5) / self.grid[0]
             third = _overlap(self.grid[0] * 2 / 3, float(self.grid[0]), self.grid[0])

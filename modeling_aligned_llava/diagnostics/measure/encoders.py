@@ -7,7 +7,7 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
-from modeling_aligned_llava.diagnostics.hooks.decoder_input import states_of
+from modeling_aligned_llava.diagnostics.hooks.decoder_input import states_of, without_padding
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
@@ -44,22 +44,22 @@ def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> di
         check_finite(states, model, f"states of the vision encoder ({name})")
         moments[name].add(states.float().norm(dim=-1).flatten())
 
-    def after_encoder(_: Any, args: tuple, output: Any) -> None:
+    def after_encoder(_: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         if (last := states_of(output)) is None:
             return
         dims.append(last.shape[-1])
-        add("last hidden state", last)
+        add("last hidden state", without_padding(last, kwargs))
         if layers := getattr(output, "hidden_states", None):
             skip = _marks(encoder, last.shape[-2])
-            add("last, patches", last[..., skip:, :])
+            add("last, patches", without_padding(last, kwargs)[..., skip:, :])
             if layers[-2] is not None:  # some models keep only what their connector reads
-                add("layer -2, patches", layers[-2][..., skip:, :])
+                add("layer -2, patches", without_padding(layers[-2], kwargs)[..., skip:, :])
 
     def before_connector(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if (states := states_of([*args, *kwargs.values()])) is not None:
             add("read by the connector", states)
 
-    handles = [encoder.register_forward_hook(after_encoder)]
+    handles = [encoder.register_forward_hook(after_encoder, with_kwargs=True)]
     for each in parts.connectors if parts else ():
         handles.append(each.register_forward_pre_hook(before_connector, with_kwargs=True))
     try:

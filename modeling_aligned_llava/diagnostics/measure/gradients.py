@@ -120,10 +120,12 @@ def gradients(
     """`{variant: {number: {"mean", "ci95", "over_none", "over_none_ci95"}}}` over images; weights are unchanged.
 
     Raises:
-        UserError: the weights are quantized, or as for `gradients_of`.
+        UserError: the weights are quantized or in float16, or as for `gradients_of`.
     """
     if getattr(model.config, "quantization_config", None) is not None:
         raise UserError(f"{model.config._name_or_path} is quantized: gradients of its parts need whole weights")
+    if model.dtype == torch.float16:
+        raise UserError("gradients vanish in float16 by rounding alone: choose --dtype bfloat16 or float32")
     parts, special = model_parts(model, connector), special_ids(tokenizer_of(processor), model.config)
     text_norm = mean_embedding_norm(parts.embedding)
     model.requires_grad_(True)

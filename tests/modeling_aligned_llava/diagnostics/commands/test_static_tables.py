@@ -25,7 +25,9 @@ from modeling_aligned_llava.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import embedding_norms
-from tests.modeling_aligned_llava.tiny_families import tiny, write_checkpoint
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import PROFILED
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, random_pair, tiny, write_checkpoint
+from tests.one_line import one_line
 
 
 def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
@@ -58,7 +60,7 @@ def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
 )
 def test_any_family_has_norms_of_its_encoder(name, tmp_path, tiny_images, run):
     """What the connector reads is what its profile has."""
-    folder = write_checkpoint(name, tmp_path / name)
+    folder = write_checkpoint({**BUILDERS, "lfm2_vl": PROFILED["lfm2_vl"][0]}[name], tmp_path / name)
     run("encoders", folder, "--images", tiny_images[0], "--out", tmp_path)
     run("profile", folder, "--images", tiny_images[0], "--json", tmp_path / "profile.json")
     (found,) = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8")).values()
@@ -67,6 +69,8 @@ def test_any_family_has_norms_of_its_encoder(name, tmp_path, tiny_images, run):
     for here, there in same.items():
         assert found[here]["mean"] == pytest.approx(norms[there]["mean"]), here
         assert found[here]["count"] == norms[there]["count"]
+    # of LFM2-VL's 16 patches some are padding, and its connector reads four patches at once
+    assert name != "lfm2_vl" or found["last hidden state"]["count"] == 4 * found["read by the connector"]["count"] < 16
 
 
 def test_class_and_register_tokens_are_no_patches():
@@ -76,6 +80,15 @@ def test_class_and_register_tokens_are_no_patches():
     picture = ImageQuestion("a", lambda: Image.effect_noise((28, 28), 60).convert("RGB"))
     found = encoder_norms(encoder, images, [picture])
     assert found["last hidden state"]["count"] == 21 and found["layer -2, patches"]["count"] == 16
+
+
+def test_a_norm_that_is_not_finite_has_no_statistics(tmp_path, run):
+    model, processor = random_pair("aligned_llava")
+    model.model.multi_modal_projector.norm.weight.data[3] = torch.nan
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    with one_line("gain or bias are not finite in float32: its weights are damaged"):
+        run("parameters", tmp_path)
 
 
 def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, run):

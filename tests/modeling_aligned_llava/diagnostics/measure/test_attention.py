@@ -3,7 +3,7 @@
 import pytest
 import torch
 from PIL import Image
-from transformers import LlavaImageProcessor
+from transformers import LlavaImageProcessor, MistralConfig
 
 from modeling_aligned_llava.diagnostics.hooks.decoder_input import watch_decoder_input
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load
@@ -22,7 +22,7 @@ from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import MEASURED, PROFILED
 from tests.modeling_aligned_llava.tiny_families import random_pair, tiny
-from tests.modeling_aligned_llava.tiny_parts import IMAGE, clip_llava
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip_llava, model_of, siglip, siglip_llava
 from tests.one_line import one_line
 
 
@@ -148,6 +148,30 @@ def test_numbers_about_places_are_left_out_with_a_word_where_there_is_no_grid(tm
     show_attention("tiny", found)
     assert "are of 1 of 2 images: the visual tokens of the others are not one grid" in capsys.readouterr().out
     assert "bottom_third" not in attention(model, processor, sample[:1])["plain"][0]
+
+
+def test_an_image_outside_a_window_has_no_place_and_no_weight():
+    """A decoder layer with a window of 8 tokens: most of the text does not see the image any more."""
+    config = MistralConfig(**TEXT, sliding_window=8)
+    config._attn_implementation = "eager"
+    fields = {"image_token_index": IMAGE, "vision_feature_select_strategy": "full"}
+    model, processor = random_pair(lambda: (model_of("Llava", siglip(), config, **fields), siglip_llava()))
+    inputs = inputs_of(processor, ImageQuestion("", lambda: noise(28, 28)), "cpu", torch.float32)
+    for queries in ("text", "last"):
+        reader, seen = AttentionReader(queries), []
+        reader.begin(inputs)
+        with torch.no_grad(), reader.reading(model, model_parts(model)):
+            with attention_weights(model, model_parts(model), lambda _, weights, into=seen: into.append(weights[0])):
+                model(**inputs, use_cache=False)
+        found = reader.numbers[0]
+        if queries == "last":
+            assert (found["mass"], found["gain"], reader.maps) == (0, 0, {})
+            assert "entropy" not in found and "bottom_third" not in found
+        else:
+            rows = seen[0][:, reader.query].double()
+            mass = rows[..., reader.visual].sum(-1)
+            assert found["gain"] == pytest.approx((mass * 8 / 16).mean().item(), rel=1e-6)  # each sees 8 tokens
+            assert reader.maps[0].sum() == pytest.approx(1)
 
 
 def test_a_box_lies_in_what_is_left_of_the_image():

@@ -89,7 +89,14 @@ def test_quantized_weights_have_no_gradients(tiny_checkpoint):
         gradients(model, processor, IMAGES)
 
 
-@pytest.mark.parametrize("command", ["profile", "attention", "gradients", "encoders"])
+def test_half_precision_has_no_gradients(tiny_checkpoint):
+    """Entries of a gradient are often below 6e-8, the smallest number of float16."""
+    model, processor = load(str(tiny_checkpoint("baseline")), dtype="float16")
+    with one_line("gradients vanish in float16 by rounding alone: choose --dtype bfloat16 or float32"):
+        gradients(model, processor, IMAGES)
+
+
+@pytest.mark.parametrize("command", ["profile", "attention", "encoders"])
 def test_states_that_overflow_are_one_line(command, tmp_path, run):
     model, processor = random_pair("llava")
     part = model.model.vision_tower if command == "encoders" else model.model.language_model.layers[1]
