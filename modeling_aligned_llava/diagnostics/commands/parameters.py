@@ -24,9 +24,8 @@ def run(arguments: argparse.Namespace) -> None:
         norm = alignment_norm(model)
         if norm is None:
             raise UserError(f"{path} has no alignment norm (method {getattr(model.config, 'method', None)})")
-        check_finite(
-            torch.cat([each.flatten() for each in norm.parameters()] or [torch.zeros(0)]), model, "gain or bias"
-        )
+        for each in norm.parameters():
+            check_finite(each, model, "gain or bias")
         found[path] = norm_statistics(norm)
     show_parameters(found, arguments.out and arguments.out / "parameters.md")
     if arguments.out is not None:
