@@ -100,6 +100,8 @@ class AlignedLlavaLM(HFLM):
             with torch.device("meta"):  # lm-eval asks it for its shape
                 model = auto_class.from_config(config, trust_remote_code=trust_remote_code)
         tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
+        if multimodal and "gemma" in config.get_text_config().model_type:
+            kwargs.setdefault("add_bos_token", True)  # lm-eval's rule, which sees the name of the whole model alone
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator

@@ -20,8 +20,9 @@ from modeling_aligned_llava.loading.build_once import replacing
 
 # What lies beside weights and is read by no model, tokenizer or processor: logs and records of training, and texts.
 RECORDS = {
-    *("settings.json", "training_complete.json", "checkpoint_complete.json", "norm_parameters.json", "source.json"),
-    *("trainer_state.json", "all_results.json", "train_results.json", "eval_results.json"),
+    *("settings.json", "training_complete.json", "checkpoint_complete.json", "source.json"),
+    *("norm_parameters.json", "norm_profile.json", "trainer_state.json"),
+    *("all_results.json", "train_results.json", "eval_results.json"),
 }
 UNREAD = {".md", ".jsonl", ".log", ".bin", ".pt", ".pth", ".ckpt", ".pkl", ".lock", ".gguf", ".onnx", ".png", ".jpg"}
 MORE_TEMPLATES = "additional_chat_templates"  # a folder that transformers reads
@@ -80,10 +81,13 @@ def _model_below(root: Path) -> str | None:
         settings = json.loads((root / "adapter_config.json").read_text("utf-8"))
     except (OSError, ValueError):  # none, or one that cannot be loaded either
         return None
-    from modeling_aligned_llava.loading.checkpoint import local_folder
+    from modeling_aligned_llava.loading.checkpoint import check_source, local_folder
 
-    name, revision = settings.get("base_model_name_or_path"), settings.get("revision")
-    return local_folder(f"{name}@{revision}" if revision else name) if name else None
+    name = settings.get("base_model_name_or_path")
+    if not name:
+        return None
+    check_source(name, f"{root}: base_model_name_or_path")
+    return local_folder(f"{name}@{settings['revision']}" if settings.get("revision") else name)
 
 
 def hash_text(text: str) -> str:

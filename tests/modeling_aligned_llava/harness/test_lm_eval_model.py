@@ -1,15 +1,19 @@
 """The lm-eval model: log-likelihoods of a plain forward pass, whatever is shared, and nothing scored twice."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
+from transformers import Gemma2Config, LlamaConfig
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.memory import Budget
 from tests.modeling_aligned_llava.harness.test_lmms_eval_model import recorded
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, clip_llava, model_of
 
 
 def requests():
@@ -120,3 +124,11 @@ def test_a_score_that_is_no_number_is_an_error(tiny_llava, overflowing):
 def test_a_setting_without_effect_is_refused(tiny_llava, setting):
     with pytest.raises(UserError, match=f"takes no {setting}"):
         model(tiny_llava, **{setting: "x"})
+
+
+def test_a_gemma_decoder_gets_its_first_token_inside_any_model(tmp_path):
+    """lm-eval looks for "gemma" in the name of the whole model."""
+    for decoder in (Gemma2Config, LlamaConfig):
+        build = partial(model_of, "Llava", clip(), decoder(**TEXT), image_token_index=IMAGE)
+        folder = write_checkpoint(lambda build=build: (build(), clip_llava()), tmp_path / decoder.__name__)
+        assert bool(model(folder).add_bos_token) is (decoder is Gemma2Config)

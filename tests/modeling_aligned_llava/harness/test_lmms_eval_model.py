@@ -233,8 +233,9 @@ def test_errors_are_raised_not_answered(tiny_llava):
     request = SimpleNamespace(args=("text", OPTIONS, broken, 0, "task", "test"))
     with pytest.raises(UserError, match="task document 0 has no usable image: OSError: truncated image"):
         adapter(tiny_llava).generate_until([request])
-    with pytest.raises(ValueError, match="greedily"):
-        adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))
+    for unserved in ({"do_sample": True}, {"temperature": 0.7}, {"num_beams": 3}, {"repetition_penalty": 1.2}):
+        with pytest.raises(ValueError, match="greedily"):
+            adapter(tiny_llava).generate_until(requests(options=OPTIONS | unserved))
 
 
 @pytest.mark.parametrize("shared", [True, False])
