@@ -267,15 +267,12 @@ def load_processor(folder: str, trust_remote_code: bool = False, **settings: Any
     Raises:
         UserError: one of them cannot be loaded, the processor names no image token, or a setting has no effect.
     """
-    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
-    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code)
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config, processor = load_part(AutoConfig, folder, **flag), load_part(AutoProcessor, folder, **flag)
     if not names_image_token(processor):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
     if settings:  # copied: image processors write into the dictionaries that they are given
-        asked_for = copy.deepcopy(settings)
-        processor.image_processor = load_part(
-            AutoImageProcessor, folder, trust_remote_code=trust_remote_code, **asked_for
-        )
+        processor.image_processor = load_part(AutoImageProcessor, folder, **flag, **copy.deepcopy(settings))
     for name, asked in settings.items():
         loaded = getattr(processor.image_processor, name, None)
         if (dict(loaded) if isinstance(asked, dict) and loaded else loaded) != asked:

@@ -22,13 +22,9 @@ class LayerProfile:
     """Running sums over tokens by layer and modality, in float64, on the model's device until read.
 
     Text means content, as in the diagnostics: special tokens, and tokens that are a sink in any layer, do not count.
-
-    Args:
-        special: ids of `special_ids`.
     """
 
-    def __init__(self, special: frozenset[int]) -> None:
-        self.special = special
+    def __init__(self) -> None:
         self.sums: dict[str, list[Tensor]] = {}  # modality -> number of tokens, norms [L + 1], cosines [L]
 
     def records(self) -> dict[str, dict[str, Any]]:
@@ -39,19 +35,15 @@ class LayerProfile:
             if n
         }
 
-    def begin(self, input_ids: Tensor, attention_mask: Tensor | None, image_token_id: int) -> None:
-        visual = input_ids == image_token_id
-        real = torch.ones_like(visual) if attention_mask is None else attention_mask.bool()
-        # masks, norms, cosines and sinks: each [rows, tokens]
-        self.masks = {"text": real & ~visual & ~is_special(input_ids, self.special), "visual": real & visual}
-        self.norms: list[Tensor] = []
-        self.cosines: list[Tensor] = []
-        self.sinks: list[Tensor] = []
+    def begin(self, visual: Tensor, text: Tensor) -> None:
+        """Start a pass, with the masks [rows, tokens] of its tokens."""
+        self.visual, self.text = visual, text
+        self.states: list[tuple[Tensor, Tensor]] = []  # norm, and whether it is a sink: each [rows, tokens]
+        self.cosines: list[Tensor] = []  # each [rows, tokens]
 
-    def add_norm(self, states: Tensor) -> None:
+    def add(self, states: Tensor) -> None:
         states = states.detach().float()
-        self.norms.append(torch.linalg.vector_norm(states, dim=-1).double())
-        self.sinks.append(sinks(states))
+        self.states.append((torch.linalg.vector_norm(states, dim=-1).double(), sinks(states)))
 
     def add_cosine(self, before: Tensor, after: Tensor) -> None:
         # 1 - cos can be 1e-5 in deep layers, which bfloat16 and nearly float32 cannot resolve
@@ -63,26 +55,23 @@ class LayerProfile:
         Raises:
             UserError: states of one of its tokens are not finite.
         """
-        device = self.masks["text"].device
-        norms, cosines, sunk = (
-            torch.stack([each.to(device) for each in of_layers])  # (L + 1 or L, rows, tokens)
-            for of_layers in (self.norms, self.cosines, self.sinks)
+        norms, sunk, cosines = (
+            torch.stack([each.to(self.text.device) for each in column])  # (L + 1 or L, rows, tokens)
+            for column in (*zip(*self.states, strict=True), self.cosines)
         )
         for layer, sizes in enumerate(norms):
-            check_finite(sizes[self.masks["text"] | self.masks["visual"]], model, f"states at decoder layer {layer}")
-        self.masks["text"] &= ~sunk.any(0)
-        for name, mask in self.masks.items():
+            check_finite(sizes[self.text | self.visual], model, f"states at decoder layer {layer}")
+        for name, mask in (("text", self.text & ~sunk.any(0)), ("visual", self.visual)):
             found = [mask.sum(), norms[:, mask].sum(1), cosines[:, mask].sum(1)]
-            before = self.sums.get(name, [torch.zeros_like(each) for each in found])
-            self.sums[name] = [total + each for total, each in zip(before, found, strict=True)]
+            known = self.sums.get(name)
+            self.sums[name] = [a + b for a, b in zip(known, found, strict=True)] if known else found
 
 
 @contextmanager
 def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) -> Iterator[LayerProfile]:
     """Collect a profile from every forward pass with `input_ids` inside the `with` block, without padding.
 
-    It keeps sums alone: constant memory. Probe without gradients, because a pass recomputed for gradient checkpointing
-    would count twice.
+    It keeps sums alone. Probe without gradients: a pass recomputed for gradient checkpointing would count twice.
 
     Args:
         special: ids of text that is no content (`special_ids`).
@@ -95,17 +84,18 @@ def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) 
     image_token = image_token_id(model.config)
     if not isinstance(layers, nn.ModuleList) or image_token is None:
         raise ValueError(f"{type(model).__name__} has no decoder layers or no image token id to probe")
-    profile = LayerProfile(special)
+    profile = LayerProfile()
 
     def before_model(_, args, kwargs):
-        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        profile.begin(ids, kwargs.get("attention_mask"), image_token)
+        ids, mask = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get("attention_mask")
+        visual, real = ids == image_token, torch.ones_like(ids).bool() if mask is None else mask.bool()
+        profile.begin(real & visual, real & ~visual & ~is_special(ids, special))
 
     def after_layer(index: int, before: Tensor, after: Tensor) -> None:
-        profile.add_norm(before)
+        profile.add(before)
         profile.add_cosine(before, after)
         if index == len(layers) - 1:
-            profile.add_norm(after)
+            profile.add(after)
 
     handles = [
         model.register_forward_pre_hook(before_model, with_kwargs=True),

@@ -34,26 +34,25 @@ def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> di
         UserError: there is no encoder, an image cannot be read, or states are not finite.
     """
     parts = model_parts(model) if hasattr(processor, "tokenizer") else None
-    encoder = parts.vision if parts else model
+    encoder, name = parts.vision if parts else model, model.config._name_or_path
     if encoder is None:
-        raise UserError(f"{model.config._name_or_path} has no vision encoder")
+        raise UserError(f"{name} has no vision encoder")
     moments: dict[str, Moments] = defaultdict(Moments)
     dims: list[int] = []
 
-    def add(name: str, states: Tensor) -> None:
-        check_finite(states, model, f"states of the vision encoder ({name})")
-        moments[name].add(states.float().norm(dim=-1).flatten())
+    def add(output: str, states: Tensor) -> None:
+        check_finite(states, model, f"states of the vision encoder ({output})")
+        moments[output].add(states.float().norm(dim=-1).flatten())
 
     def after_encoder(_: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         if (last := states_of(output)) is None:
             return
         dims.append(last.shape[-1])
         add("last hidden state", without_padding(last, kwargs))
-        if layers := getattr(output, "hidden_states", None):
-            skip = _marks(encoder, last.shape[-2])
-            add("last, patches", without_padding(last, kwargs)[..., skip:, :])
-            if layers[-2] is not None:  # some models keep only what their connector reads
-                add("layer -2, patches", without_padding(layers[-2], kwargs)[..., skip:, :])
+        layers, skip = getattr(output, "hidden_states", None), _marks(encoder, last.shape[-2])
+        for which, states in (("last", last), ("layer -2", layers[-2])) if layers else ():
+            if states is not None:  # some models keep only the layers that their connector reads
+                add(f"{which}, patches", without_padding(states, kwargs)[..., skip:, :])
 
     def before_connector(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         if (states := states_of([*args, *kwargs.values()])) is not None:
@@ -65,18 +64,18 @@ def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> di
     try:
         for image in track(sample, description="images"):
             if parts:
-                inputs, options = inputs_of(processor, image, model.device, model.dtype), {"use_cache": False}
+                inputs = {**inputs_of(processor, image, model.device, model.dtype), "use_cache": False}
             else:
-                inputs = processor(images=[image.open()], return_tensors="pt").to(model.device, model.dtype)
-                options = {"output_hidden_states": True}
-            with told(f"{model.config._name_or_path} fails on {image.id}"):
-                model(**inputs, **options)
+                pixels = processor(images=[image.open()], return_tensors="pt").to(model.device, model.dtype)
+                inputs = {**pixels, "output_hidden_states": True}
+            with told(f"{name} fails on {image.id}"):
+                model(**inputs)
     finally:
         for handle in handles:
             handle.remove()
     if not dims:
-        raise UserError(f"{model.config._name_or_path}: its vision encoder gives no states")
-    return {"dim": dims[-1], **{name: moments[name].summary() for name in OUTPUTS if name in moments}}
+        raise UserError(f"{name}: its vision encoder gives no states")
+    return {"dim": dims[-1], **{output: moments[output].summary() for output in OUTPUTS if output in moments}}
 
 
 def _marks(encoder: Any, tokens: int) -> int:
