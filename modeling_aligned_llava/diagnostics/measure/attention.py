@@ -76,9 +76,10 @@ def grid_of(count: int, inputs: dict[str, Any], config: Any) -> tuple[int, int] 
         pieces = len(sizes) * frames
     else:
         pixels, padding = inputs.get("pixel_values"), inputs.get("pixel_attention_mask")
-        if pixels is None or config.model_type not in (*FAMILIES, AlignedLlavaConfig.model_type):
+        patch = getattr(getattr(config, "vision_config", None), "patch_size", None)
+        known = config.model_type in (*FAMILIES, AlignedLlavaConfig.model_type)
+        if not known or patch is None or pixels is None:
             return None
-        patch = config.vision_config.patch_size
         patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
         high, wide = (pixels.shape[i - 2] // patch[i] for i in (0, 1))
         pieces = pixels.shape[:-3].numel() if padding is None or padding.all() else 0
@@ -90,9 +91,9 @@ def grid_of(count: int, inputs: dict[str, Any], config: Any) -> tuple[int, int] 
 def seen_part(image_processor: Any, size: tuple[int, int]) -> Box:
     """The part of an image (width, height) that the model gets, in its pixels: cut out of it, or with margins."""
     (width, height), (seen_width, seen_height) = size, size
-    shortest = (getattr(image_processor, "size", None) or {}).get("shortest_edge")
-    if getattr(image_processor, "do_center_crop", False) and shortest:
-        scale, crop = min(size) / shortest, image_processor.crop_size
+    resized: Any = getattr(image_processor, "size", None)
+    if getattr(image_processor, "do_center_crop", False) and hasattr(resized, "get") and resized.get("shortest_edge"):
+        scale, crop = min(size) / resized["shortest_edge"], image_processor.crop_size
         seen_width, seen_height = crop["width"] * scale, crop["height"] * scale
     elif type(image_processor).__name__.startswith("LlavaImageProcessor") and image_processor.do_pad:
         seen_width = seen_height = max(size)
@@ -229,7 +230,9 @@ def attention_by_image(
     with reader.reading(model, parts, special_ids(tokenizer_of(processor), model.config)):
         for image in track(sample, description=description):
             inputs = inputs_of(processor, image, model.device, model.dtype)
-            reader.begin(inputs, image.boxes, seen_part(processor.image_processor, image.open().size))
+            reader.begin(
+                inputs, image.boxes, seen_part(getattr(processor, "image_processor", None), image.open().size)
+            )
             with told(f"{model.config._name_or_path} fails on {image.id}"):
                 model(**inputs, use_cache=False)
             yield image, reader
