@@ -199,7 +199,7 @@ def _build_trainer(
         eval_dataset=rows.evaluation,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[SetEpoch(rows.images), *_monitoring(run, output, collator, rows)],
+        callbacks=[SetEpoch(rows.images), *_monitoring(run, output, collator, rows, processor.tokenizer)],
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
@@ -209,14 +209,16 @@ def _build_trainer(
     return trainer
 
 
-def _monitoring(run: RunArguments, output: Path, collator: Collator, rows: StageRows) -> list[TrainerCallback]:
+def _monitoring(
+    run: RunArguments, output: Path, collator: Collator, rows: StageRows, tokenizer: Any
+) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
     ]
     if run.monitoring.probe_rows:
         probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
-        callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
+        callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed, tokenizer))
     return callbacks
 
 
