@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from accelerate.utils import reduce
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
@@ -61,7 +62,11 @@ class Movement(TrainerCallback):
     def _shards(self) -> Iterator[tuple[str, Tensor]]:
         """Name and value of each trained parameter, as far as this process holds it."""
         # Of the trainer, not of the callback's arguments: FSDP2 shards another copy of the model.
-        for name, parameter in self.trainer.accelerator.unwrap_model(self.trainer.model).named_parameters():
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # a forward pass leaves those of the root whole
+        for name, parameter in model.named_parameters():
             if parameter.requires_grad:
                 shard = getattr(parameter, "ds_tensor", parameter.detach())  # ZeRO-3's
                 yield name, shard.to_local() if isinstance(shard, DTensor) else shard
