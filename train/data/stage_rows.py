@@ -43,6 +43,8 @@ def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sourc
     if training.process_index == 0:
         quarantine.begin(data.bad_rows)
         say(f"{run.data.data_path}: {len(data.dataset)} rows; {quarantine.summary()}")
+        if ending := encoder.ending():
+            say(ending)
     if not len(data.dataset):
         raise UserError(f"{run.data.data_path}: there is no row to train on; see {path}")
     evaluation = None
