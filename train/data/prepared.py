@@ -25,7 +25,8 @@ from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.images import open_image, read_size
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
 from train.data.quarantine import Entry
-from train.data.sources import Source, parsed_rows, raw_table
+from train.data.row_keys import images_and_turns
+from train.data.sources import IMAGES, Source, parsed_rows, raw_table
 from train.data.tokenization import RowEncoder
 from train.data.worker_processes import workers_end_with_us
 
@@ -149,8 +150,9 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
         if not isinstance(raw, dict):
             raise BadRow("the row is not an object with conversations")
         name = str(raw["id"])[:200] if raw.get("id") is not None else None
-        images = image_files(raw.get("image"), source.image_folder)
-        messages = messages_of(raw.get("conversations"), len(images))
+        image, turns = images_and_turns(raw)
+        images = image_files(image, source.image_folder)
+        messages = messages_of(turns, len(images))
     except BadRow as fault:
         return bad_entry(source, number, name, fault)
     return {"id": name, "row": number, "messages": messages, "images": images}
@@ -179,17 +181,18 @@ def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str
 def embedded_bytes(data: Dataset, name: str) -> bytes:
     """The image file that an `EmbeddedImage` names."""
     row, _ = _place(name)
-    return _bytes_of(data[row]["image" if "image" in data.column_names else "images"], name)
+    return _bytes_of([data[row].get(column) for column in IMAGES], name)
 
 
 def _embedded_in(batch: pa.Table, first: int, name: str) -> bytes:
     """The same for rows from number `first` on."""
     row, _ = _place(name)
-    return _bytes_of(batch["image" if "image" in batch.column_names else "images"][row - first].as_py(), name)
+    return _bytes_of([batch[column][row - first].as_py() for column in IMAGES if column in batch.column_names], name)
 
 
-def _bytes_of(cell: Any, name: str) -> bytes:
+def _bytes_of(cells: list[Any], name: str) -> bytes:
     _, number = _place(name)
+    cell = next(cell for cell in cells if cell)
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
 
 
@@ -255,7 +258,7 @@ def _bad_rows(rows: Dataset) -> list[Entry]:
 def _fingerprint(source: Source, raw: Dataset, how: RowEncoder) -> str:
     """Identify everything that the prepared rows depend on, including this code."""
     digest = hashlib.sha256()
-    for name in ("prepared", "sources", "conversations", "tokenization", "family_rows"):
+    for name in (*("prepared", "sources", "conversations", "row_keys", "chat_text", "tokenization", "family_rows"),):
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
     digest.update(repr((raw._fingerprint, folder, *how.settings())).encode())

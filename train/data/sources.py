@@ -21,9 +21,11 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.conversations import EmbeddedImage
+from train.data.row_keys import DESCRIBING, READ
 
 
 repair_dataset_locks()
+IMAGES = ("image", "images")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON = Features({"json": Value("binary")})
 
@@ -121,15 +123,14 @@ def _table(source: Source, cache: str) -> Dataset:
 
 
 def raw_table(source: Source, cache: str) -> Dataset:
-    """The raw rows of a source: the columns that are used or, for JSON, a column `json` with the text of each row.
+    """The raw rows of a source: columns that may change their meaning or, for JSON, a column `json` of texts.
 
     Raises:
         UserError: it cannot be read.
     """
     if not source.is_text:
         data = _table(source, cache)
-        images = next((name for name in ("image", "images") if name in data.column_names), None)
-        return data.select_columns([name for name in data.column_names if name in ("id", "conversations", images)])
+        return data.select_columns([name for name in data.column_names if name not in DESCRIBING])
     try:
         with disk_errors_named(cache):
             return Dataset.from_generator(
@@ -162,12 +163,7 @@ def parsed_rows(batch: pa.Table, first_row: int) -> list[Any]:
     """
     if batch.column_names == ["json"]:
         return [_parsed(text) for text in batch["json"].to_pylist()]
-    columns = {
-        "image" if name == "images" else name: _image_names(batch[name], first_row)
-        if name in ("image", "images")
-        else batch[name].to_pylist()
-        for name in batch.column_names
-    }
+    columns = {name: _cells(name, batch[name], first_row) for name in batch.column_names}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -218,6 +214,16 @@ def _json_array(path: Path) -> Iterator[bytes]:
 def _after_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
+
+
+def _cells(name: str, column: pa.ChunkedArray, first_row: int) -> list[Any]:
+    """The values of a column; of one that is not read only whether there is one, because it may hold videos."""
+    if name in IMAGES:
+        return _image_names(column, first_row)
+    if name in READ:
+        return column.to_pylist()
+    several = pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_string(column.type)
+    return [True if cell.is_valid and (not several or len(cell.as_py())) else None for cell in column]
 
 
 def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:
