@@ -98,13 +98,14 @@ def _run_stage(
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     rows = open_rows(run, training, encoder, sources)
+    folder.check_rows(rows.fingerprint, run.data.data_path)
 
     trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
     for callback in change(model):
         trainer.add_callback(callback)
     _describe(trainer, run, groups)
     if trainer.is_world_process_zero():
-        folder.record_settings(settings)
+        folder.record_settings(settings, rows.fingerprint)
         folder.drop_torn_checkpoints()
     trainer.accelerator.wait_for_everyone()
     checkpoint = folder.last_checkpoint()

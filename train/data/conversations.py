@@ -14,9 +14,10 @@ _NOT_SERVED = ("<video>", "<audio>")
 
 
 class EmbeddedImage(str):
-    """The name of an image embedded in the data: `embedded:ROW:NUMBER`."""
+    """The name of an image embedded in the data, `embedded:ROW:NUMBER`, and its size in bytes."""
 
     PREFIX = "embedded:"
+    size: int
 
 
 class BadRow(Exception):

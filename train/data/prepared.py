@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache as cache_results
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.images import open_image, read_size
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
+from train.data.held_out import Part, held_out
 from train.data.quarantine import Entry
 from train.data.row_keys import images_and_turns
 from train.data.sources import IMAGES, Source, parsed_rows, raw_table
@@ -38,6 +40,8 @@ _ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another
 _PREPARED = Features(
     {
         "images": List(Value("string")),
+        "bytes": List(Value("int64")),  # of each image
+        "content": Value("int64"),  # a digest of the row
         "row": Value("int32"),
         "fault": Value("string"),  # an `Entry` as JSON; null if the row is usable
     }
@@ -49,12 +53,13 @@ class TrainingData:
     """The rows of a stage.
 
     Args:
-        dataset: rows of `input_ids`, `labels`, `length`, `images` (paths, or names of embedded images), and `source`
-            and `row`, the origin of a row.
+        dataset: rows to train on, as the encoder stores them, with `images` (paths, or names of embedded images), and
+            `source` and `row`, the origin of a row.
         sources: the sources that `source` numbers.
         raw: the raw rows of each source, with their embedded images.
         bad_rows: the rows left out, filtered or damaged.
         opened: number of all rows, usable or not.
+        evaluation: rows held out from training, if any.
     """
 
     dataset: Dataset
@@ -62,10 +67,22 @@ class TrainingData:
     raw: list[Dataset]
     bad_rows: list[Entry]
     opened: int
+    evaluation: Dataset | None = None
+
+    def fingerprint(self) -> str:
+        """Identify the rows and their order, wherever data and cache lie."""
+        digest = hashlib.sha256()
+        for rows in (self.dataset, *([] if self.evaluation is None else [self.evaluation])):
+            digest.update(len(rows).to_bytes(8, "little") + read_column(rows, "content").tobytes())
+        return digest.hexdigest()[:32]
 
 
 def open_training_data(
-    sources: list[Source], encoder: RowEncoder, cache: str | Path | None = None, seed: int = 0
+    sources: list[Source],
+    encoder: RowEncoder,
+    cache: str | Path | None = None,
+    seed: int = 0,
+    eval_rows: int = 0,
 ) -> TrainingData:
     """Open, check, tokenize and filter the rows of every source, or take them from the cache.
 
@@ -73,26 +90,65 @@ def open_training_data(
         sources: the mixture.
         encoder: how rows are stored.
         cache: folder for prepared rows; by default in the cache of `datasets`.
-        seed: chooses the rows of a source whose weight is not an integer.
+        seed: chooses the rows that are held out, and those of a source whose weight is not an integer.
+        eval_rows: about how many rows are held out.
 
     Raises:
-        UserError: a source cannot be read, or has no rows.
+        UserError: a source cannot be read, or has no rows, or too few to hold some out.
     """
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     root = prepared_root(cache)
-    parts, raws, bad_rows, opened = [], [], [], 0
+    tables, usable, raws, bad_rows, opened = [], [], [], [], 0
     for number, source in enumerate(sources):
         raw = raw_table(source, str(root))
         rows = _prepared(source, raw, encoder, root)
         bad_rows += _bad_rows(rows)
         opened += len(raw)
         raws.append(raw)
-        usable = np.flatnonzero(rows.data["fault"].is_null())
-        rows = rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16))  # type: ignore[call-arg]
-        parts.append(rows.select(_weighted(usable, source.weight, seed + number)))
-    dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    return TrainingData(dataset.with_transform(encoder.expanded), sources, raws, bad_rows, opened)
+        usable.append(np.flatnonzero(rows.data["fault"].is_null()))
+        tables.append(rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16)))  # type: ignore[call-arg]
+    held = [np.zeros(len(numbers), dtype=bool) for numbers in usable]
+    if eval_rows and sum(map(len, usable)):
+        held = _held_out(
+            sources, raws, [t.select(numbers) for t, numbers in zip(tables, usable, strict=True)], eval_rows, seed
+        )
+    chosen = [
+        (_weighted(numbers[~apart], source.weight, seed + number), numbers[apart])
+        for number, (source, numbers, apart) in enumerate(zip(sources, usable, held, strict=True))
+    ]
+    train, evaluation = (
+        concatenate_datasets([t.select(numbers) for t, numbers in zip(tables, side, strict=True)]).with_transform(
+            encoder.expanded
+        )
+        for side in zip(*chosen, strict=True)
+    )
+    return TrainingData(train, sources, raws, bad_rows, opened, evaluation if eval_rows else None)
+
+
+def _held_out(
+    sources: list[Source], raws: list[Dataset], tables: list[Dataset], wanted: int, seed: int
+) -> list[np.ndarray]:
+    """Whether each row of each table is held out; images are the same if their files have the same bytes."""
+
+    @cache_results
+    def content(image: tuple[int, str]) -> bytes:
+        source, name = image
+        embedded = name.startswith(EmbeddedImage.PREFIX) and not sources[source].is_text
+        try:
+            return hashlib.sha256(embedded_bytes(raws[source], name) if embedded else Path(name).read_bytes()).digest()
+        except OSError:
+            return name.encode()
+
+    parts: list[list[Part]] = []
+    for number, table in enumerate(tables):
+        columns = (table.with_format("arrow")[:][name].to_pylist() for name in ("images", "bytes", "content"))
+        for images, sizes, text in zip(*columns, strict=True):
+            looks: list[Part] = [(size, (number, image)) for image, size in zip(images, sizes, strict=True)]
+            parts.append(looks or [(("text", text), None)])
+    weights = np.concatenate([np.full(len(t), source.weight) for t, source in zip(tables, sources, strict=True)])
+    held = held_out(parts, content, weights, wanted, seed)
+    return np.split(held, np.cumsum([len(table) for table in tables])[:-1])
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
@@ -138,7 +194,18 @@ def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int
 def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
     if isinstance(tokens, BadRow):
         return bad_entry(source, row["row"], row["id"], tokens)
-    return {"id": row["id"], "row": row["row"], "images": row["images"], **tokens}
+    sizes = [name.size if isinstance(name, EmbeddedImage) else _file_size(name) for name in row["images"]]
+    names = [name.removeprefix(str(source.image_folder)) for name in row["images"]]  # wherever the folder lies
+    digest = hashlib.blake2b(repr((names, sizes, tokens)).encode(), digest_size=8).digest()
+    content = int.from_bytes(digest, "little", signed=True)
+    return {"id": row["id"], "row": row["row"], "images": row["images"], "bytes": sizes, "content": content, **tokens}
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # it was there when the row was checked
+        return 0
 
 
 def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:

@@ -232,7 +232,7 @@ def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:
     if pa.types.is_struct(column.type.value_type if several else column.type):
         cells = [(value.values if several else [value]) if value.is_valid else [] for value in column]
         return [
-            [_image_name(cell, EmbeddedImage(f"{EmbeddedImage.PREFIX}{row}:{i}")) for i, cell in enumerate(of_row)]
+            [_image_name(cell, f"{EmbeddedImage.PREFIX}{row}:{i}") for i, cell in enumerate(of_row)]
             for row, of_row in enumerate(cells, start=first_row)
         ]
     return column.to_pylist()
@@ -240,5 +240,7 @@ def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:
 
 def _image_name(cell: pa.StructScalar, embedded: str) -> str | None:
     if cell.is_valid and cell["bytes"].is_valid:
-        return embedded
+        name = EmbeddedImage(embedded)
+        name.size = cell["bytes"].as_buffer().size
+        return name
     return cell["path"].as_py() if cell.is_valid else None
