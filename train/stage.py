@@ -59,7 +59,7 @@ def run_stage(argv: list[str], change: Callable[[PreTrainedModel], list[TrainerC
         _check_settings(folder, settings)
         if folder.is_complete():
             if training.process_index == 0:
-                say(f"{folder.path}: already done")
+                say(folder.already_done(settings))
         else:
             _run_stage(run, training, folder, settings, change)
 

@@ -21,7 +21,7 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
         system: a system prompt before it; None: what the template writes by itself.
 
     Raises:
-        UserError: the template refuses it, or there is none to write the system prompt.
+        UserError: the template refuses it or drops the system prompt, or there is none to write one.
     """
     template = template_of(processor)
     if template is None:
@@ -38,6 +38,8 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
             turns, chat_template=template, tokenize=False, add_generation_prompt=True
         )
     check_parts(prompt, turns)
+    if system is not None and system.strip() not in prompt:
+        raise UserError("the chat template drops the system prompt")
     return prompt
 
 

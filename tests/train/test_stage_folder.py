@@ -1,5 +1,6 @@
 """The quick look at the settings, without the parser and without torch."""
 
+import os
 import subprocess
 import sys
 
@@ -100,4 +101,13 @@ def test_a_finished_stage_is_recognised_without_torch(recipe, tmp_path):
         f"import sys; from train import sft; sys.argv += {arguments!r}; sft.main(); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
-    assert "already done" in done.stdout
+    assert done.stdout == f"{tmp_path}: already done\n"
+
+
+def test_data_written_after_a_finished_stage_is_said(tmp_path):
+    folder, data = StageFolder(tmp_path), tmp_path / "rows.json"
+    data.write_text("[]")
+    folder.mark_complete({})
+    assert folder.already_done({"data_path": data}) == f"{tmp_path}: already done"
+    os.utime(data, (data.stat().st_mtime + 9,) * 2)
+    assert f"already done, before {data} was written: remove it" in folder.already_done({"data_path": str(data)})

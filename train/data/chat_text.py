@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.chat_templates import Span, TemplateRefuses, marks_answers, rendered
-from train.data.conversations import BadRow
+from train.data.conversations import BadRow, text_of
 
 
 _SAMPLE = [{"role": role, "content": [{"type": "text", "text": "a"}]} for role in ("user", "assistant")]
@@ -46,6 +46,9 @@ class ChatText:
             text, answers, _ = self._ended(messages)
         except TemplateRefuses as error:
             raise BadRow("the chat template refuses it", error.why, filtered=True) from error
+        written = [text_of([message]).strip() in text for message in messages[:2]]
+        if messages[0]["role"] == "system" and written == [False, True]:  # `plain` writes no question either
+            raise BadRow("the chat template drops the system turn", filtered=True)
         return text, answers
 
     def ending(self) -> str:
@@ -61,6 +64,12 @@ class ChatText:
     def marked(self) -> bool:
         """Whether the template marks the answers."""
         return marks_answers(self.template)
+
+    @property
+    def _eos(self) -> str:
+        if self.tokenizer.eos_token is None:
+            raise UserError("the tokenizer has no end token (eos_token), so no model learns to end an answer")
+        return str(self.tokenizer.eos_token)
 
     @cached_property
     def _added(self) -> re.Pattern:
@@ -90,7 +99,7 @@ class ChatText:
             origin = "as the template writes it" if self._ends(text[: answers[-1][1]]) else ""
         if answers and not origin:
             start, end = answers[-1]
-            text = text[:end] + str(self.tokenizer.eos_token)
+            text = text[:end] + self._eos
             answers[-1] = start, len(text)
             origin = "added after the last answer of a row, because the template writes none"
         return text, answers, origin
@@ -101,12 +110,12 @@ class ChatText:
     @cached_property
     def _special(self) -> tuple[str, ...]:
         special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        return (*special, str(self.tokenizer.eos_token))
+        return (*special, self._eos)
 
     def _with_ends(self, text: str, marks: list[Span]) -> tuple[str, list[Span], str]:
         """The marked answers with the end tokens that follow them, behind the white space of the generation prompt."""
         following = self._added.match(text, _past_space(text, marks[-1][1])) if marks else None
-        ends = {str(self.tokenizer.eos_token), following[0] if following else str(self.tokenizer.eos_token)}
+        ends = {self._eos, following[0] if following else self._eos}
         header = self._prompt.rstrip()
         space = self._prompt[len(header) :]
         written, at, origin = "", 0, ""

@@ -46,7 +46,9 @@ def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sourc
         quarantine.begin(data.bad_rows)
         say(f"{run.data.data_path}: {len(data.dataset)} rows; {quarantine.summary()}")
         if data.evaluation is not None:
-            say(f"{len(data.evaluation)} rows held out, and with them every other use of their images")
+            held, wanted = len(data.evaluation), run.monitoring.eval_rows
+            why = "" if held == wanted else f" instead of {wanted}: rows of the same image or text stay together"
+            say(f"{held} rows held out{why}")
         if ending := encoder.ending():
             say(ending)
     if not len(data.dataset):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from tests.modeling_aligned_llava.tiny_parts import words
 from tests.train.data.rows import turns
@@ -178,3 +179,15 @@ def test_a_template_that_refuses_a_row_leaves_it_out():
     text_only = "{% for m in messages %}{{ m['role'] ~ ': ' ~ m['content'] }}{% endfor %}"  # writes the list itself
     with pytest.raises(BadRow, match="it takes text only"):
         chat(text_only)(row)
+
+
+def test_a_system_turn_is_never_dropped_and_an_end_token_never_invented():
+    row = messages_of([{"from": "system", "value": "Be short."}, *turns("question", "a")], 0)
+    dropping = "{% for m in messages if m['role'] != 'system' %}" + PARTS + "<|im_end|>{% endfor %}"
+    with pytest.raises(BadRow, match="the chat template drops the system turn"):
+        chat(dropping)(row)
+    assert chat(chat_template("plain"))(row)[0] == "<s>a<|im_end|>"
+    how = chat(ONEVISION)
+    how.tokenizer.eos_token = None
+    with pytest.raises(UserError, match="the tokenizer has no end token"):
+        how(messages_of(turns("q", "None"), 0))
