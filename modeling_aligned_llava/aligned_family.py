@@ -4,7 +4,11 @@
 `auto_map` of the config.
 """
 
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from .configuration_aligned_llava import AlignedLlavaConfig  # first: it names the transformers that the rest needs
@@ -12,19 +16,23 @@ from .configuration_aligned_llava import AlignedLlavaConfig  # first: it names t
 
 # isort: split
 import transformers
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
+from transformers.utils import cached_file, logging
 
-from .hub_folder import missing_tensors
+from .hub_folder import is_hub_id, missing_tensors
 from .modeling_aligned_llava import build_norm, forget_absent_layers
 from .norm_alignment import GlobalWeightCompensatedLayerNorm
 
 
 NORM = "alignment_norm"  # the submodule of the connector, and the settings in the config
 CONNECTOR = "connector"  # among the settings: its path below `base_model`
+ADAPTER_SETTINGS, ADAPTERS = "adapter_config.json", "adapter_model.safetensors"  # of peft
+_OF_ADAPTERS = ("adapter_kwargs", "revision", "subfolder", "_commit_hash")  # arguments that belong to their folder
 
 
 class _Aligned:
@@ -39,13 +47,33 @@ class _Aligned:
     def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
         """Like the parent method, but requires all tensors: transformers would only warn.
 
+        In a folder of LoRA adapters that were kept apart, they are merged into the model that they were trained on.
+
         Raises:
-            OSError: the checkpoint lacks some.
+            OSError: the checkpoint lacks some, or adapters and their model do not fit.
+            ImportError: adapters need peft.
         """
         reports = kwargs.pop("output_loading_info", False)
-        model, report = super().from_pretrained(source, *args, output_loading_info=True, **kwargs)  # type: ignore[misc]
+        adapters = adapters_in(source, kwargs.get("revision"))
+        below = source
+        if adapters is not None:
+            settings = _lora(source, adapters)
+            kwargs.setdefault("config", transformers.AutoConfig.from_pretrained(adapters))
+            kwargs = {name: value for name, value in kwargs.items() if name not in _OF_ADAPTERS}
+            kwargs["revision"] = settings.revision or "main"
+            below = settings.base_model_name_or_path
+            if not Path(below).is_dir() and not is_hub_id(below):
+                raise OSError(f"{source}: there is no folder {below}, to whose model its adapters belong")
+        chained = adapters is not None and adapters_in(below, settings.revision) is not None
+        load = cls.from_pretrained if chained else super().from_pretrained  # type: ignore[misc]
+        with without_report() if adapters is not None else nullcontext():
+            model, report = load(below, *args, output_loading_info=True, **kwargs)
+        if adapters is not None:  # they bring the norm
+            report["missing_keys"] = {name for name in report["missing_keys"] if f".{NORM}." not in name}
         if report["missing_keys"] and not reports:
-            raise missing_tensors(source, report["missing_keys"])
+            raise missing_tensors(below, report["missing_keys"])
+        if adapters is not None:
+            model = _merged(source, adapters, settings, model)
         return (model, report) if reports else model
 
     @classmethod
@@ -58,6 +86,62 @@ class _Aligned:
             module.reset_parameters()
         else:
             super()._init_weights(module)  # type: ignore[misc]
+
+
+@contextmanager
+def without_report() -> Iterator[None]:
+    """Silence transformers' loading report, which lists every tensor that is missing or left unread."""
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+
+
+def adapters_in(source: Any, revision: str | None = None) -> Path | None:
+    """The folder of the adapters that `source`, a folder or Hub id, holds in place of a whole model, or None."""
+    options: Any = {
+        "revision": revision,
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    if cached_file(source, ADAPTER_SETTINGS, **options) is None:
+        return None
+    weights = cached_file(source, ADAPTERS, **options)
+    if weights is None:
+        raise OSError(f"{source} has {ADAPTER_SETTINGS} and no {ADAPTERS}; copy the folder again")
+    folder = Path(weights).parent
+    return None if any(folder.glob("model*.safetensors")) else folder  # adapters beside a whole model: transformers'
+
+
+def _lora(source: Any, folder: Path) -> Any:
+    """The `LoraConfig` of a folder of adapters."""
+    try:
+        from peft import LoraConfig
+    except ImportError as error:
+        raise ImportError(f"{source} holds adapters, which need peft: pip install peft") from error
+    with warnings.catch_warnings():  # of the entry that tells peft of the norm
+        warnings.simplefilter("ignore")
+        return LoraConfig.from_pretrained(str(folder))
+
+
+def _merged(source: Any, folder: Path, settings: Any, model: Any) -> Any:
+    """Merge adapters into the model that they were trained on; modules that were trained in full are replaced.
+
+    Raises:
+        OSError: a tensor is missing, or belongs to another model.
+    """
+    try:
+        from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+    except ImportError as error:
+        raise ImportError(f"{source} holds adapters, which need peft: pip install peft") from error
+    adapted, tensors = PeftModel(model, settings), load_file(folder / ADAPTERS)
+    if wrong := sorted(tensors.keys() ^ get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()):
+        said = "lacks" if wrong[0] not in tensors else "holds another model's"
+        raise OSError(f"{source} {said} {wrong[0]} ({len(wrong)} such tensors) of {settings.base_model_name_or_path}")
+    set_peft_model_state_dict(adapted, tensors)
+    return adapted.merge_and_unload(safe_merge=True).eval()
 
 
 def attach_norm(model: Any) -> GlobalWeightCompensatedLayerNorm | None:

@@ -14,11 +14,10 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
-from .aligned_family import CONNECTOR, NORM, aligned_class, attach_norm
+from .aligned_family import CONNECTOR, NORM, adapters_in, aligned_class, attach_norm
 from .configuration_aligned_llava import PALIGEMMA_DIVIDES, AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
-from .loading.adapters import adapter_settings, merge_from
 from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
 from .norm_alignment import mean_embedding_norm
@@ -92,21 +91,9 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         settings = getattr(config, NORM, None)
         if settings is None:
             raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
-        if (adapters := adapter_settings(folder)) is not None:
-            return merge_from(folder, adapters, _started_from(adapters.base_model_name_or_path, settings, **kwargs))
         return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-
-
-def _started_from(source: str, settings: dict[str, Any], **kwargs: Any) -> PreTrainedModel:
-    """The model that adapters were trained on, with the norm that `settings` describe if it has none yet."""
-    model = load_vision_language(source, **kwargs)
-    if getattr(model.config, NORM, None) is None:
-        setattr(model.config, NORM, settings)
-        if attach_norm(model) is not None:
-            model.__class__ = aligned_class(cast(Any, type(model)))
-    return model
 
 
 def _downloaded(repository: str, revision: str | None) -> Path:
@@ -135,7 +122,8 @@ def _saved_class(folder: Path, config: Any) -> Any:
     name = config.architectures[0].removeprefix("Aligned")
     if (plain := getattr(transformers, name, None)) is None:
         raise UserError(f"{folder}: there is no class {name} in transformers {transformers.__version__}")
-    return plain if getattr(config, NORM).get("projector_norm") == "none" else aligned_class(plain)
+    is_plain = getattr(config, NORM).get("projector_norm") == "none" and adapters_in(folder) is None
+    return plain if is_plain else aligned_class(plain)
 
 
 def _connector(model: PreTrainedModel) -> nn.Module:

@@ -3,8 +3,10 @@
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, redirect_stderr
+from io import StringIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,7 +33,8 @@ from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
-from train.optimization.lora import add_adapters, merge_adapters, write_adapters
+from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
+from train.optimization.movement import Movement, not_moved
 from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json
@@ -103,8 +106,11 @@ def _run_stage(
     trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
     for callback in change(model):
         trainer.add_callback(callback)
+    movement = Movement(trainer, groups)
+    trainer.add_callback(movement)
     _describe(trainer, run, groups)
     if trainer.is_world_process_zero():
+        _try_saving(model, processor)
         folder.record_settings(settings, rows.fingerprint)
         folder.drop_torn_checkpoints()
     trainer.accelerator.wait_for_everyone()
@@ -127,11 +133,30 @@ def _run_stage(
         if trainer.is_world_process_zero():
             raise Stopped(stop.number, f"the same command continues from {folder.last_checkpoint()}")
         return
+    moved, unmoved = movement.compare()
+    for line in moved:
+        _say(trainer, line)
     if adapters is not None and run.model.merge_adapters:
         merge_adapters(adapters, _final_dtype(run))
         adapters = None
     _save_final(trainer, folder, run, adapters)
+    if unmoved is not None:
+        raise not_moved(unmoved, trainer.state.global_step)
     _say(trainer, f"{folder.path}: done")
+
+
+def _try_saving(model: PreTrainedModel, processor: Any) -> None:
+    """Save everything but the weights once, so that nothing stops the save after training.
+
+    Raises:
+        UserError: something would.
+    """
+    with TemporaryDirectory() as folder, redirect_stderr(StringIO()):  # without its bar
+        try:
+            model.save_pretrained(folder, state_dict={})
+            processor.save_pretrained(folder)
+        except Exception as error:  # transformers checks what it writes, and raises anything
+            raise UserError(f"the trained model could not be saved: {' '.join(str(error).split())}") from error
 
 
 def _check_settings(folder: StageFolder, settings: dict) -> None:
@@ -206,6 +231,11 @@ def _describe(trainer: AlignedSFTTrainer, run: RunArguments, groups: list[Parame
     _say(trainer, f"matrix products in {'bfloat16' if training.bf16 else 'float32'}")
     for group in groups:
         _say(trainer, str(group))
+    if run.model.lora:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        _say(trainer, describe_adapters(model, run.optimization.frozen))
+        if not run.model.merge_adapters:
+            modules_beside(model)  # its error before training
 
 
 def _final_dtype(run: RunArguments) -> torch.dtype:
@@ -220,7 +250,7 @@ def _save_final(
     The marker comes last, so an interrupted save is repeated.
     """
     unfinished = folder.path / ".final"
-    trainer.only_trained = adapters is not None
+    trainer.only = None if adapters is None else modules_beside(trainer.accelerator.unwrap_model(trainer.model))
     trainer.save_final_model(str(unfinished), _final_dtype(run))
     model = trainer.accelerator.unwrap_model(trainer.model)
     norm = alignment_norm(model)
@@ -236,7 +266,7 @@ def _save_final(
             part["dtype"] = run.model.save_dtype
     write_json(unfinished / "config.json", config)
     if adapters is not None:
-        write_adapters(unfinished, adapters, str(run.model.model_name_or_path))
+        write_adapters(unfinished, adapters, str(run.model.model_name_or_path), trainer.only or [])
     for pickled in unfinished.glob("*.bin"):  # training_args.bin
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):

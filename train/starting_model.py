@@ -86,9 +86,13 @@ def load_start(
     """The model in float32 with the norm of the method.
 
     Raises:
-        UserError: it cannot be loaded, or the method needs images or texts and there is none.
+        UserError: it cannot be loaded, is quantized, or the method needs images or texts and there is none.
     """
-    if load_part(AutoConfig, folder).model_type == OURS:
+    config = load_part(AutoConfig, folder)
+    if (quantized := getattr(config, "quantization_config", None)) is not None:
+        kind = quantized.get("quant_method") if isinstance(quantized, dict) else quantized.quant_method
+        raise UserError(f"{folder} is quantized ({kind}): training needs whole weights; start from the original")
+    if config.model_type == OURS:
         return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32)
     with whole_models(training):  # to be measured
         model = load_vision_language(folder, dtype=torch.float32)

@@ -1,18 +1,19 @@
 """The answer of a fine-tuning run: are the model's visual tokens inert, and does aligning their norm help?
 
-A difference is shown if its 95 % interval lies on one side of zero; otherwise the answer says "not shown".
+A difference is shown if p < 0.05 over seeds, after Holm's correction over the methods; otherwise the answer says "not
+shown", or that an interval needs more seeds.
 """
 
-import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student
+from scipy.stats import ttest_1samp
 
 from eval.data.benchmarks import BENCHMARKS, TITLES
-from eval.report.finished_run import FinishedRun, Line, direction
+from eval.report.finished_run import FinishedRun, Line, direction, probability
+from eval.scoring.statistics import holm
 from eval.suite.training import START
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.loading.files import write_text
@@ -24,25 +25,43 @@ INERT = {"yes": "yes", "no": "no", "in part": "in some layers"}
 
 @dataclass(frozen=True)
 class Difference:
-    """A method minus the baseline: positive is better, `interval` is None with one seed and losses alone."""
+    """A method against the baseline: a positive `value` is better, as are those of the 95 % `interval`.
+
+    Attributes:
+        unit: "points" of a score or "nats" of a held-out loss, of which less is better.
+        p: over seeds, corrected for the number of methods by `corrected`; None: too few seeds for one.
+    """
 
     method: str
     value: float
     interval: tuple[float, float] | None
     unit: str
+    p: float | None
     where: str = ""
 
     @property
     def sign(self) -> int:
-        """1 or -1 if the interval lies on one side of zero, else 0."""
-        low, high = self.interval or (0.0, 0.0)
-        return 1 if low > 0 else -1 if high < 0 else 0
+        """1 or -1 if the method is better or worse, 0 if neither is shown."""
+        return 0 if self.p is None or self.p >= 0.05 else 1 if self.value > 0 else -1
 
     def __str__(self) -> str:
-        said, digits = {1: "better", -1: "worse", 0: "not shown"}[self.sign], ".1f" if self.unit == "points" else ".2g"
-        bounds = ", ".join(f"{bound:+{digits}}" for bound in self.interval or ())
-        interval = f"[{bounds}]" if self.interval else "(one seed, no interval)"
-        return f"{said}, {self.value:+{digits}} {self.unit} {interval}{self.where}."
+        said = "needs more seeds" if self.p is None else {1: "better", -1: "worse", 0: "not shown"}[self.sign]
+        digits, words = (
+            (".1f", ("lower", "higher")) if self.unit == "points" else (".2g", ("loss higher", "loss lower"))
+        )
+        way = 1 if self.value >= 0 else -1
+        bounds = ", ".join(f"{way * bound:{digits}}" for bound in (self.interval or ())[::way])
+        interval = f" [{bounds}]" if bounds else ""
+        tail = self.where if self.p is None else f", {probability(self.p)}{self.where}"
+        return f"{said}; {words[way > 0]} by {way * self.value:{digits}} {self.unit}{interval}{tail}."
+
+
+def corrected(differences: dict[str, Difference]) -> dict[str, Difference]:
+    """The same with p-values that hold for all of them together (Holm)."""
+    tested = {name: difference.p for name, difference in differences.items() if difference.p is not None}
+    return differences | {
+        name: replace(differences[name], p=p) for name, p in zip(tested, holm(list(tested.values())), strict=True)
+    }
 
 
 def answer(
@@ -52,7 +71,7 @@ def answer(
     run: FinishedRun | None,
     methods: list[str],
 ) -> list[str]:
-    """At most eight lines.
+    """A few lines, one of them for each method.
 
     Args:
         name: of the model.
@@ -66,11 +85,13 @@ def answer(
     scored = {method: found for method in others if method in lines and (found := by_score(lines[method]))}
     by_loss = {method: found for method in others if (found := _by_loss(losses, baseline, method))}
     benchmarked = len(scored) == len(others)
-    differences = list((scored if benchmarked else by_loss).values())
+    differences = list(corrected(scored if benchmarked else by_loss).values())
     seeds, by = _counted(len(losses.get(baseline, {})), "seed"), "benchmarks" if benchmarked else "held-out loss"
+    tested = f" (p after Holm's correction over {len(others)} methods)" if len(others) > 1 else ""
     said = [_inert(name, profile)]
-    said.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}:")
-    said += [f"  {each.method}: {each}" for each in differences[:3]] or ["  Not shown: nothing was measured."]
+    said.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}{tested}:")
+    said += [f"  {each.method}: {each}" for each in differences] or ["  Not shown: nothing was measured."]
+    said += [f"  {method}: nothing was measured." for method in others if differences and method not in by_loss]
     if run is not None and (tuned := _tuning(run, baseline)):
         said.append(tuned)
     said.append(f"Recommendation: {_recommendation(differences, baseline)}")
@@ -101,13 +122,17 @@ def by_score(line: Line) -> Difference | None:
     """From the baseline, in the mean over the nine benchmarks or in the only one that was run; None in between."""
     columns = [line.cells[b.key] for b in BENCHMARKS if b.key in line.cells and line.cells[b.key]["delta"] is not None]
     average = line.cells.get("avg")
-    if average is None or average["delta"] is None or average["delta_ci95"] is None:
+    if average is None or average["delta"] is None:
         if len(columns) != 1:
             return None
         average = columns[0]
     marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if direction(cell)]
-    where = f"; significant in {', '.join(marked)}" if marked else "; in no single benchmark"
-    return Difference(line.method, average["delta"], tuple(average["delta_ci95"]), "points", where)
+    where = f"; significant in {', '.join(marked) or 'no single benchmark'}"
+    if not line.seeds:
+        where = " over the questions of one training"
+    interval = average["delta_ci95"] and tuple(average["delta_ci95"])
+    p = average["p_value"] if line.seeds else None
+    return Difference(line.method, average["delta"], interval, "points", p, where)
 
 
 def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:
@@ -116,10 +141,12 @@ def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) ->
     if not seeds:
         return None
     gains = np.array([losses[baseline][seed] - losses[method][seed] for seed in seeds])
-    if len(gains) == 1:
-        return Difference(method, float(gains[0]), None, "nats")
-    half = student.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / math.sqrt(len(gains))
-    return Difference(method, float(gains.mean()), (float(gains.mean() - half), float(gains.mean() + half)), "nats")
+    value = float(gains.mean())
+    if len(gains) == 1 or not gains.std():
+        return Difference(method, value, None, "nats", None)
+    test = ttest_1samp(gains, 0.0)
+    low, high = test.confidence_interval(0.95)
+    return Difference(method, value, (float(low), float(high)), "nats", float(test.pvalue))
 
 
 def _tuning(run: FinishedRun, baseline: str) -> str | None:
@@ -136,7 +163,7 @@ def _recommendation(found: list[Difference], baseline: str) -> str:
         return f"train this model with {better.method}."
     if found and all(each.sign < 0 for each in found):
         return f"leave the norm out: {baseline} is better."
-    return f"none for the norm: no gain over {baseline} is shown. More seeds or questions narrow the intervals."
+    return f"none for the norm: no gain over {baseline} is shown. More seeds narrow the intervals."
 
 
 def _not_covered(scored: bool) -> str:

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from modeling_aligned_llava.harness.provenance import versions
+from modeling_aligned_llava.loading.fingerprint import versions
 
 
 PACKAGES = ("modeling-aligned-llava", "torch", "transformers", "lmms-eval", "lm-eval", "datasets", "trl", "accelerate")

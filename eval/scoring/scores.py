@@ -27,7 +27,7 @@ class ScoreRow:
     Scores, intervals and deltas are in points 0-100, `unparseable` is a share 0-1. `subtasks` has the parts of the
     benchmark and its further numbers, each {"score", "n"}. `limit` marks a trial on the first rows. A row with `seeds`
     is the mean over them, its intervals cover seeds and items, and `n` is the number of items; all others cover items
-    only.
+    only. An interval that so few seeds do not give is null, and so is its p-value.
     """
 
     backbone: str
@@ -102,7 +102,7 @@ class Line:
         items = [Items(**result["items"]) for result in found]
         own = _score(items, benchmark)
         scores.append(own)
-        row.score, row.ci95, row.n = float(np.mean([r["score"] for r in found])), list(own.ci95), len(items[0].id)
+        row.score, row.ci95, row.n = float(np.mean([r["score"] for r in found])), _ends(own), len(items[0].id)
         row.unparseable = float(np.mean([result["unparseable"] for result in found]))
         # results of older versions have no further numbers
         row.subtasks = _mean_breakdown(items, [result.get("further", {}) for result in found])
@@ -124,7 +124,7 @@ class Line:
         return status, "; ".join(f"seed {model.seed}: {result['reason']}" for model, result in bad)
 
     def _compare(self, row: ScoreRow, gap: Estimate) -> None:
-        row.delta, row.delta_ci95 = gap.value, list(gap.ci95)
+        row.delta, row.delta_ci95 = gap.value, _ends(gap)
         row.p_value = gap.p_value if self.tested else None
 
     def _average(self, rows: list[ScoreRow], scores: list[Estimate], deltas: list[Estimate]) -> ScoreRow:
@@ -136,13 +136,17 @@ class Line:
             row.reason = "without " + ", ".join(each.benchmark for each in missing)
             return row
         mean = _mean(scores)
-        row.score, row.ci95, row.n = mean.value, list(mean.ci95), len(scores)
+        row.score, row.ci95, row.n = mean.value, _ends(mean), len(scores)
         if len(deltas) == len(scores):
             self._compare(row, _mean(deltas))
         return row
 
 
 # One checkpoint is resampled, several seeds have variance components: statistics.py and seeds.py.
+
+
+def _ends(estimate: Estimate) -> list[float] | None:
+    return None if estimate.ci95 is None else list(estimate.ci95)
 
 
 def _score(items: list[Items], benchmark: Benchmark) -> Estimate:

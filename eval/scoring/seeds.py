@@ -67,7 +67,10 @@ class SeedMean:
         return np.floor((len(self.values) - 1) * self.standard_error**2 / of_seeds) if of_seeds else np.inf
 
     @property
-    def ci95(self) -> tuple[float, float]:
+    def ci95(self) -> tuple[float, float] | None:
+        """None where these seeds tell too little of the variance between trainings."""
+        if not self.degrees_of_freedom:
+            return None
         half = float(t.ppf(1 - TAIL, self.degrees_of_freedom)) * self.standard_error
         if self.standard_error < NO_SPREAD:
             half = self.exact_end
@@ -76,7 +79,7 @@ class SeedMean:
     @property
     def p_value(self) -> float | None:
         """Two-sided, from the same t; where nothing varies, that of a sign test over the seeds."""
-        if not self.paired:
+        if not self.paired or not self.degrees_of_freedom:
             return None
         if self.standard_error < NO_SPREAD:
             return 1.0 if abs(self.value) < NO_SPREAD else 2.0 ** (1 - len(self.values))

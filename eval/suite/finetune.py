@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -90,12 +91,18 @@ def profile_of_start(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def held_out_losses(models: Models) -> dict[str, dict[int, float]]:
-    """Method -> seed -> mean loss on the rows kept from training, after the last step."""
+    """Method -> seed -> mean loss on the rows kept from training, after the last step.
+
+    Raises:
+        UserError: a loss is not finite.
+    """
     found: dict[str, dict[int, float]] = {}
     for model, folder, _ in models.values():
         log = folder / "log.jsonl"
         text = log.read_text(encoding="utf-8") if log.is_file() else ""
         measured = [line["eval_loss"] for line in map(json.loads, text.splitlines()) if "eval_loss" in line]
+        if measured and not math.isfinite(measured[-1]):
+            raise UserError(f"{log}: the held-out loss is {measured[-1]}: the training diverged; lower learning_rates")
         if measured and model.seed is not None:
             found.setdefault(model.method, {})[model.seed] = measured[-1]
     return found

@@ -14,6 +14,10 @@ from eval.suite.job import Job
 from modeling_aligned_llava.inference.served import Server
 
 
+# Thoughts are no part of an answer: the default of lmms-eval's command line, which its function does not have.
+REASONING_TAGS = '[["<think>", "</think>"], ["<analysis>", "</analysis>"]]'
+
+
 class LmmsEval:
     """lmms-eval with this package's adapter."""
 
@@ -75,7 +79,7 @@ class LmmsEval:
             device=self.job.device,
             task_manager=self.tasks,
             bootstrap_iters=0,
-            cli_args=SimpleNamespace(output_path=str(folder), process_with_media=False, reasoning_tags=None),
+            cli_args=SimpleNamespace(output_path=str(folder), process_with_media=False, reasoning_tags=REASONING_TAGS),
             process_docs_parallel=1,
         )
         samples = results.pop("samples")

@@ -19,13 +19,14 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 from torch import Tensor
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, LogitsProcessorList
 
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.harness.provenance import producer_digest
+from modeling_aligned_llava.inference.finite_logits import FiniteLogits, check_score
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
@@ -35,7 +36,9 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_tex
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 
 
-Request = tuple[tuple[str, str], list[int], list[int]]  # (texts, tokens of the context, tokens of the continuation)
+# Arguments of HFLM that act on a model that is loaded already; the others would be accepted without effect.
+ACTING = {"max_length", "add_bos_token", "prefix_token_id"}
+Request = tuple[tuple[str, str] | None, list[int], list[int]]  # (texts, tokens of context, tokens of continuation)
 
 
 @register_model("aligned_llava")
@@ -53,6 +56,10 @@ class AlignedLlavaLM(HFLM):
         trust_remote_code: run model code from the checkpoint.
         server: the vLLM that scores instead, in `dtype` (`inference/served.py`).
         progress: called with the number of requests after each batch, instead of a progress bar.
+        **kwargs: `max_length`, `add_bos_token` and `prefix_token_id` of lm-eval's own models.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded or score text, or another setting is given.
     """
 
     def __init__(
@@ -69,6 +76,8 @@ class AlignedLlavaLM(HFLM):
         progress: Callable[[int], None] | None = None,
         **kwargs: Any,
     ) -> None:
+        if unread := sorted(name for name in kwargs.keys() - ACTING if kwargs[name] is not None):
+            raise UserError(f"aligned_llava takes no {unread[0]}; of lm-eval's settings {', '.join(sorted(ACTING))}")
         folder = local_folder(pretrained, trust_remote_code)
         accelerator = launched()
         if accelerator is not None:
@@ -88,6 +97,8 @@ class AlignedLlavaLM(HFLM):
             with torch.device("meta"):  # lm-eval asks it for its shape
                 model = auto_class.from_config(config, trust_remote_code=trust_remote_code)
         tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
+        if multimodal and "gemma" in config.get_text_config().model_type:
+            kwargs.setdefault("add_bos_token", True)  # lm-eval's rule, which sees the name of the whole model alone
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)
         if accelerator is not None:  # lm-eval reads these to distribute the documents
             self.accelerator = accelerator
@@ -99,9 +110,10 @@ class AlignedLlavaLM(HFLM):
         self._budget = self._tree.budget if self._tree else budget(model) if server is None else UNLIMITED
         self.log_to(answer_log)
         self._weights = fingerprint or hash_checkpoint(folder)
+        self._dtype = dtype if server else str(model.dtype).removeprefix("torch.")
         self._settings = json.dumps(
             {
-                "dtype": dtype if server else str(model.dtype).removeprefix("torch."),
+                "dtype": self._dtype,
                 "batch_size": self.batch_size,
                 "shared_prefix": self._tree is not None,
                 "attention": model.config.get_text_config()._attn_implementation,
@@ -143,8 +155,10 @@ class AlignedLlavaLM(HFLM):
                 answers = self._log.find(keys)
                 if answers is None:
                     tails = {row: [requests[index][2] for index in owners[row]] for row in members}
-                    score = partial(self._score, rows, tails)
-                    answers = [json.dumps(each) for each in halving(score, batch, self._release)]
+                    scores = halving(partial(self._score, rows, tails), batch, self._release)
+                    for index, (value, _) in zip(indices, scores, strict=True):
+                        check_score(value, self.model.config, self._dtype, "".join(requests[index][0] or ()))
+                    answers = [json.dumps(score) for score in scores]
                     self._log.append(keys, answers)
                 for index, answer in zip(indices, answers, strict=True):
                     value, greedy = json.loads(answer)
@@ -185,6 +199,12 @@ class AlignedLlavaLM(HFLM):
                 value = (chosen - total[-len(tail) :]).sum()
                 scores.append((value.item(), bool((greedy[-len(tail) :] == target).all())))
         return scores
+
+    def _model_generate(self, context: Tensor, max_length: int, stop: list[str], **options: Any) -> Tensor:
+        finite = FiniteLogits(self.model, self.tokenizer.batch_decode(context))
+        return super()._model_generate(
+            context, max_length, stop, logits_processor=LogitsProcessorList([finite]), **options
+        )
 
     def _release(self) -> None:
         if self._tree is not None:

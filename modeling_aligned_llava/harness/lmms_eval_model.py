@@ -29,6 +29,9 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_tex
 
 
 GREY = (127, 127, 127)
+# Of a task's or --gen_kwargs' settings: those that are followed, and those without effect on greedy answers.
+FOLLOWED = {"until", "max_new_tokens", "do_sample", "num_beams", "temperature"}
+WITHOUT_EFFECT = {"top_p", "top_k", "image_aspect_ratio"}  # the last was that of LLaVA's own code
 
 
 def manifest() -> Any:
@@ -183,8 +186,10 @@ class AlignedLlava(lmms):
 
     def _settings(self, options: dict[str, Any]) -> str:
         """Return canonical JSON of everything that shapes an answer besides its prompt and image."""
-        if options.get("do_sample") or options.get("num_beams", 1) not in (1, None):
-            raise ValueError(f"aligned_llava decodes greedily with one beam; the task asks for {options}")
+        unread = {name for name in options.keys() - FOLLOWED - WITHOUT_EFFECT if options[name] is not None}
+        sampled = options.get("do_sample") or options.get("temperature")
+        if unread or sampled or options.get("num_beams", 1) not in (1, None):
+            raise ValueError(f"aligned_llava decodes greedily with one beam and no penalty; asked for {options}")
         until = options.get("until") or []
         own, asked = stock(self._generator.model_type), options.get("max_new_tokens")
         settings = {

@@ -12,11 +12,12 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoProcessor, GenerationConfig, StoppingCriteriaList
+from transformers import AutoConfig, AutoProcessor, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
+from modeling_aligned_llava.inference.finite_logits import FiniteLogits
 from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, Budget, budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
@@ -133,7 +134,10 @@ class Generator:
         length = inputs["input_ids"].shape[1]
         ends = StopStrings(Stops(self.processor.tokenizer, stops), len(prompts))
         ids = self.model.generate(
-            **inputs, max_new_tokens=max_new_tokens, stopping_criteria=StoppingCriteriaList([ends])
+            **inputs,
+            max_new_tokens=max_new_tokens,
+            logits_processor=LogitsProcessorList([FiniteLogits(self.model, prompts)]),
+            stopping_criteria=StoppingCriteriaList([ends]),
         )
         return self._texts(ids[:, length:])  # (rows, answer)
 
@@ -172,6 +176,11 @@ class Generator:
         checked = Stops(self.processor.tokenizer, stops)
         answers = {row: GrowingAnswer(checked) for row in active}
         ends = set(self.model.generation_config.eos_token_id)
+
+        def choose(rows: list[int], logits: torch.Tensor) -> list[int]:
+            finite = FiniteLogits(self.model, [prompts[row] for row in rows])
+            return finite(logits, logits).argmax(-1).tolist()
+
         logits = self.tree.read(
             rows,
             batch,
@@ -179,7 +188,7 @@ class Generator:
             reserve=len(active) * min(max_new_tokens, ANSWER_TOKENS),
             embed=lambda opened: self._embed(prompts, rows, batch, images, opened),
         )
-        chosen = torch.cat([row.argmax(-1) for row in logits]).tolist()
+        chosen = choose(active, torch.cat(list(logits)))
         while active:
             going = []
             for row, token in zip(active, chosen, strict=True):
@@ -188,7 +197,7 @@ class Generator:
                     going.append(row)
             active = going
             if active:
-                chosen = self.tree.append(active, [answers[row].tokens[-1] for row in active]).argmax(-1).tolist()
+                chosen = choose(active, self.tree.append(active, [answers[row].tokens[-1] for row in active]))
         return self._texts([answer.tokens for answer in answers.values()])
 
     def _embed(

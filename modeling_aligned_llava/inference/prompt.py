@@ -6,7 +6,7 @@ from typing import Any
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN, image_token_id
-from modeling_aligned_llava.loading.chat_templates import check_parts, refusals, template_of
+from modeling_aligned_llava.loading.chat_templates import rendered, template_of
 
 
 WITHOUT_TEMPLATE = ("PaliGemma", "Blip2", "InstructBlip", "Kosmos2", "Fuyu", "Git")  # processors that never have one
@@ -33,11 +33,7 @@ def user_turn(processor: Any, text: str, images: int, system: str | None = None)
     turns = [{"role": "user", "content": content}]
     if system is not None:
         turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
-    with refusals():
-        prompt = processor.apply_chat_template(
-            turns, chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-    check_parts(prompt, turns)
+    prompt, _ = rendered(getattr(processor, "tokenizer", processor), template, turns, add_generation_prompt=True)
     if system is not None and system.strip() not in prompt:
         raise UserError("the chat template drops the system prompt")
     return prompt

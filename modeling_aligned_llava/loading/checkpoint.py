@@ -5,8 +5,7 @@ transformers fills a missing tensor with random numbers and only prints a report
 
 import json
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
-from transformers.utils import logging
 
-from modeling_aligned_llava.aligned_family import NORM
+from modeling_aligned_llava.aligned_family import NORM, without_report
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.loading.hub_retries import with_retries
@@ -182,8 +180,8 @@ def load_strict(
     Raises:
         UserError: the model cannot be loaded, or a tensor is missing, has another shape or would be left unread.
     """
-    _refuse_pickles(source, what)
-    with _without_report() if unused is not None else nullcontext():
+    _check_weights(source, what)
+    with without_report() if unused is not None else nullcontext():
         model, info = load_part(
             auto_class,
             source,
@@ -193,6 +191,7 @@ def load_strict(
             use_safetensors=True,
             **kwargs,
         )
+    _repair_generation(model)
     missing = sorted(name for name in info["missing_keys"] if optional is None or not re.fullmatch(optional, name))
     if missing:
         raise UserError(f"{_prefix(what)}{source} lacks {_tensors(missing)}; copy the weights again")
@@ -210,8 +209,25 @@ def load_strict(
     return model
 
 
-def _refuse_pickles(source: str | Path, what: str) -> None:
+def _repair_generation(model: Any) -> None:
+    """Let a model sample if its generation_config.json has a temperature but not `do_sample`, as Vicuna's has:
+    transformers reads such a file and refuses to write it.
+    """
+    config = getattr(model, "generation_config", None)
+    if config is not None and not config.do_sample:
+        try:
+            config.validate(strict=True)
+        except ValueError:
+            config.do_sample = True
+
+
+def _check_weights(source: str | Path, what: str) -> None:
     folder = Path(source)
+    if (folder / "model.safetensors").is_file() and (folder / "model.safetensors.index.json").is_file():
+        raise UserError(
+            f"{_prefix(what)}{source} has model.safetensors and shards with an index, of which only one would be "
+            "read: remove the other"
+        )
     pickles = [file.name for pattern in _PICKLES for file in sorted(folder.glob(pattern))]
     if pickles and not any(folder.glob("*.safetensors")):
         raise UserError(
@@ -233,7 +249,8 @@ def _check_sizes(source: str | Path, what: str) -> None:
         UserError: there are more layers than tensors, or a width is far beyond every dimension of any tensor.
     """
     files = sorted(Path(source).glob("*.safetensors"))
-    if not files or not (Path(source) / "config.json").is_file():
+    adapters = (Path(source) / "adapter_config.json").is_file()  # without the tensors of the model below them
+    if not files or adapters or not (Path(source) / "config.json").is_file():
         return
     shapes = []
     try:
@@ -278,14 +295,3 @@ def _prefix(what: str) -> str:
 def _tensors(names: list[str]) -> str:
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"the tensor{'s' if len(names) > 1 else ''} {', '.join(names[:3])}{more}"
-
-
-@contextmanager
-def _without_report() -> Iterator[None]:
-    """Silence transformers' loading report, which lists every tensor left unread."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

@@ -1,6 +1,8 @@
 """`train.sft` on models of other families: the loss of a plain forward pass, saving, loading, resuming, adapters."""
 
 import json
+import re
+import shutil
 
 import pytest
 import torch
@@ -8,15 +10,16 @@ from datasets import Dataset, List
 from datasets import Image as ImageFeature
 from peft import PeftModel
 from PIL import Image
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava import align, load_aligned
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
-from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, write_checkpoint
 from tests.train.data.rows import features, turns
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
 from tests.train.test_sharded_training import assert_close_weights, train
@@ -168,12 +171,21 @@ def test_adapters_are_merged_and_parts_named_once_train_any_family(family, rows_
     assert load_aligned(out).config.alignment_norm["stream_norm"] > 0
 
 
-@pytest.mark.parametrize("name", ["qwen2_5_vl", "gemma3"])
-def test_adapters_kept_apart_are_those_that_are_merged(name, family, rows_file, tmp_path):
-    rates = {"learning_rates": '{"lora": 1e-2, "projector": 1e-3, "norm": 1e-3}', "warmup_steps": 0, "max_steps": 2}
+LORA_RATES = {"learning_rates": '{"lora": 1e-2, "projector": 1e-3, "norm": 1e-3}', "warmup_steps": 0, "max_steps": 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "lora"),
+    [
+        ("qwen2_5_vl", {}),
+        ("gemma3", {"use_dora": True}),
+        ("llava", {"target_modules": ["q_proj", "embed_tokens"], "rank_pattern": {"q_proj": 2}}),
+    ],
+)
+def test_adapters_kept_apart_are_those_that_are_merged(name, lora, family, rows_file, tmp_path):
     for merged in ("true", "false"):
-        out = tmp_path / merged
-        run_stage(command(family(name), rows_file(ROWS), out, "norm", "lora", merge_adapters=merged, **rates))
+        given = LORA_RATES | {"merge_adapters": merged, "lora": json.dumps({"r": 4, **lora})}
+        run_stage(command(family(name), rows_file(ROWS), tmp_path / merged, "norm", "lora", **given))
     kept = load_file(tmp_path / "false/adapter_model.safetensors")
     assert not (tmp_path / "false/model.safetensors").exists()
     one, other = (dict(load_aligned(tmp_path / merged).named_parameters()) for merged in ("true", "false"))
@@ -184,6 +196,88 @@ def test_adapters_kept_apart_are_those_that_are_merged(name, family, rows_file, 
     theirs = PeftModel.from_pretrained(aligned, str(tmp_path / "false")).merge_and_unload()
     for key, tensor in theirs.named_parameters():
         torch.testing.assert_close(tensor, other[key], atol=1e-5, rtol=0, msg=key)
+
+
+@pytest.fixture(scope="module")
+def apart(family, rows_file, tmp_path_factory):
+    """Adapters kept apart, of a model whose vocabulary is far larger than each of their tensors."""
+    root = tmp_path_factory.mktemp("apart")
+    model, processor = BUILDERS["llava"]()
+    model.resize_token_embeddings(4096)
+    write_checkpoint(lambda: (model, processor), root / "model")
+    settings = LORA_RATES | {"merge_adapters": "false"}
+    run_stage(command(root / "model", rows_file(ROWS), root / "out", "norm", "lora", **settings))
+    return root / "out"
+
+
+def test_a_folder_of_adapters_loads_with_its_norm_and_peft_alone_warns(apart, monkeypatch):
+    model, processor = load_aligned(apart), AutoProcessor.from_pretrained(apart)
+    batch = processor(text=["<image>\nwhat?"], images=[[Image.new("RGB", (28, 28))]], return_tensors="pt")
+    ours = model(**batch).logits
+    theirs = AutoModelForImageTextToText.from_pretrained(apart, trust_remote_code=True)
+    assert type(theirs).__module__.startswith("transformers_modules.")
+    assert torch.equal(theirs(**batch).logits, ours)
+    assert "**peft alone leaves the norm out**" in (apart / "README.md").read_text()
+    plain = AutoModelForImageTextToText.from_pretrained(apart.parent / "model")
+    with pytest.warns(UserWarning, match="alignment_norm"):
+        assert not torch.allclose(PeftModel.from_pretrained(plain, str(apart))(**batch).logits, ours, atol=0.1)
+
+
+def test_adapters_on_adapters_load_and_without_their_model_are_refused(apart, rows_file, tmp_path):
+    run_stage(
+        command(apart, rows_file(ROWS), tmp_path / "second", "norm", "lora", merge_adapters="false", **LORA_RATES)
+    )
+    first, second = (dict(load_aligned(folder).named_parameters()) for folder in (apart, tmp_path / "second"))
+    name = "model.language_model.layers.0.self_attn.q_proj.weight"
+    assert 0 < (first[name] - second[name]).abs().max() < 0.1
+    file = tmp_path / "second/adapter_config.json"
+    file.write_text(file.read_text().replace(str(apart), "/gone"))
+    with pytest.raises(UserError, match="there is no folder /gone, to whose model its adapters belong"):
+        load_aligned(tmp_path / "second")
+    with pytest.raises(UserError, match="base_model_name_or_path: there is no folder /gone"):
+        hash_checkpoint(tmp_path / "second")
+
+
+@pytest.mark.parametrize("part", ["alignment_norm.weight", "lora_B", "linear_1.bias"])
+def test_a_folder_of_adapters_without_a_tensor_is_refused(apart, part, tmp_path):
+    shutil.copytree(apart, tmp_path / "cut")
+    file = tmp_path / "cut/adapter_model.safetensors"
+    save_file({name: tensor for name, tensor in load_file(file).items() if part not in name}, file, {"format": "pt"})
+    with pytest.raises(UserError, match=f"cut lacks .*{part}"):
+        load_aligned(tmp_path / "cut")
+
+
+def test_vicunas_generation_config_is_repaired_and_saved(family, rows_file, tmp_path):
+    """transformers reads it and refuses to write it: the flag that the Hub's own fix added is set."""
+    shutil.copytree(family("llava"), tmp_path / "model")
+    vicuna = {"bos_token_id": 1, "eos_token_id": 2, "max_length": 4096, "temperature": 0.9, "top_p": 0.6}
+    (tmp_path / "model/generation_config.json").write_text(json.dumps(vicuna))
+    run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert saved.items() >= {"temperature": 0.9, "top_p": 0.6, "do_sample": True}.items()
+
+
+def test_a_quantized_checkpoint_is_not_trained(family, rows_file, tmp_path):
+    shutil.copytree(family("llava"), tmp_path / "model")
+    config = tmp_path / "model/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "fp8"}}))
+    with pytest.raises(UserError, match=r"is quantized \(fp8\): training needs whole weights"):
+        run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
+
+
+def test_what_would_stop_the_save_stops_the_start(family, rows_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("transformers.ProcessorMixin.save_pretrained", lambda *args, **options: 1 / 0)
+    with pytest.raises(UserError, match="the trained model could not be saved: division by zero"):
+        run_stage(command(family("llava"), rows_file(ROWS), tmp_path / "out"))
+    assert not (tmp_path / "out/log.jsonl").exists()
+
+
+def test_the_start_says_where_adapters_are_and_the_end_how_far_parts_moved(family, rows_file, tmp_path, capsys):
+    run_stage(command(family("llava"), rows_file(ROWS), tmp_path / "out", "norm", "lora", **LORA_RATES))
+    said = capsys.readouterr().out
+    assert "lora: adapters in 14 layers of language" in said
+    for part in ("lora", "projector", "norm"):
+        assert 0 < float(re.search(rf"^{part}: moved by (.*) of its length$", said, re.MULTILINE)[1]) < 1
 
 
 def test_baseline_takes_the_same_path_and_a_second_round_keeps_the_method(family, rows_file, tmp_path):

@@ -4,7 +4,6 @@ Without the end token a model never learns to stop. Official templates leave it 
 (LLaVA-OneVision) or write none (LLaVA-1.5).
 """
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,12 +20,7 @@ _SAMPLE = [{"role": role, "content": [{"type": "text", "text": "a"}]} for role i
 
 @dataclass(frozen=True)
 class ChatText:
-    """What a template makes of conversations.
-
-    Args:
-        tokenizer: names the end token, and those that text must not hold.
-        template: its {% generation %} marks the answers; without marks, they are what it adds turn by turn.
-    """
+    """What a template makes of conversations: it marks the answers, or they are what it adds turn by turn."""
 
     tokenizer: PreTrainedTokenizerBase
     template: str
@@ -57,65 +51,59 @@ class ChatText:
             text, answers, origin = self._ended(_SAMPLE)
         except TemplateRefuses:
             return ""
-        token = next((match[0] for match in self._added.finditer(text, answers[-1][0])), "") if answers else ""
-        return f"end token of an answer: {token!r}, {origin}" if token else ""
+        answer = text[slice(*answers[-1])].rstrip()
+        token = max((token for token in self._added if answer.endswith(token)), key=len)
+        return f"end token of an answer: {token!r}, {origin}"
 
     @cached_property
     def marked(self) -> bool:
         """Whether the template marks the answers."""
         return marks_answers(self.template)
 
-    @property
-    def _eos(self) -> str:
-        if self.tokenizer.eos_token is None:
-            raise UserError("the tokenizer has no end token (eos_token), so no model learns to end an answer")
-        return str(self.tokenizer.eos_token)
+    @cached_property
+    def _added(self) -> dict[str, bool]:
+        """The tokens that are no text, and whether each is special."""
+        added = {token.content: token.special for token in self.tokenizer.added_tokens_decoder.values()}
+        return added | ({str(self.tokenizer.eos_token): True} if self.tokenizer.eos_token else {})
 
     @cached_property
-    def _added(self) -> re.Pattern:
-        tokens = {str(token) for token in self.tokenizer.added_tokens_decoder.values()} | {
-            str(self.tokenizer.eos_token)
-        }
-        return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+    def _special(self) -> tuple[str, ...]:
+        return tuple(token for token, special in self._added.items() if special)
 
     @cached_property
     def _prompt(self) -> str:
         """What the template writes to ask for an answer; empty if it refuses the sample."""
         try:
-            before, asked = (self._render(_SAMPLE[:1], add_generation_prompt=prompt)[0] for prompt in (False, True))
+            before, asked = (
+                rendered(self.tokenizer, self.template, _SAMPLE[:1], add_generation_prompt=prompt)[0]
+                for prompt in (False, True)
+            )
         except TemplateRefuses:
             return ""
         return asked.removeprefix(before)
 
-    def _render(self, messages: list[dict[str, Any]], **options: Any) -> tuple[str, list[Span]]:
-        return rendered(self.tokenizer, self.template, messages, **options)
-
     def _ended(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span], str]:
         if self.marked:
-            text, marks = self._render(messages, return_assistant_tokens_mask=True)
+            text, marks = rendered(self.tokenizer, self.template, messages, return_assistant_tokens_mask=True)
             text, answers, origin = self._with_ends(text, [span for span in marks if text[slice(*span)].strip()])
         else:
             text, answers = self._turn_by_turn(messages)
-            origin = "as the template writes it" if self._ends(text[: answers[-1][1]]) else ""
-        if answers and not origin:
+            origin = "as the template writes it" if text[: answers[-1][1]].endswith(self._special) else ""
+        if not origin:
             start, end = answers[-1]
-            text = text[:end] + self._eos
+            if self.tokenizer.eos_token is None:
+                raise UserError("neither the chat template nor the tokenizer (eos_token) ends an answer")
+            text = text[:end] + str(self.tokenizer.eos_token)
             answers[-1] = start, len(text)
             origin = "added after the last answer of a row, because the template writes none"
         return text, answers, origin
 
-    def _ends(self, answer: str) -> bool:
-        return answer.rstrip().endswith(self._special)
-
-    @cached_property
-    def _special(self) -> tuple[str, ...]:
-        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        return (*special, self._eos)
-
     def _with_ends(self, text: str, marks: list[Span]) -> tuple[str, list[Span], str]:
         """The marked answers with the end tokens that follow them, behind the white space of the generation prompt."""
-        following = self._added.match(text, _past_space(text, marks[-1][1])) if marks else None
-        ends = {self._eos, following[0] if following else self._eos}
+        if not marks:
+            raise UserError("the chat template marks no supervised tokens")
+        tail = text[_past_space(text, marks[-1][1]) :]
+        ends = [token for token in self._added if tail.startswith(token) or token == self.tokenizer.eos_token]
         header = self._prompt.rstrip()
         space = self._prompt[len(header) :]
         written, at, origin = "", 0, ""
@@ -133,7 +121,7 @@ class ChatText:
             written += head + gap + answer
             behind = _past_space(text, at)
             follows = next((token for token in ends if text.startswith(token, behind)), None)
-            origin = "as the template marks it" if self._ends(answer) else ""
+            origin = "as the template marks it" if answer.endswith(self._special) else ""
             if follows is not None and not origin:
                 written += text[at : behind + len(follows)]
                 at = behind + len(follows)
@@ -143,13 +131,13 @@ class ChatText:
 
     def _turn_by_turn(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
         """What the template adds with each answer."""
-        text, _ = self._render(messages)
+        text, _ = rendered(self.tokenizer, self.template, messages)
         answers: list[Span] = []
         for turn, message in enumerate(messages):
             if message["role"] != "assistant":
                 continue
-            asked, _ = self._render(messages[:turn], add_generation_prompt=True)
-            answered, _ = self._render(messages[: turn + 1])
+            asked, _ = rendered(self.tokenizer, self.template, messages[:turn], add_generation_prompt=True)
+            answered, _ = rendered(self.tokenizer, self.template, messages[: turn + 1])
             if not (text.startswith(answered) and answered.startswith(asked)):
                 raise UserError(
                     "the chat template changes what it wrote for earlier turns, so the answers cannot be found in it: "

@@ -100,8 +100,6 @@ class Tokenization:
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         text, answers = self._chat(row["messages"])
-        if not answers:
-            raise UserError("the chat template marks no supervised tokens: it needs {% generation %}")
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, places = encoded["input_ids"], np.array(encoded["offset_mapping"]).T
         mask = sum((places[0] < end) & (places[1] > start) for start, end in answers)

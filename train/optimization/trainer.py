@@ -67,7 +67,7 @@ class AlignedSFTTrainer(SFTTrainer):
         self.parameter_groups = parameter_groups
         self.clip_by_part = clip_by_part
         self.final_dtype: torch.dtype | None = None
-        self.only_trained = False  # the final model is saved without what was frozen
+        self.only: list[str] | None = None  # the modules that the final model is saved with, beside adapters
         self.finite_steps = finite_steps
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
@@ -236,14 +236,14 @@ class AlignedSFTTrainer(SFTTrainer):
     def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
         model, dtype = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model)), self.final_dtype
         if self.args.should_save:
-            trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+            only = None if self.only is None else tuple(f"{module}." for module in self.only)
             tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
             state_dict = {
                 name: tensor if dtype is None else tensor.to(torch.float32 if in_norm(name) else dtype)
                 for name, tensor in (state_dict or model.state_dict()).items()
-                if name not in tied and (name in trained or not self.only_trained)
+                if name not in tied and (only is None or ".lora_" in name or name.startswith(only))
             }
-        with _names_in_memory(model) if dtype is None or self.only_trained else nullcontext():
+        with _names_in_memory(model) if dtype is None or self.only is not None else nullcontext():
             super()._save(output_dir, state_dict)
 
     def _issue_warnings_after_load(self, load_result):

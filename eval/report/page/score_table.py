@@ -53,14 +53,13 @@ def _cell(row: ScoreEntry | None) -> Cell:
         return Cell(absent or "not run")
     seeds = row.get("seeds", ())
     details = [f"n = {row['n']:,}" + (f", mean over seeds {', '.join(map(str, seeds))}" if seeds else "")]
-    if row["ci95"] is not None:
-        details.insert(0, f"95 % interval {row['ci95'][0]:.1f} to {row['ci95'][1]:.1f}")
+    if row["source"] == "measured":
+        details.insert(0, f"95 % interval {_interval(row['ci95'])}")
     if row["delta"] is None:
         return Cell(f"{row['score']:.1f}", row["score"], details="; ".join(details))
-    low, high = row["delta_ci95"]
     sign = direction(row)
-    details.append(f"difference {row['delta']:+.1f}, 95 % interval {low:+.1f} to {high:+.1f}")
-    if row["p_value"] is not None:
+    details.append(f"difference {row['delta']:+.1f}, 95 % interval {_interval(row['delta_ci95'], '+')}")
+    if seeds and row["p_value"] is not None:
         details.append(probability(row["p_value"]))
         if row["p_holm"] is not None:
             details.append(f"{probability(row['p_holm'])} after Holm's correction")
@@ -75,11 +74,15 @@ def everything(run: FinishedRun) -> list[list[Any]]:
     for line in [*run.lines, *run.single_seeds]:
         for key, row in line.cells.items():
             state = row["status"] if row["reason"] is None else f"{row['status']}: {row['reason']}"
-            numbers = [row["score"], _interval(row["ci95"]), row["n"], row["delta"], _interval(row["delta_ci95"])]
+            ends = [
+                _interval(row[of]) if row[value] is not None else ""
+                for of, value in (("ci95", "score"), ("delta_ci95", "delta"))
+            ]
+            numbers = [row["score"], ends[0], row["n"], row["delta"], ends[1]]
             numbers += [row["p_value"], row["p_holm"], row["unparseable"]]
             lines.append([line.name, TITLES.get(key, key), *numbers, state])
     return lines
 
 
-def _interval(ends: list[float] | None) -> str:
-    return "" if ends is None else f"{ends[0]:.1f} to {ends[1]:.1f}"
+def _interval(ends: list[float] | None, sign: str = "") -> str:
+    return "needs more seeds" if ends is None else f"{ends[0]:{sign}.1f} to {ends[1]:{sign}.1f}"

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.report.answer import by_score, read_answer
+from eval.report.answer import by_score, corrected, read_answer
 from eval.report.card import is_official
 from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
@@ -34,7 +34,9 @@ def answer(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]:
     """
     if answered := read_answer(run.folder):
         return [("", answered)]
-    found = [f"{line.name}: {difference}" for line in run.lines if (difference := by_score(line)) is not None]
+    compared = {line.name: by_score(line) for line in run.lines}
+    tested = corrected({name: found for name, found in compared.items() if found is not None})
+    found = [f"{name}: {difference}" for name, difference in tested.items()]
     inert = [f"{name} is {said['summary']}." for name, said in _verdicts(measured).items()]
     parts = [(INERT, inert), (HELPS if found else "", [_compared(run), *found])]
     return [(heading, sentences) for heading, sentences in parts if sentences]
@@ -93,7 +95,9 @@ def _seeds(run: FinishedRun) -> list[str]:
     found = []
     if run.baselines and once:
         who = "per method" if len(once) == len(run.lines) else f"of {_listed(once)}"
-        found.append(f"One training {who}: the intervals cover the choice of questions, not another training.")
+        found.append(
+            f"One training {who}: the intervals cover the choice of questions. Another training may differ by more."
+        )
     if any(len(line.seeds) == 2 for line in run.lines):
         found.append(TWO_SEEDS)
     for line in run.lines:
@@ -127,6 +131,9 @@ def _differences(baseline: str | None, cells: dict[str, ScoreEntry]) -> list[str
     if average is not None and average["delta"] is not None:
         found.append(f"Mean of the nine: {_average(average)}.")
     tested = [cells[b.key] for b in BENCHMARKS if b.key in cells and cells[b.key]["delta"] is not None]
+    if tested and not tested[0].get("seeds"):
+        by_benchmark = [f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f})" for cell in tested]
+        return [*found, f"By benchmark, not tested: {_listed(by_benchmark)}."]
     for sign, word in ((-1, "lower"), (1, "higher")):
         where = [f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f})" for cell in tested if direction(cell) == sign]
         if where:
@@ -142,15 +149,20 @@ def _differences(baseline: str | None, cells: dict[str, ScoreEntry]) -> list[str
 
 
 def _average(cell: ScoreEntry) -> str:
+    if cell["delta_ci95"] is None:
+        return f"{cell['delta']:+.1f} points, an interval needs more seeds"
     low, high = cell["delta_ci95"]
-    numbers = f"{cell['delta']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}, {probability(cell['p_value'])}"
+    numbers = f"{cell['delta']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
+    if not cell.get("seeds"):
+        return f"{numbers} over questions"
+    numbers = f"{numbers}, {probability(cell['p_value'])}"
     if direction(cell) == 0:
         return f"difference not distinguishable from zero ({numbers})"
     return f"{'higher' if cell['delta'] > 0 else 'lower'} ({numbers})"
 
 
 def _smallest(cell: ScoreEntry) -> str:
-    low, high = cell["delta_ci95"]
+    low, high = cell["delta_ci95"] or (0.0, 0.0)
     return f"; {DETECTABLE} {detectable((high - low) / WIDTH):.1f}" if high > low else ""
 
 

@@ -31,8 +31,9 @@ def plot_differences(axes: Axes, models: dict[str, list[dict[str, Any]]], colour
         positions = [keys.index(cell["benchmark"]) + shift for cell in cells]
         values = [cell["delta"] for cell in cells]
         # An interval of no width can lie beside the difference by the last bit.
-        below = [max(0.0, cell["delta"] - cell["delta_ci95"][0]) for cell in cells]
-        above = [max(0.0, cell["delta_ci95"][1] - cell["delta"]) for cell in cells]
+        ends = [cell["delta_ci95"] or [cell["delta"]] * 2 for cell in cells]
+        below = [max(0.0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
+        above = [max(0.0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
         axes.errorbar(
             values, positions, xerr=[below, above], fmt="o", capsize=3, label=label, color=colours.get(label)
         )

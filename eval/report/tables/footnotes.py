@@ -7,10 +7,13 @@ from eval.data.benchmarks import BY_KEY
 
 CAPTION = (
     "Scores in percent with 95 % intervals and n. Below each: paired difference from the baseline with its 95 % "
-    "interval; * marks p < 0.05 after Holm's correction over the nine columns (Avg and the columns after it: one test "
-    "each)."
+    "interval; in lines of several seeds * marks p < 0.05 after Holm's correction over the nine columns (Avg and the "
+    "columns after it: one test each)."
 )
-ONE_SEED = "Lines of one seed: intervals and tests cover the questions, not another training."
+ONE_SEED = (
+    "Lines of one seed: intervals cover the questions alone. Another training may differ by more than the interval, "
+    "so no difference is marked."
+)
 SEVERAL_SEEDS = "Lines of several seeds: means over the seeds; intervals and tests cover seeds and questions."
 TWO_SEEDS = "Two seeds are too few for an interval of 95 %: it covers the truth less often. Train three."
 
@@ -19,12 +22,15 @@ Lines = list[tuple[str, dict[str, dict[str, Any]]]]  # label and benchmark -> ro
 
 def footnotes(measured: Lines, keys: set[str]) -> list[str]:
     """The notes on a table with these lines and columns, one paragraph each."""
+    seeds = " ".join(about_seeds(measured))
+    return [*([seeds] if seeds else []), metrics([key for key in BY_KEY if key in keys])]
+
+
+def about_seeds(measured: Lines) -> list[str]:
+    """What the intervals of these lines cover."""
     numbers = {len(row.get("seeds", ())) for _, cells in measured for row in cells.values()}
-    seeds = [SEVERAL_SEEDS] if max(numbers, default=0) > 1 else []
-    seeds += [ONE_SEED] if 0 in numbers else []
-    seeds += [TWO_SEEDS] if 2 in numbers else []
-    notes = [" ".join(seeds)] if seeds else []
-    return [*notes, metrics([key for key in BY_KEY if key in keys])]
+    said = [SEVERAL_SEEDS] if max(numbers, default=0) > 1 else []
+    return said + ([ONE_SEED] if 0 in numbers else []) + ([TWO_SEEDS] if 2 in numbers else [])
 
 
 def metrics(keys: list[str]) -> str:

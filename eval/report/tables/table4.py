@@ -15,7 +15,7 @@ from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS
 from eval.report.tables import writers
-from eval.report.tables.footnotes import CAPTION, footnotes
+from eval.report.tables.footnotes import CAPTION, about_seeds, footnotes
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
 
@@ -67,6 +67,9 @@ def notes(rows: list[ScoreEntry]) -> list[str]:
 
 
 def is_significant(cell: ScoreEntry) -> bool:
+    """Whether several trainings agree on a difference; one training says nothing of another."""
+    if not cell.get("seeds"):
+        return False
     p = cell["p_value"] if cell["p_holm"] is None else cell["p_holm"]
     return p is not None and p < 0.05
 
@@ -81,12 +84,17 @@ def missing(cell: ScoreEntry | None) -> str | None:
 def parts(cell: ScoreEntry) -> list[str]:
     """The lines of a cell with a score: score, interval and n, difference."""
     lines = [f"{cell['score']:.2f}"]
-    if cell["ci95"] is not None:
-        lines.append(f"[{cell['ci95'][0]:.1f}, {cell['ci95'][1]:.1f}] n={cell['n']}")
+    if cell["source"] == "measured":
+        lines.append(f"{interval(cell['ci95'])} n={cell['n']}")
     if cell["delta"] is not None:
-        low, high = cell["delta_ci95"]
-        lines.append(f"{cell['delta']:+.2f}{'*' if is_significant(cell) else ''} [{low:+.1f}, {high:+.1f}]")
+        mark = "*" if is_significant(cell) else ""
+        lines.append(f"{cell['delta']:+.2f}{mark} {interval(cell['delta_ci95'], '+')}")
     return lines
+
+
+def interval(ends: list[float] | None, sign: str = "") -> str:
+    """An interval in brackets."""
+    return f"[{ends[0]:{sign}.1f}, {ends[1]:{sign}.1f}]" if ends else "[needs more seeds]"
 
 
 def score_table(rows: list[ScoreEntry]) -> pd.DataFrame:
@@ -142,7 +150,10 @@ def show(rows: list[ScoreEntry], console: Console) -> None:
         for key, title in titles.items():
             table.add_row(title, *(missing(cells.get(key)) or _brief(cells[key]) for _, cells in models))
         console.print(table)
-    console.print("± half a 95 % interval, then the difference from the baseline, * p < 0.05 (Holm over nine columns)")
+    console.print(
+        "± half a 95 % interval, then the difference from the baseline, * p < 0.05 (Holm over nine columns)."
+    )
+    console.print(" ".join(about_seeds(lines)))
 
 
 def _brief(cell: ScoreEntry) -> str:

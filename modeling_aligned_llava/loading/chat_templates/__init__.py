@@ -4,8 +4,6 @@
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,26 +54,14 @@ def rendered(
         TemplateRefuses: the template does not take the conversation.
     """
     render: Any = render_jinja_template
-    with refusals():
-        (text,), spans = render([messages], chat_template=template, **tokenizer.special_tokens_map, **options)
-    check_parts(text, messages)
-    return text, spans[0] if spans else []
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Make the error of a chat template that does not take a conversation a `TemplateRefuses`."""
     try:
-        yield
+        (text,), spans = render([messages], chat_template=template, **tokenizer.special_tokens_map, **options)
     except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: text added to a list of parts
         raise TemplateRefuses(" ".join(str(error).split())) from error
-
-
-def check_parts(text: str, messages: list[dict[str, Any]]) -> None:
-    """Refuse what a template of a text-only model writes for a list of text and images: the list itself."""
-    mark = "{'type': "
-    if text.count(mark) > sum(str(part.get("text")).count(mark) for m in messages for part in m["content"]):
+    part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself
+    if text.count(part) > sum(str(given.get("text")).count(part) for m in messages for given in m["content"]):
         raise TemplateRefuses("it takes text only, not a list of text and images")
+    return text, spans[0] if spans else []
 
 
 def template_names() -> list[str]:

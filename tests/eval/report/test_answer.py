@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.report.answer import Difference, answer, read_answer, write_answer
+from eval.report.answer import answer, read_answer, write_answer
 
 
 def profile(visual=40.0, angle=0.01):
@@ -23,9 +23,15 @@ def losses(*gains):
 @pytest.mark.parametrize(
     ("gains", "found", "recommended"),
     [
-        ((0.1, 0.11, 0.12), "better, +0.11 nats [+0.085, +0.13].", "train this model with norm."),
-        ((-0.1, -0.11, -0.12), "worse, -0.11 nats [-0.13, -0.085].", "leave the norm out: baseline is better."),
-        ((0.1, -0.1, 0.0), "not shown, +0 nats [-0.25, +0.25].", "none for the norm"),
+        (
+            (0.1, 0.11, 0.12),
+            "better; loss lower by 0.11 nats [0.085, 0.13], p = 0.003.",
+            "train this model with norm.",
+        ),
+        ((-0.1, -0.11, -0.12), "worse; loss higher by 0.11 nats [0.085, 0.13], p = 0.003.", "leave the norm out: "),
+        ((-0.1, 0.1, -0.3), "not shown; loss higher by 0.1 nats [-0.4, 0.6], p = 0.478.", "none for the norm"),
+        ((0.5,), "needs more seeds; loss lower by 0.5 nats.", "none for the norm"),
+        ((0.5, 0.5), "needs more seeds; loss lower by 0.5 nats.", "none for the norm"),
     ],
 )
 def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, found, recommended):
@@ -34,20 +40,27 @@ def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, fou
         "Are the visual tokens of mine inert? Yes: 40x the norm of text embeddings, 20x that of text in the decoder; "
         "rotation per layer visual 0.57°, text 29°."
     )
-    assert lines[1] == "Does the norm help? Against baseline, trained on the same rows, by held-out loss, 3 seeds:"
+    seeds = f"{len(gains)} seed{'s' * (len(gains) > 1)}"
+    assert lines[1] == f"Does the norm help? Against baseline, trained on the same rows, by held-out loss, {seeds}:"
     assert lines[2] == f"  norm: {found}" and lines[3].startswith(f"Recommendation: {recommended}")
     assert lines[4].startswith("Not covered: benchmarks (give --data), other data") and len(lines) == 5
 
 
-def test_one_seed_shows_nothing():
+def test_a_model_that_is_not_inert_is_said_to_be_none():
     lines = answer("mine", profile(1.0, 0.5), losses(0.5), None, ["baseline", "norm"])
     assert "inert? No: not" not in lines[0] and "inert? No: 1x" in lines[0] and "1 seed:" in lines[1]
-    assert lines[2] == "  norm: not shown, +0.5 nats (one seed, no interval)."
 
 
-@pytest.mark.parametrize(("interval", "sign"), [((0.1, 2.0), 1), ((-2.0, -0.1), -1), ((-1.0, 1.0), 0), (None, 0)])
-def test_the_sign_needs_the_whole_interval(interval, sign):
-    assert Difference("m", 1.0, interval, "nats").sign == sign
+def test_every_method_is_printed_and_p_values_hold_for_all_of_them():
+    """Alone each would be better."""
+    measured = losses(0.05, 0.13, 0.16, 0.08)
+    methods = ["baseline", *(f"norm-{number}" for number in range(5))]
+    found = measured | dict.fromkeys(methods[1:], measured["norm"])
+    alone, together = (answer("mine", profile(), found, None, asked) for asked in (methods[:2], methods))
+    assert alone[2].startswith("  norm-0: better; ") and "p = 0.0" in alone[2]
+    assert [line.split(":")[0].strip() for line in together[2:7]] == methods[1:]
+    assert all(": not shown; loss lower by 0.1 nats [" in line for line in together[2:7])
+    assert "(p after Holm's correction over 5 methods):" in together[1] and "none for the norm" in together[7]
 
 
 def test_it_is_kept_for_the_report(tmp_path):

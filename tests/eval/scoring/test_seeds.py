@@ -57,6 +57,12 @@ def test_a_difference_is_paired_by_seed():
     assert seeds.score(models, False).ci95[0] < 20
 
 
+def test_seeds_that_gain_on_opposite_items_need_more_seeds():
+    """Two seeds whose gains go against each other: no degree of freedom is left, and no interval is made up."""
+    gap = seeds.SeedMean(np.array([1.0, 3.0]), items=0.1, interaction=1.5, exact_end=0.0, paired=True)
+    assert gap.degrees_of_freedom == 0 and gap.value == 2 and gap.ci95 is None and gap.p_value is None
+
+
 def test_p_value_and_interval_agree():
     random = np.random.default_rng(1)
     for _ in range(50):

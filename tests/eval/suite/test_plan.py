@@ -1,13 +1,11 @@
 """What is done, done again, and left alone, without running anything: results are written as a worker writes them."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.scoring import provenance
 from eval.scoring.items import Items
 from eval.suite import plan as suite
 from eval.suite.evaluation import is_finished
@@ -15,7 +13,6 @@ from eval.suite.options import Options
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.device import resolve_dtype
 from modeling_aligned_llava.loading.files import read_json, write_json
-from tests import REPOSITORY
 
 
 @pytest.fixture
@@ -90,19 +87,6 @@ def test_the_record_says_how_long_answers_may_be(planned):
         finish(planned("--tasks", "pope", "mmstar", "mmlu", *options)[2])
         described = suite.describe_run(*planned(*options))["models"]["baseline"]
         assert described["answer_tokens"] == dict(zip(("pope", "mmstar"), lengths, strict=True))
-
-
-@pytest.mark.parametrize("name", provenance.SCORING_CODE)
-def test_code_that_scores_counts_and_words_do_not(name, tmp_path, monkeypatch):
-    """In each of the files; a comment is no change, a statement is one."""
-    shutil.copytree(REPOSITORY / "eval", tmp_path / "eval", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "eval/scoring/provenance.py"))
-    read = provenance.scoring_code.__wrapped__
-    before, file = read(), tmp_path / "eval" / name
-    file.write_text(file.read_text() + "\n# a comment\n")
-    assert read() == before == provenance.scoring_code()
-    file.write_text(file.read_text() + "\nADDED = 1\n")
-    assert read() != before
 
 
 def test_a_trial_touches_nothing_of_the_run(planned, tmp_path):

@@ -2,12 +2,16 @@
 
 import io
 import json
+import re
 from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from eval.run.record import made_by
+from eval.suite.harnesses import REASONING_TAGS
 from eval.suite.job import Task
 from eval.suite.worker import Worker
 from modeling_aligned_llava.loading.files import read_json
@@ -55,3 +59,9 @@ def test_a_score_that_its_log_does_not_add_up_to_fails(ended):
     result = ended(0.5)
     assert result["status"] == "failed" and "score" not in result
     assert result["reason"] == "ValueError: the harness reports 50.0000, its sample log adds up to 25.0000"
+
+
+def test_thoughts_are_left_out_as_on_lmms_evals_command_line():
+    command_line = Path(find_spec("lmms_eval").origin).with_name("__main__.py").read_text()
+    (default,) = re.findall(r'"--reasoning_tags",\s+type=str,\s+default=\'(.*)\',', command_line)
+    assert default == REASONING_TAGS

@@ -5,7 +5,6 @@ import pytest
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
-from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
 def keys(count, **changes):
@@ -58,15 +57,3 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path):
     path.write_bytes(path.read_bytes() + b"garbage\n")
     with pytest.raises(ValueError, match="line 2"):
         AnswerLog(path)
-
-
-def test_checkpoint_hash_sees_weights_and_template_but_not_training_logs(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"1")
-    (tmp_path / "chat_template.jinja").write_text("a")
-    before = hash_checkpoint(tmp_path)
-    (tmp_path / "probe.jsonl").write_text("{}")
-    assert hash_checkpoint(tmp_path) == before
-    (tmp_path / "chat_template.jinja").write_text("b")
-    after = hash_checkpoint(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"2")
-    assert len({before, after, hash_checkpoint(tmp_path)}) == 3

@@ -1,14 +1,19 @@
 """The lm-eval model: log-likelihoods of a plain forward pass, whatever is shared, and nothing scored twice."""
 
 import random
+from functools import partial
 
 import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
+from transformers import Gemma2Config, LlamaConfig
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.memory import Budget
 from tests.modeling_aligned_llava.harness.test_lmms_eval_model import recorded
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, clip_llava, model_of
 
 
 def requests():
@@ -99,3 +104,31 @@ def test_padded_batches_keep_no_cache_and_fit_the_budget(tiny_checkpoint, expect
 def test_what_cannot_be_scored_is_an_error(tiny_checkpoint):
     with pytest.raises(ValueError, match="request 0: 3 and 0 tokens cannot be scored"):
         model(tiny_checkpoint("norm"))._loglikelihood_tokens([(("a", ""), [5, 6, 7], [])])
+
+
+def test_a_score_that_is_no_number_is_an_error(tiny_llava, overflowing):
+    """In float16 alone: no score, and nothing in the log."""
+    asked = [(("Why", " not"), [5, 6, 7], [8])]
+    (score,) = model(overflowing)._loglikelihood_tokens(asked)
+    assert score[0] < 0
+    log = overflowing.parent / "log.jsonl"
+    half = AlignedLlavaLM(str(overflowing), dtype="float16", device="cpu", answer_log=str(log))
+    with pytest.raises(UserError, match=r"not finite in float16, .* no answer to 'Why not': choose --dtype bfloat16"):
+        half._loglikelihood_tokens(asked)
+    assert log.read_bytes() == b""
+    with pytest.raises(UserError, match="not finite in float16"):
+        half._model_generate(torch.tensor([[5, 6]]), max_length=4, stop=[])
+
+
+@pytest.mark.parametrize("setting", ["peft", "mixed_precision_dtype", "think_end_token", "revision"])
+def test_a_setting_without_effect_is_refused(tiny_llava, setting):
+    with pytest.raises(UserError, match=f"takes no {setting}"):
+        model(tiny_llava, **{setting: "x"})
+
+
+def test_a_gemma_decoder_gets_its_first_token_inside_any_model(tmp_path):
+    """lm-eval looks for "gemma" in the name of the whole model."""
+    for decoder in (Gemma2Config, LlamaConfig):
+        build = partial(model_of, "Llava", clip(), decoder(**TEXT), image_token_index=IMAGE)
+        folder = write_checkpoint(lambda build=build: (build(), clip_llava()), tmp_path / decoder.__name__)
+        assert bool(model(folder).add_bos_token) is (decoder is Gemma2Config)

@@ -233,8 +233,18 @@ def test_errors_are_raised_not_answered(tiny_llava):
     request = SimpleNamespace(args=("text", OPTIONS, broken, 0, "task", "test"))
     with pytest.raises(UserError, match="task document 0 has no usable image: OSError: truncated image"):
         adapter(tiny_llava).generate_until([request])
-    with pytest.raises(ValueError, match="greedily"):
-        adapter(tiny_llava).generate_until(requests(options=OPTIONS | {"do_sample": True}))
+    for unserved in ({"do_sample": True}, {"temperature": 0.7}, {"num_beams": 3}, {"repetition_penalty": 1.2}):
+        with pytest.raises(ValueError, match="greedily"):
+            adapter(tiny_llava).generate_until(requests(options=OPTIONS | unserved))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_an_answer_without_finite_logits_is_an_error(overflowing, shared):
+    half = AlignedLlava(str(overflowing), dtype="float16", shared_prefix=shared, progress=lambda rows: None)
+    half.task_dict = {"task": {"test": range(len(ROWS))}}
+    with pytest.raises(UserError, match="logits are not finite in float16, so it has no answer to "):
+        half.generate_until(requests())
+    assert adapter(overflowing, shared_prefix=shared).generate_until(requests())
 
 
 def test_a_model_of_another_class_that_was_aligned_answers_with_its_norm(tiny_llava, tmp_path):

@@ -191,3 +191,13 @@ def test_a_tokenizer_is_saved_alike_online_and_offline(tiny_checkpoint, tmp_path
     for folder in (assembled, tmp_path):
         saved = json.loads((folder / "tokenizer_config.json").read_text())
         assert "eos_token" in saved and not saved.keys() & {"is_local", "local_files_only"}
+
+
+def test_weights_of_which_one_half_would_be_dropped_are_refused(tiny_llava, tmp_path):
+    shutil.copytree(tiny_llava, tmp_path / "model")
+    (tmp_path / "model/model.safetensors").unlink()
+    load_vision_language(tiny_llava).save_pretrained(tmp_path / "model", max_shard_size="100KB")
+    assert load_vision_language(tmp_path / "model")  # shards alone
+    shutil.copy(tiny_llava / "model.safetensors", tmp_path / "model")
+    with pytest.raises(UserError, match="and shards with an index, of which only one"):
+        load_vision_language(tmp_path / "model")

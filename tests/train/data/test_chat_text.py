@@ -187,7 +187,10 @@ def test_a_system_turn_is_never_dropped_and_an_end_token_never_invented():
     with pytest.raises(BadRow, match="the chat template drops the system turn"):
         chat(dropping)(row)
     assert chat(chat_template("plain"))(row)[0] == "<s>a<|im_end|>"
-    how = chat(ONEVISION)
-    how.tokenizer.eos_token = None
-    with pytest.raises(UserError, match="the tokenizer has no end token"):
-        how(messages_of(turns("q", "None"), 0))
+    how, other = chat(ONEVISION), chat(VICUNA)
+    how.tokenizer.eos_token = other.tokenizer.eos_token = None
+    assert supervised(how, "q", "a")[1] == ["a<|im_end|>"]
+    with pytest.raises(UserError, match="neither the chat template nor the tokenizer"):
+        other(messages_of(turns("q", "None"), 0))
+    with pytest.raises(UserError, match="marks no supervised tokens"):
+        chat("{% if false %}{% generation %}{% endgeneration %}{% endif %}")(row)

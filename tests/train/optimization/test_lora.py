@@ -4,12 +4,15 @@ import json
 
 import pytest
 import torch
+from transformers import LlamaConfig
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, model_of
 from tests.train.stage_results import assert_same_weights, interrupted_after, weights
-from train.optimization.lora import add_adapters, merge_adapters
+from train.optimization.lora import add_adapters, describe_adapters, merge_adapters
+from train.optimization.parameter_groups import freeze, group_parameters
 from train.stage import run_stage
 
 
@@ -36,7 +39,8 @@ def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):
 def test_with_bfloat16_only_frozen_matrices_are_rounded(straight, stage_arguments, tmp_path):
     rates = {"learning_rates": '{"lora_": 1e-3, "multi_modal_projector": 1e-30}', "warmup_steps": 0}
     settings = {"max_steps": 1, "use_cpu": "true", "bf16": "true", "save_dtype": "float32", **rates}
-    run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", **settings))
+    with pytest.raises(UserError, match="multi_modal_projector should train and has not moved in 1 steps"):
+        run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", **settings))
     before, after = weights(straight / "stage1"), weights(tmp_path / "norm-gwc" / "stage2")
     for name, tensor in before.items():
         if "projector" in name or tensor.dim() == 1:
@@ -69,3 +73,51 @@ def test_only_adapted_layers_are_widened_to_be_merged(tiny_checkpoint):
 def test_wrong_adapter_settings_are_one_line(stage_arguments, straight, tmp_path, lora, message):
     with pytest.raises(UserError, match=message):
         run_stage(lora_arguments(stage_arguments, tmp_path, straight / "stage1", lora=json.dumps(lora)))
+
+
+def tiny_llava(tied=False):
+    decoder = LlamaConfig(**TEXT, tie_word_embeddings=tied)
+    return model_of("Llava", clip(), decoder, image_token_index=IMAGE, tie_word_embeddings=tied)
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ({"modules_to_save": ["embed_tokens"]}, "modules_to_save: use learning_rates to train a part in full"),
+        ({"trainable_token_indices": [4]}, "trainable_token_indices: use learning_rates"),
+        ({"bias": "all"}, "bias: use learning_rates to train biases"),
+        ({"layers_to_transform": [0]}, "layers_to_transform: use a regular expression as target_modules"),
+        ({"loftq_config": {}}, "loftq_config: does not act here; settings: r, lora_alpha,"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights: one of True, False, gaussian, orthogonal"),
+        ({"target_modules": ["q_proj", "lm_head"]}, "an adapter on lm_head would never be trained"),
+        ({"target_modules": ["q_proj", "qkv"]}, "target_modules: the decoder has no layer qkv"),
+        ({"target_modules": ["fc1"]}, "target_modules: the decoder has no layer fc1"),  # the tower has
+        ({"rank_pattern": {"k_proj": 8}, "target_modules": ["q_proj"]}, "no adapted layer is called k_proj"),
+        ({"lora_bias": True}, "Impossible to merge LoRA with `lora_bias=True`"),
+    ],
+)
+def test_adapters_that_would_not_act_or_could_not_be_merged_are_refused(lora, message):
+    with pytest.raises(UserError, match=f"lora: .*{message}"):
+        add_adapters(tiny_llava(), {"r": 2, **lora}, seed=0)
+
+
+def test_tied_embeddings_take_no_adapter():
+    add_adapters(tiny_llava(), {"r": 2, "target_modules": ["embed_tokens"]}, seed=0)
+    with pytest.raises(UserError, match="embed_tokens is tied to the head"):
+        add_adapters(tiny_llava(tied=True), {"r": 2, "target_modules": ["embed_tokens"]}, seed=0)
+
+
+def test_names_mean_layers_of_the_decoder_and_a_regular_expression_any():
+    """The tower too has a q_proj."""
+    for targets, count in (("all-linear", 14), (["q_proj", "v_proj"], 4), (["layers.1.self_attn.q_proj"], 1)):
+        model = tiny_llava()
+        add_adapters(model, {"r": 2, "target_modules": targets}, seed=0)
+        assert describe_adapters(model, ["vision", "language"]) == f"lora: adapters in {count} layers of language"
+    model = tiny_llava()
+    add_adapters(model, {"r": 2, "target_modules": r".*\.q_proj"}, seed=0)
+    assert describe_adapters(model, []) == "lora: adapters in 2 layers of vision, 2 layers of language"
+    with pytest.raises(UserError, match="target_modules reaches vision, which frozen names"):
+        describe_adapters(model, ["vision", "language"])
+    freeze(model, group_parameters(model, {"projector": 1e-3}, ["."]))
+    with pytest.raises(UserError, match=r"frozen matches .*\.lora_A\.default\.weight, which would not be trained"):
+        describe_adapters(model, ["."])

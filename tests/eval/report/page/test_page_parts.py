@@ -52,7 +52,8 @@ def test_the_answer_is_one_line_a_model(nine):
     inert, helps = answer(nine, {"norm": {"profile": found}, "lm": {"error": "text-only"}})
     assert inert == ("Are the visual tokens inert?", [f"norm is {found['verdict']['summary']}."])
     assert helps[0] == "Does the norm help?" and "360 questions" in helps[1][0]
-    assert helps[1][1].startswith("norm: better, +40.0 points [+") and "; significant in MMBench +40.0" in helps[1][1]
+    assert helps[1][1].startswith("norm: needs more seeds; higher by 40.0 points [")
+    assert helps[1][1].endswith("] over the questions of one training.")
     assert caveats(nine, {"norm": {"profile": found}})[:2] == found["verdict"]["lines"][-2:]
 
 
@@ -62,15 +63,26 @@ def test_a_fine_tuning_run_has_answered_itself(nine):
 
 
 def test_differences_are_sorted_by_direction_and_certainty(nine):
-    parts = dict(differences(nine))
-    average, higher = parts["norm against baseline"]
-    assert "higher (+40.0 points" in average and "higher" in higher and "MMBench (+40.0)" in higher
-    (unclear,) = parts["lm against baseline"]
+    run = dataclasses.replace(nine, rows=three_seeds())
+    average, higher = dict(differences(run))["norm, 3 seeds against baseline"]
+    assert "higher (+25.0 points" in average and "Significantly higher than baseline" in higher
+    assert "MMBench (+25.0)" in higher
+    changed = {"p_holm": 0.2, "delta": 5.0, "delta_ci95": [-1.0, 11.0]}
+    run = dataclasses.replace(nine, rows=[row | (changed if row["delta"] else {}) for row in run.rows])
+    _, unclear = dict(differences(run))["norm, 3 seeds against baseline"]
     words = r"not distinguishable .* HellaSwag \(\+5\.0; detectable from (.*)\) and MMLU \(\+5\.0; "
-    # 2 of 40 pairs differ: 2.8 standard errors of their mean
-    assert float(re.search(words, unclear)[1]) == pytest.approx(280 * (0.05 * 0.95 / 40) ** 0.5, rel=0.15)
+    assert float(re.search(words, unclear)[1]) == pytest.approx(2.8 * 12 / 3.92, rel=0.01)
+
+
+def test_differences_of_one_training_are_not_tested(nine):
+    parts = dict(differences(nine))
+    average, each = parts["norm against baseline"]
+    assert average.startswith("Mean of the nine: +40.0 points, 95 % interval +") and average.endswith(
+        "over questions."
+    )
+    assert each.startswith("By benchmark, not tested: MMBench (+40.0), ") and "ignificant" not in str(parts)
     (same,) = parts["norm-gwc against baseline"]
-    assert "not distinguishable" in same and "MMBench (+0.0; detectable from" in same and "OCRBench" not in same
+    assert "MMBench (+0.0)" in same and "OCRBench" not in same
 
 
 def test_gaps_and_limitations_are_named(nine):
@@ -104,7 +116,8 @@ def test_several_seeds_are_one_line_and_each_can_be_unfolded(nine):
     assert [line.name for line in run.single_seeds] == singles and run.baselines == {"toy": "baseline"}
     assert "higher (+25.0 points" in dict(differences(run))["norm, 3 seeds against baseline"][0]
     assert [limit for limit in limitations(run) if "One training" in limit] == [
-        "One training of norm-gwc-seed1: the intervals cover the choice of questions, not another training."
+        "One training of norm-gwc-seed1: the intervals cover the choice of questions. Another training may differ by "
+        "more."
     ]
     alone = dataclasses.replace(run, rows=[row for row in run.rows if row["method"] != "norm-gwc"])
     assert not any("One training" in limit for limit in limitations(alone))
@@ -127,8 +140,12 @@ def test_a_mean_that_cannot_be_compared_says_why(nine):
 def test_cells_have_a_sort_key_and_details(nine):
     table = dict(measured(nine, nine.lines))
     norm = dict(zip(columns(nine.rows), table["norm"], strict=True))["pope"]
-    assert (norm.score, norm.value, norm.difference, norm.direction) == ("90.0", 90.0, "+40.0*", 1)
-    assert "n = 40" in norm.details and "after Holm's correction; significant" in norm.details
+    assert (norm.score, norm.value, norm.difference, norm.direction) == ("90.0", 90.0, "+40.0", 0)
+    assert "n = 40" in norm.details and "significant" not in norm.details and "p = " not in norm.details
+    run = dataclasses.replace(nine, rows=three_seeds())
+    several = dict(measured(run, run.lines))["norm, 3 seeds"][2]
+    assert (several.difference, several.direction) == ("+25.0*", 1)
+    assert "after Holm's correction; significant" in several.details
     baseline = table["baseline"][0]
     assert baseline.difference == "" and "difference" not in baseline.details
     failed = dict(zip(columns(nine.rows), table["norm-gwc"], strict=True))["ocrbench"]

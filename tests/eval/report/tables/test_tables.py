@@ -25,7 +25,7 @@ def test_markdown_says_what_is_missing(rows):
     assert table["toy norm-gwc"][4] == r"failed: ValueError: a \| b_c & 100%"
     assert table["toy lm"][:7] == ["not run"] * 7
     assert table["toy baseline"][2].startswith("50.00<br>[") and "n=40" in table["toy baseline"][2]
-    assert r"+40.00\* [" in table["toy norm"][2]
+    assert "+40.00 [" in table["toy norm"][2] and "*" not in table["toy norm"][2]  # one seed
     assert table["Qwen2.5-7B norm (paper)"][0] == "75.60"
 
 
@@ -34,7 +34,8 @@ def test_the_terminal_shows_every_measured_model_and_no_line_is_too_long(rows, c
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80 and printed.count("Table 4") == 2  # four models, three abreast
     average = [line.split() for line in printed.splitlines() if "Avg" in line]
-    assert average[0][:2] == ["Avg", "50.0"] and "+40.0*" in average[0] and average[1][-2:] == ["not", "run"]
+    assert average[0][:2] == ["Avg", "50.0"] and "+40.0" in average[0] and average[1][-2:] == ["not", "run"]
+    assert " ".join(footnotes.ONE_SEED.split()) in " ".join(printed.split())
     assert "failed: ValueError" in " ".join(printed.split()) and "paper" not in printed
 
 
@@ -54,8 +55,11 @@ def test_a_method_with_several_seeds_is_one_line(tmp_path):
     assert list(lines)[:3] == ["toy baseline, 3 seeds", "toy norm, 3 seeds", "toy norm-gwc"]
     assert lines["toy norm, 3 seeds"]["pope"]["delta"] == pytest.approx(25)
     text = tables.markdown(rows)
-    assert "| toy norm, 3 seeds | 55.00<br>[" in text
+    assert "| toy norm, 3 seeds | 55.00<br>[" in text and r"<br>+25.00\* [" in text
     assert footnotes.SEVERAL_SEEDS in text and footnotes.ONE_SEED in text
+    unknown = [row | {"delta_ci95": None, "p_value": None, "p_holm": None} for row in rows]
+    assert "<br>+25.00 [needs more seeds]" in tables.markdown(unknown)
+    draw_differences(unknown, tmp_path / "figure.svg")
     flat = list(csv.DictReader(tables.comma_separated(rows).splitlines()))
     assert [line["seeds"] for line in flat if line["method"] == "norm"][:11:10] == ["1 2 3", ""]
     draw_differences(rows, tmp_path / "figure.svg")

@@ -1,0 +1,52 @@
+"""An answer or a score that a model gives without finite logits is none: it is an error, not a token or a number."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LogitsProcessor
+
+from modeling_aligned_llava.errors import UserError
+
+
+def not_finite(config: Any, dtype: str, question: str) -> UserError:
+    """The error of a model (`config`) that overflows in a precision; `question` is the end of what it was asked."""
+    other = {"float16": "bfloat16 or float32", "bfloat16": "float32"}.get(dtype)
+    return UserError(
+        f"{config._name_or_path or config.model_type}: its logits are not finite in {dtype}, so it has no answer to "
+        f"{question[-60:]!r}: " + (f"choose --dtype {other}" if other else "its weights are damaged")
+    )
+
+
+class FiniteLogits(LogitsProcessor):
+    """Ends `generate` where the logits of a row are not finite.
+
+    Args:
+        questions: of the rows, in order, for the message.
+    """
+
+    def __init__(self, model: Any, questions: list[str]) -> None:
+        self.model, self.questions = model, questions
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """Return the logits `scores`, (rows, V), as they are.
+
+        Raises:
+            UserError: a row has a NaN, or no largest logit.
+        """
+        wrong = ~torch.isfinite(scores.amax(-1))  # -inf alone is how a token is ruled out
+        if wrong.any():
+            question = self.questions[int(wrong.nonzero()[0])]
+            raise not_finite(self.model.config, str(self.model.dtype).removeprefix("torch."), question)
+        return scores
+
+
+def check_score(value: float, config: Any, dtype: str, question: str) -> None:
+    """Check a log-likelihood.
+
+    Raises:
+        UserError: it is not finite.
+    """
+    if not math.isfinite(value):
+        raise not_finite(config, dtype, question)
