@@ -78,11 +78,7 @@ class TrainingData:
 
 
 def open_training_data(
-    sources: list[Source],
-    encoder: RowEncoder,
-    cache: str | Path | None = None,
-    seed: int = 0,
-    eval_rows: int = 0,
+    sources: list[Source], encoder: RowEncoder, cache: str | Path | None = None, seed: int = 0, eval_rows: int = 0
 ) -> TrainingData:
     """Open, check, tokenize and filter the rows of every source, or take them from the cache.
 
@@ -108,47 +104,46 @@ def open_training_data(
         raws.append(raw)
         usable.append(np.flatnonzero(rows.data["fault"].is_null()))
         tables.append(rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16)))  # type: ignore[call-arg]
-    held = [np.zeros(len(numbers), dtype=bool) for numbers in usable]
-    if eval_rows and sum(map(len, usable)):
-        held = _held_out(
-            sources, raws, [t.select(numbers) for t, numbers in zip(tables, usable, strict=True)], eval_rows, seed
-        )
+    held = _held_out(sources, raws, tables, usable, eval_rows, seed)
     chosen = [
         (_weighted(numbers[~apart], source.weight, seed + number), numbers[apart])
         for number, (source, numbers, apart) in enumerate(zip(sources, usable, held, strict=True))
     ]
-    train, evaluation = (
-        concatenate_datasets([t.select(numbers) for t, numbers in zip(tables, side, strict=True)]).with_transform(
-            encoder.expanded
-        )
-        for side in zip(*chosen, strict=True)
+    sides = (
+        [t.select(numbers) for t, numbers in zip(tables, side, strict=True)] for side in zip(*chosen, strict=True)
     )
+    train, evaluation = (concatenate_datasets(side).with_transform(encoder.expanded) for side in sides)
     return TrainingData(train, sources, raws, bad_rows, opened, evaluation if eval_rows else None)
 
 
 def _held_out(
-    sources: list[Source], raws: list[Dataset], tables: list[Dataset], wanted: int, seed: int
+    sources: list[Source], raws: list[Dataset], tables: list[Dataset], usable: list[np.ndarray], wanted: int, seed: int
 ) -> list[np.ndarray]:
-    """Whether each row of each table is held out; images are the same if their files have the same bytes."""
+    """Whether each usable row of each source is held out; images are the same if their files have the same bytes."""
+    if not wanted or not sum(map(len, usable)):
+        return [np.zeros(len(numbers), dtype=bool) for numbers in usable]
 
     @cache_results
     def content(image: tuple[int, str]) -> bytes:
         source, name = image
         embedded = name.startswith(EmbeddedImage.PREFIX) and not sources[source].is_text
-        try:
-            return hashlib.sha256(embedded_bytes(raws[source], name) if embedded else Path(name).read_bytes()).digest()
-        except OSError:
-            return name.encode()
+        read = name.encode()  # of a file that has gone
+        with suppress(OSError):
+            read = embedded_bytes(raws[source], name) if embedded else Path(name).read_bytes()
+        return hashlib.sha256(read).digest()
 
     parts: list[list[Part]] = []
-    for number, table in enumerate(tables):
-        columns = (table.with_format("arrow")[:][name].to_pylist() for name in ("images", "bytes", "content"))
-        for images, sizes, text in zip(*columns, strict=True):
+    for number, (table, numbers) in enumerate(zip(tables, usable, strict=True)):
+        rows = table.select(numbers).with_format("arrow")[:]
+        for images, sizes, text in zip(
+            *(rows[name].to_pylist() for name in ("images", "bytes", "content")), strict=True
+        ):
             looks: list[Part] = [(size, (number, image)) for image, size in zip(images, sizes, strict=True)]
             parts.append(looks or [(("text", text), None)])
-    weights = np.concatenate([np.full(len(t), source.weight) for t, source in zip(tables, sources, strict=True)])
-    held = held_out(parts, content, weights, wanted, seed)
-    return np.split(held, np.cumsum([len(table) for table in tables])[:-1])
+    weights = np.repeat([source.weight for source in sources], [len(numbers) for numbers in usable])
+    return np.split(
+        held_out(parts, content, weights, wanted, seed), np.cumsum([len(numbers) for numbers in usable])[:-1]
+    )
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
@@ -247,8 +242,8 @@ def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str
 
 def embedded_bytes(data: Dataset, name: str) -> bytes:
     """The image file that an `EmbeddedImage` names."""
-    row, _ = _place(name)
-    return _bytes_of([data[row].get(column) for column in IMAGES], name)
+    cells = data[_place(name)[0]]
+    return _bytes_of([cells.get(column) for column in IMAGES], name)
 
 
 def _embedded_in(batch: pa.Table, first: int, name: str) -> bytes:
@@ -325,7 +320,7 @@ def _bad_rows(rows: Dataset) -> list[Entry]:
 def _fingerprint(source: Source, raw: Dataset, how: RowEncoder) -> str:
     """Identify everything that the prepared rows depend on, including this code."""
     digest = hashlib.sha256()
-    for name in (*("prepared", "sources", "conversations", "row_keys", "chat_text", "tokenization", "family_rows"),):
+    for name in ("prepared", "sources", "conversations", "row_keys", "chat_text", "tokenization", "family_rows"):
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
     digest.update(repr((raw._fingerprint, folder, *how.settings())).encode())

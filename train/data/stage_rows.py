@@ -1,9 +1,7 @@
 """The rows of a stage, split into training and evaluation rows; those left out are listed."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import Dataset
 from trl import SFTConfig
 
 from modeling_aligned_llava.errors import UserError
@@ -16,24 +14,7 @@ from train.data.tokenization import RowEncoder
 from train.stage_folder import say
 
 
-@dataclass
-class StageRows:
-    """What the trainer reads.
-
-    Args:
-        train: rows to train on.
-        images: opens the images of rows.
-        evaluation: rows held out from training, if any.
-        fingerprint: identifies both.
-    """
-
-    train: Dataset
-    images: RowImages
-    evaluation: Dataset | None
-    fingerprint: str
-
-
-def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]) -> StageRows:
+def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]) -> RowImages:
     """Open the rows of `sources` and write those that cannot be used to `quarantine.jsonl`.
 
     Raises:
@@ -53,4 +34,4 @@ def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sourc
             say(ending)
     if not len(data.dataset):
         raise UserError(f"{run.data.data_path}: there is no row to train on; see {path}")
-    return StageRows(data.dataset, RowImages(data, quarantine, training.seed), data.evaluation, data.fingerprint())
+    return RowImages(data, quarantine, training.seed)
