@@ -131,8 +131,7 @@ def compare(args: argparse.Namespace, console: Console) -> None:
         jobs = suite.plan(options, models, untrained=[training.name for training in trainings])
         say(f"3 training and benchmarks: {', '.join(models)}")
     baseline = suite.baseline_of(models, args.baseline)
-    with open_pool(options.jobs, options.device) as pool:
-        ok = train_and_evaluate(jobs, trainings, logs, pool, console)
+    ok = train_and_evaluate(jobs, trainings, logs, open_pool(options.jobs, options.device), console)
     if trainings:
         names = dict.fromkeys(training.name for training in trainings)
         if untrained := [name for name in names if not is_trained(models[name][1])]:

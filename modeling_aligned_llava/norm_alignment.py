@@ -160,7 +160,7 @@ def mean_embedding_norm(embedding: nn.Embedding) -> float:
         ValueError: there is no non-zero row to measure (an empty shard, or weights not loaded).
     """
     norms = embedding_norms(embedding)
-    norms = norms[norms > 0].double()
+    norms = norms[norms != 0].double()
     if not len(norms) or not bool(norms.isfinite().all()):
         raise ValueError("cannot measure the text norm: the embedding has no finite non-zero row (sharded or empty?)")
     return norms.mean().item()

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM,
 
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.layer_probe import watch_layers
+from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
@@ -243,7 +244,7 @@ def text_norms(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows
     with watch_layers(model.model.layers, lambda layer, before, _: norms[layer].append(before[0].norm(dim=-1)[kept])):
         for _ in range(rows):
             ids = torch.tensor(training_text(tokenizer, rng, {"dialogue": 3, "caption": 1}).ids)
-            kept = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids))
+            kept = ~is_special(ids, special_ids(tokenizer))
             model.model(input_ids=ids[None], use_cache=False)
     return [torch.cat(each).mean().item() for each in norms]
 

@@ -72,8 +72,8 @@ def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
         Step(f"{method} {factor:g} {seed}", partial(run, method, factor, seed), 1) for method, factor, seed in folders
     ]
     failures: list[str] = []
-    with open_pool(args.jobs, args.device) as pool:
-        run_steps(steps, pool, lambda *_: None, lambda name, reason: failures.append(f"{name}: {reason}"))
+    pool = open_pool(args.jobs, args.device)
+    run_steps(steps, pool, lambda *_: None, lambda name, reason: failures.append(f"{name}: {reason}"))
     if failures:
         raise UserError(failures[0])
 

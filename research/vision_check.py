@@ -51,10 +51,9 @@ def main() -> None:
     true_jobs = plan(options, models, output=own.run)
     blank_jobs = plan(options, models, blank_images=True, output=blank)
     console = Console()
-    with open_pool(1, options.device) as pool:
-        for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
-            with only_writer(folder):
-                train_and_evaluate(jobs, [], folder / "logs", pool, console)
+    for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
+        with only_writer(folder):
+            train_and_evaluate(jobs, [], folder / "logs", open_pool(1, options.device), console)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank images")

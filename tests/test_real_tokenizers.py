@@ -14,6 +14,7 @@ from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
+from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests.real_tokenizers import PACKAGES, real_tokenizer, spans
@@ -131,6 +132,16 @@ def without_system_text(family, ids, messages):
         return ids  # the default text is written only where none is given
     alone = DATES if given else THEIRS_ALONE[family.name]
     return without(ids, family.tokenizer.encode(alone, add_special_tokens=False))
+
+
+def test_marks_of_the_chat_format_are_no_content(family):
+    """They are special in the tokenizer's file, and Llama 3's are in none of its lists."""
+    marks = {
+        "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
+        "qwen2_5": ["<|im_start|>", "<|im_end|>"],
+    }
+    ids = family.tokenizer.convert_tokens_to_ids([*marks[family.name], "Describe"])
+    assert is_special(torch.tensor(ids), special_ids(family.tokenizer)).tolist() == [True] * (len(ids) - 1) + [False]
 
 
 def check_bos(family, ids):

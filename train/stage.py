@@ -200,7 +200,7 @@ def _build_trainer(
         eval_dataset=rows.data.evaluation,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, rows)],
+        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, rows, processor.tokenizer)],
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
@@ -210,14 +210,16 @@ def _build_trainer(
     return trainer
 
 
-def _monitoring(run: RunArguments, output: Path, collator: Collator, rows: RowImages) -> list[TrainerCallback]:
+def _monitoring(
+    run: RunArguments, output: Path, collator: Collator, rows: RowImages, tokenizer: Any
+) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
     ]
     if run.monitoring.probe_rows:
         probed = first_rows(rows.data.evaluation or rows.data.dataset, run.monitoring.probe_rows)
-        callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed))
+        callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed, tokenizer))
     return callbacks
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
 from eval.run.finished_models import find_data_root, finished_models, read_record
 from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
-from modeling_aligned_llava.diagnostics.hooks.loading import feature_layer, load, tokenizer_of
+from modeling_aligned_llava.diagnostics.hooks.loading import load, tokenizer_of
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.asymmetry import asymmetry
 from modeling_aligned_llava.diagnostics.measure.attention import attention
@@ -102,9 +102,7 @@ class _StaticTables:
         self.parameters: dict[str, Any] = {}
 
     def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
-        encoder = model.get_encoder(modality="image")
-        images = sample[:ENCODED]
-        self.encoders[method] = encoder_norms(encoder, processor.image_processor, images, feature_layer(model))
+        self.encoders[method] = encoder_norms(model, processor, sample[:ENCODED])
         norms = embedding_norms(model.get_input_embeddings())
         self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))
         if (norm := alignment_norm(model)) is not None:

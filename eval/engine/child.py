@@ -1,4 +1,4 @@
-"""The process of a step: it ends with the step, however that ends."""
+"""The process of a step: it ends with the step, however that ends, and has the step's GPU."""
 
 import os
 import re
@@ -6,8 +6,10 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,31 @@ GRACE = 8.0  # seconds between SIGTERM and SIGKILL: training finishes its step a
 WAKE = 0.5  # seconds after which a cancelled step notices
 
 
+@dataclass(frozen=True)
+class Slot:
+    """What the step of a thread has: its GPUs as CUDA_VISIBLE_DEVICES, and whether it is to end."""
+
+    device: str | None = None
+    cancelled: threading.Event = field(default_factory=threading.Event)
+
+
+_here = threading.local()
+
+
+@contextmanager
+def in_slot(slot: Slot) -> Iterator[None]:
+    """Give the processes that this thread starts a slot."""
+    _here.slot = slot
+    try:
+        yield
+    finally:
+        del _here.slot
+
+
+def _slot() -> Slot:
+    return getattr(_here, "slot", Slot())
+
+
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[bytes]"]:
     """Start a command as the leader of a process group, and wait for its end when the block ends.
@@ -26,6 +53,8 @@ def child(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[
     The group is stopped if the block raises, and gets SIGTERM if this process is killed.
     """
     dies_with_us = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []  # of util-linux
+    if (device := _slot().device) is not None:
+        options["env"] = {**(options.get("env") or os.environ), "CUDA_VISIBLE_DEVICES": device}
     process = subprocess.Popen([*dies_with_us, *command], process_group=0, **options)  # noqa: S603
     try:
         yield process
@@ -64,12 +93,18 @@ def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
 
 
 def lines(process: "subprocess.Popen[bytes]") -> Iterator[str]:
-    """What a process prints, line by line, without a last one that it did not end."""
+    """What a process prints, line by line, without a last one that it did not end.
+
+    Raises:
+        InterruptedError: the step was cancelled.
+    """
     assert process.stdout is not None
     output, rest = process.stdout.fileno(), b""
     while True:
+        if _slot().cancelled.is_set():
+            raise InterruptedError("cancelled")
         if not select.select([output], [], [], WAKE)[0]:
-            continue  # Ray interrupts Python code, not a read that waits
+            continue
         part = os.read(output, 1 << 16)
         if not part:
             return

@@ -1,18 +1,20 @@
 """Run steps with dependencies, the longest path first. A step that fails stops those that need it, and no other."""
 
-import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
+from eval.engine.child import GRACE, Slot, in_slot
 from eval.engine.pool import Pool
 from modeling_aligned_llava.errors import UserError
 
 
-STARTS = 3  # of a step whose machine or process was lost
 Event = tuple[Any, ...]
+News = SimpleQueue[tuple[str, bool, Any]]  # of a step: True and an event, or False and its error, None at a good end
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class Step:
 
     Attributes:
         name: unique; `after` refers to it.
-        work: is pickled and called on any machine of the pool. It yields events, and continues when started again.
+        work: called in a thread. It yields events, and continues when started again; what takes long is a command.
         cost: its duration relative to other steps, which only affects the order.
         after: names of the steps that must succeed first.
     """
@@ -49,49 +51,57 @@ def run_steps(
     Returns:
         Whether all succeeded.
     """
-    import ray
-
     by_name, lengths = {step.name: step for step in steps}, path_lengths(steps)
     graph: TopologicalSorter[str] = TopologicalSorter({step.name: step.after for step in steps})
     graph.prepare()
     ready, done = list(graph.get_ready()), set[str]()
-    running: dict[ray.ObjectRefGenerator, str] = {}
-    starts: Counter[str] = Counter()
+    free, running = [Slot(device) for device in pool.devices], dict[str, tuple[Slot, Thread]]()
+    news: News = SimpleQueue()
     try:
         while ready or running:
             ready.sort(key=lambda name: -lengths[name])  # stable: equal ones in the order given
-            while ready and len(running) < pool.slots():
-                name = ready.pop(0)
-                starts[name] += 1
-                running[pool.start(by_name[name].work, name)] = name
-            if not running:
-                time.sleep(1)  # a cluster without a machine may get one
+            while ready and free:
+                name, slot = ready.pop(0), free.pop(0)
+                thread = Thread(target=_follow, args=(by_name[name], slot, news), daemon=True)
+                running[name] = slot, thread
+                thread.start()
+            name, going_on, heard = news.get()
+            if going_on:
+                watch(name, heard)
                 continue
-            heard: list[Any] = ray.wait(list(running), num_returns=1, timeout=1)[0]  # type: ignore[arg-type]  # streams too
-            for stream in heard:
-                name = running[stream]
-                try:
-                    watch(name, ray.get(next(stream)))
-                    continue
-                except StopIteration:
-                    done.add(name)
-                    graph.done(name)
-                    ready += graph.get_ready()
-                except ray.exceptions.RayTaskError as error:
-                    fail(name, in_one_line(error.cause))
-                except ray.exceptions.RayError as error:
-                    if starts[name] < STARTS:
-                        ready.append(name)
-                    else:
-                        fail(name, f"lost {STARTS} times: {in_one_line(error)}")
-                del running[stream]
+            free.append(running.pop(name)[0])
+            if heard is None:
+                done.add(name)
+                graph.done(name)
+                ready += graph.get_ready()
+            else:
+                fail(name, in_one_line(heard))
     except BaseException:
-        pool.stop(running)
+        for slot, _ in running.values():
+            slot.cancelled.set()
+        for _, thread in running.values():
+            thread.join(GRACE + 2)
         raise
     for step in steps:
         if missing := [name for name in step.after if name not in done]:
             fail(step.name, f"not run, because {missing[0]} failed")
     return len(done) == len(steps)
+
+
+def _follow(step: Step, slot: Slot, news: News) -> None:
+    """Pass on what a step yields, then its error or None."""
+    error = None
+    with in_slot(slot):
+        try:
+            events: Any = step.work()
+            for event in events:
+                if slot.cancelled.is_set():
+                    events.close()
+                    break
+                news.put((step.name, True, event))
+        except BaseException as raised:
+            error = raised
+    news.put((step.name, False, error))
 
 
 def path_lengths(steps: Sequence[Step]) -> dict[str, float]:

@@ -23,8 +23,8 @@ def main() -> None:
     jobs = plan(options, models)
     baseline = baseline_of(models, args.baseline)
     console = Console(stderr=True)
-    with only_writer(options.run), open_pool(options.jobs, options.device) as pool:
-        ok = train_and_evaluate(jobs, [], folder / "logs", pool, console)
+    with only_writer(options.run):
+        ok = train_and_evaluate(jobs, [], folder / "logs", open_pool(options.jobs, options.device), console)
         write_json(folder / "run.json", describe_run(options, models, jobs))
         write_scores(options, models, jobs, baseline)
     console.print(f"scores: {folder / 'scores.json'}")

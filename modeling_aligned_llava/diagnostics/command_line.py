@@ -14,6 +14,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the options that name the model."""
     parser.add_argument("model", help="checkpoint folder or Hub id, owner/name[@REVISION]")
     parser.add_argument("--connector", help="module between vision and language, if it is not found by its name")
+    add_loading(parser)
+
+
+def add_loading(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how a model is loaded."""
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoint's repository")
     parser.add_argument(
         "--dtype",

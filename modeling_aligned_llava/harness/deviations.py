@@ -34,7 +34,8 @@ LLAVA = Stock("llava_hf", 1024)
 
 
 def _pixels(least: int, most: int) -> dict[str, Any]:
-    return {"size": {"shortest_edge": least, "longest_edge": most}}
+    """The limits of Qwen's image processors; those that a checkpoint names in their older form do not apply."""
+    return {"size": {"shortest_edge": least, "longest_edge": most}, "min_pixels": None, "max_pixels": None}
 
 
 LARGE_IMAGES = _pixels(256 * 28 * 28, 1_605_632)
@@ -47,7 +48,7 @@ STOCK: dict[str, Stock] = {
     "qwen2_vl": Stock("qwen2_vl", 128, ASSISTANT, _pixels(3136, 602_112)),
     "qwen2_5_vl": Stock("qwen2_5_vl", 128, processor=LARGE_IMAGES),
     "qwen3_vl": Stock("qwen3_vl", 128, ASSISTANT, LARGE_IMAGES),
-    "internvl": Stock("internvl_hf", 1024),
+    "internvl": Stock("internvl_hf", 1024, processor={"min_patches": 1, "max_patches": 12}),
     "gemma3": Stock("gemma3", 128, ASSISTANT),
     "mistral3": Stock("mistral3_vl", 512),
     "glm4v": Stock("glm4v", 8192),

@@ -31,6 +31,7 @@ from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
 from modeling_aligned_llava.inference.served import UNLIMITED
+from modeling_aligned_llava.inspection.causality import sees_targets
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
@@ -91,7 +92,9 @@ class AlignedLlavaLM(HFLM):
             load = load_vision_language if multimodal else partial(load_strict, AutoModelForCausalLM)
             model = load(folder, dtype=dtype, trust_remote_code=trust_remote_code)
             model.to(device or "cpu")
-            _check_causal(model)
+            ids = torch.tensor([[1, 2, 3]], device=model.device)
+            if sees_targets(model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, 2):
+                raise UserError(f"{config.model_type} cannot score text: its decoder sees the tokens that follow")
         else:
             auto_class = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
             with torch.device("meta"):  # lm-eval asks it for its shape
@@ -219,19 +222,6 @@ class AlignedLlavaLM(HFLM):
         position_ids = (mask.cumsum(-1) - 1).clamp(min=0)
         options = {"position_ids": position_ids, "use_cache": False, "logits_to_keep": kept}
         return list(self.model(ids, attention_mask=mask, **options).logits)
-
-
-@torch.inference_mode()
-def _check_causal(model: Any) -> None:
-    """Refuse a decoder whose prediction depends on the tokens that it should predict (PaliGemma's reads both ways).
-
-    Raises:
-        UserError: it is one.
-    """
-    ids = torch.tensor([[1, 2], [1, 3]], device=model.device)
-    first, second = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits[:, 0].float()
-    if (first - second).abs().max() > 0.1 * first.abs().max():  # far more than rounding
-        raise UserError(f"{model.config.model_type} cannot score text: its decoder sees the tokens that follow")
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import not_finite
 
 
-def not_finite(config: Any, dtype: str, question: str) -> UserError:
-    """The error of a model (`config`) that overflows in a precision; `question` is the end of what it was asked."""
-    other = {"float16": "bfloat16 or float32", "bfloat16": "float32"}.get(dtype)
-    return UserError(
-        f"{config._name_or_path or config.model_type}: its logits are not finite in {dtype}, so it has no answer to "
-        f"{question[-60:]!r}: " + (f"choose --dtype {other}" if other else "its weights are damaged")
-    )
+def no_answer(config: Any, dtype: str, question: str) -> UserError:
+    """The error of a model without finite logits; the message has the end of `question`, what it was asked."""
+    return not_finite(config, dtype, "its logits", f", so it has no answer to {question[-60:]!r}")
 
 
 class FiniteLogits(LogitsProcessor):
@@ -38,7 +35,7 @@ class FiniteLogits(LogitsProcessor):
         wrong = ~torch.isfinite(scores.amax(-1))  # -inf alone is how a token is ruled out
         if wrong.any():
             question = self.questions[int(wrong.nonzero()[0])]
-            raise not_finite(self.model.config, str(self.model.dtype).removeprefix("torch."), question)
+            raise no_answer(self.model.config, str(self.model.dtype).removeprefix("torch."), question)
         return scores
 
 
@@ -49,4 +46,4 @@ def check_score(value: float, config: Any, dtype: str, question: str) -> None:
         UserError: it is not finite.
     """
     if not math.isfinite(value):
-        raise not_finite(config, dtype, question)
+        raise no_answer(config, dtype, question)

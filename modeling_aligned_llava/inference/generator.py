@@ -4,6 +4,7 @@ Decoding does not depend on `generation_config.json` (the paper: "greedy decodin
 end-of-sequence tokens come from the checkpoint.
 """
 
+import copy
 import functools
 import re
 from collections.abc import Sequence
@@ -12,7 +13,14 @@ from typing import Any
 
 import torch
 from PIL import Image
-from transformers import AutoConfig, AutoProcessor, GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoProcessor,
+    GenerationConfig,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
 
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.errors import UserError
@@ -254,15 +262,21 @@ def _check_tokenizer(folder: str, model: Any, processor: Any) -> None:
 
 
 def load_processor(folder: str, trust_remote_code: bool = False, **settings: Any) -> tuple[Any, Any]:
-    """Load a checkpoint's configuration, and its processor with some settings replaced; it pads on the left.
+    """Load a checkpoint's configuration, and its processor with some settings of images replaced; it pads on the left.
 
     Raises:
-        UserError: one of them cannot be loaded, or the processor names no image token.
+        UserError: one of them cannot be loaded, the processor names no image token, or a setting has no effect.
     """
-    config = load_part(AutoConfig, folder, trust_remote_code=trust_remote_code)
-    processor = load_part(AutoProcessor, folder, trust_remote_code=trust_remote_code, **settings)
+    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config, processor = load_part(AutoConfig, folder, **flag), load_part(AutoProcessor, folder, **flag)
     if not names_image_token(processor):
         raise UserError(f"{folder}: {config.model_type} cannot be served: its processor names no image token")
+    if settings:  # copied: image processors write into the dictionaries that they are given
+        processor.image_processor = load_part(AutoImageProcessor, folder, **flag, **copy.deepcopy(settings))
+    for name, asked in settings.items():
+        loaded = getattr(processor.image_processor, name, None)
+        if (dict(loaded) if isinstance(asked, dict) and loaded else loaded) != asked:
+            raise UserError(f"{folder}: its processor was to have {name} {asked}, and has {loaded}")
     tokenizer = processor.tokenizer
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.early_exit import output_of
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
@@ -27,7 +28,7 @@ def mean_connector_norm(model: PreTrainedModel, processor: Any, images: Iterable
         images: in RGB.
 
     Raises:
-        UserError: there is no image.
+        UserError: there is no image, or its tokens are not finite.
     """
     connector = model_parts(model).connector
     total, count = 0.0, 0
@@ -35,6 +36,7 @@ def mean_connector_norm(model: PreTrainedModel, processor: Any, images: Iterable
         inputs = processor(text=[processor.image_token], images=[[image]], return_tensors="pt")
         run = partial(model, **inputs.to(model.device, model.dtype), use_cache=False)
         norms = output_of(connector, run).double().norm(dim=-1)
+        check_finite(norms, model, "the connector's tokens")
         total, count = total + norms.sum().item(), count + norms.numel()
     if not count:
         raise UserError("the method's target is measured on training images: there are none (--images)")

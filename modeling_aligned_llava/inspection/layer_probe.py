@@ -7,71 +7,78 @@ output of layer l.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.model_parts import image_token_id
+from modeling_aligned_llava.inspection.text_stream import is_special, sinks
 
 
-MODALITIES = ("text", "visual")
-
-
-@dataclass
 class LayerProfile:
-    """Running sums over tokens by layer [L + 1] and modality [2], in float64, on the model's device until read."""
+    """Running sums over tokens by layer and modality, in float64, on the model's device until read.
 
-    masks: Tensor | None = None  # (2, rows, tokens): text and visual tokens of the current batch
-    norm_sums: dict[int, Tensor] = field(default_factory=dict)
-    cosine_sums: dict[int, Tensor] = field(default_factory=dict)
-    counts: Tensor | None = None
+    Text means content, as in the diagnostics: special tokens, and tokens that are a sink in any layer, do not count.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, list[Tensor]] = {}  # modality -> number of tokens, norms [L + 1], cosines [L]
 
     def records(self) -> dict[str, dict[str, Any]]:
         """Return `{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`, without empty modalities."""
-        if self.counts is None:
-            return {}
-        norms = torch.stack([self.norm_sums[i] for i in sorted(self.norm_sums)]).cpu()  # (L + 1, 2)
-        cosines = torch.stack([self.cosine_sums[i] for i in sorted(self.cosine_sums)]).cpu()  # (L, 2)
         return {
-            name: {"tokens": int(n), "norm": (norms[:, i] / n).tolist(), "cosine": (cosines[:, i] / n).tolist()}
-            for i, (name, n) in enumerate(zip(MODALITIES, self.counts.tolist(), strict=True))
+            name: {"tokens": int(n), "norm": (norms / n).tolist(), "cosine": (cosines / n).tolist()}
+            for name, (n, norms, cosines) in self.sums.items()
             if n
         }
 
-    def begin(self, input_ids: Tensor, attention_mask: Tensor | None, image_token_id: int) -> None:
-        visual = input_ids == image_token_id
-        real = torch.ones_like(visual) if attention_mask is None else attention_mask.bool()
-        self.masks = torch.stack([real & ~visual, real & visual])
-        counts = self.masks.sum((1, 2))
-        self.counts = counts if self.counts is None else self.counts + counts
+    def begin(self, visual: Tensor, text: Tensor) -> None:
+        """Start a pass, with the masks [rows, tokens] of its tokens."""
+        self.visual, self.text = visual, text
+        self.states: list[tuple[Tensor, Tensor]] = []  # norm, and whether it is a sink: each [rows, tokens]
+        self.cosines: list[Tensor] = []  # each [rows, tokens]
 
-    def add_norm(self, layer: int, states: Tensor) -> None:
-        values = torch.linalg.vector_norm(states.detach().float(), dim=-1).double()
-        self._add(self.norm_sums, layer, values)
+    def add(self, states: Tensor) -> None:
+        states = states.detach().float()
+        self.states.append((torch.linalg.vector_norm(states, dim=-1).double(), sinks(states)))
 
-    def add_cosine(self, layer: int, before: Tensor, after: Tensor) -> None:
+    def add_cosine(self, before: Tensor, after: Tensor) -> None:
         # 1 - cos can be 1e-5 in deep layers, which bfloat16 and nearly float32 cannot resolve
-        values = torch.cosine_similarity(before.detach().double(), after.detach().double(), dim=-1)
-        self._add(self.cosine_sums, layer, values)
+        self.cosines.append(torch.cosine_similarity(before.detach().double(), after.detach().double(), dim=-1))
 
-    def _add(self, sums: dict[int, Tensor], layer: int, values: Tensor) -> None:
-        assert self.masks is not None
-        total = (values * self.masks.to(values.device)).sum((1, 2))
-        sums[layer] = sums[layer] + total if layer in sums else total
+    def end(self, model: Any) -> None:
+        """Add the pass to the sums.
+
+        Raises:
+            UserError: states of one of its tokens are not finite.
+        """
+        norms, sunk, cosines = (
+            torch.stack([each.to(self.text.device) for each in column])  # (L + 1 or L, rows, tokens)
+            for column in (*zip(*self.states, strict=True), self.cosines)
+        )
+        for layer, sizes in enumerate(norms):
+            check_finite(sizes[self.text | self.visual], model, f"states at decoder layer {layer}")
+        for name, mask in (("text", self.text & ~sunk.any(0)), ("visual", self.visual)):
+            found = [mask.sum(), norms[:, mask].sum(1), cosines[:, mask].sum(1)]
+            known = self.sums.get(name)
+            self.sums[name] = [a + b for a, b in zip(known, found, strict=True)] if known else found
 
 
 @contextmanager
-def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
+def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) -> Iterator[LayerProfile]:
     """Collect a profile from every forward pass with `input_ids` inside the `with` block, without padding.
 
-    It keeps sums alone: constant memory, and no waiting for the device. Probe without gradients, because a pass
-    recomputed for gradient checkpointing would count twice.
+    It keeps sums alone. Probe without gradients: a pass recomputed for gradient checkpointing would count twice.
+
+    Args:
+        special: ids of text that is no content (`special_ids`).
 
     Raises:
         ValueError: the decoder has no list of layers, or the config names no image token.
+        UserError: in a pass whose states are not finite.
     """
     layers = getattr(model.get_decoder(), "layers", None)
     image_token = image_token_id(model.config)
@@ -80,21 +87,26 @@ def probe_layers(model: PreTrainedModel) -> Iterator[LayerProfile]:
     profile = LayerProfile()
 
     def before_model(_, args, kwargs):
-        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
-        profile.begin(ids, kwargs.get("attention_mask"), image_token)
+        ids, mask = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get("attention_mask")
+        visual, real = ids == image_token, torch.ones_like(ids).bool() if mask is None else mask.bool()
+        profile.begin(real & visual, real & ~visual & ~is_special(ids, special))
 
     def after_layer(index: int, before: Tensor, after: Tensor) -> None:
-        profile.add_norm(index, before)
-        profile.add_cosine(index, before, after)
+        profile.add(before)
+        profile.add_cosine(before, after)
         if index == len(layers) - 1:
-            profile.add_norm(index + 1, after)
+            profile.add(after)
 
-    handle = model.register_forward_pre_hook(before_model, with_kwargs=True)
+    handles = [
+        model.register_forward_pre_hook(before_model, with_kwargs=True),
+        model.register_forward_hook(lambda *_: profile.end(model)),
+    ]
     try:
         with watch_layers(layers, after_layer):
             yield profile
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager

@@ -4,6 +4,7 @@ The first layers of a Pre-Norm decoder lift text from the norm of its embeddings
 (docs/reference.md). Text means content, as in the diagnostics: special tokens and sinks do not count.
 """
 
+import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -14,9 +15,11 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.early_exit import input_of
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
+_MARK = re.compile(r"(image|video|vision)\w*_token_(id|index)")
 TEXTS, TOKENS = 64, 512  # how many texts are measured, and how much of each
 SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
 
@@ -35,12 +38,12 @@ def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iter
         layer: from 1; 0 would be the embeddings.
 
     Raises:
-        UserError: the decoder has no such layer, or there is no text.
+        UserError: the decoder has no such layer, there is no text, or states are not finite.
     """
     parts = model_parts(model)
     if not 1 <= layer < len(parts.layers):
         raise UserError(f"stream_layer {layer}: text enters the layers 1 to {len(parts.layers) - 1} of this decoder")
-    total, count, scale = 0.0, 0, 1.0
+    total, count, scale, special = 0.0, 0, 1.0, special_ids(tokenizer, model.config)
     for text in islice(texts, TEXTS):
         ids = tokenizer(text, truncation=True, max_length=TOKENS, return_tensors="pt")["input_ids"]
         if not ids.numel():
@@ -50,7 +53,8 @@ def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iter
             embedded = parts.embedding(on_device)
             scale = common_factor(embedded, _entering(parts, 0, inputs_embeds=embedded)) or 1.0
         states = _entering(parts, layer, input_ids=on_device).float()  # [1, tokens, D]
-        content = ~torch.isin(ids, torch.tensor(tokenizer.all_special_ids)) & ~sinks(states).cpu()
+        check_finite(states, model, f"the states of text that enter decoder layer {layer}")
+        content = ~is_special(ids, special) & ~sinks(states).cpu()
         norms = states.norm(dim=-1).cpu()[content]
         total, count = total + norms.double().sum().item(), count + norms.numel()
     if not count:
@@ -78,6 +82,25 @@ def _entering(parts: ModelParts, layer: int, **inputs: Tensor) -> Tensor:
     return args[0] if args else kwargs["hidden_states"]
 
 
+def special_ids(tokenizer: Any, config: Any = None) -> frozenset[int]:
+    """Ids that are no content: special tokens, what the tokenizer's files call special, and marks of a model's images.
+
+    Marks of chat formats, such as Llama 3's `<|start_header_id|>`, are in none of the tokenizer's own lists.
+
+    Args:
+        config: of the model; None: of text alone.
+    """
+    added = getattr(tokenizer, "added_tokens_decoder", {})
+    flagged = [number for number, token in added.items() if token.special]
+    marks = [value for name, value in (config.to_dict() if config else {}).items() if _MARK.fullmatch(name)]
+    return frozenset([*tokenizer.all_special_ids, *flagged, *(mark for mark in marks if isinstance(mark, int))])
+
+
+def is_special(ids: Tensor, special: frozenset[int]) -> Tensor:
+    """Where `ids` are among the ids of `special_ids`, in the shape of `ids`."""
+    return torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))
+
+
 def sinks(states: Tensor) -> Tensor:
     """[rows, tokens]: tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
     largest = states.abs().amax(-1)
@@ -86,4 +109,4 @@ def sinks(states: Tensor) -> Tensor:
     return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
 
 
-__all__ = ["mean_stream_norm", "sinks"]
+__all__ = ["is_special", "mean_stream_norm", "sinks", "special_ids"]

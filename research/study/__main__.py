@@ -7,7 +7,6 @@ continues.
 
 import argparse
 import os
-from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -35,11 +34,11 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the cells: one core each
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     studies = sorted((read_study(path) for path in args.studies), key=lambda study: study.rates_from is not None)
-    with nullcontext() if args.analyse else open_pool(args.jobs, args.device) as pool:
-        for study in studies:
-            if pool is not None:
-                StudyRun(study, args.folder, args.work, args.device).run(pool, Console(stderr=True))
-            write_analysis(study, args.folder)
+    for study in studies:
+        if not args.analyse:
+            pool = open_pool(args.jobs, args.device)
+            StudyRun(study, args.folder, args.work, args.device).run(pool, Console(stderr=True))
+        write_analysis(study, args.folder)
 
 
 def write_analysis(study: Study, folder: Path) -> None:

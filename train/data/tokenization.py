@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from train.data.chat_text import ChatText
 from train.data.conversations import BadRow, text_of
 
@@ -161,7 +162,7 @@ class Tokenization:
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase, *allowed: str) -> re.Pattern:
     """What the text of a row must not hold: it would open a turn or an image."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    special = tokenizer.convert_ids_to_tokens(sorted(special_ids(tokenizer)))
     return re.compile("|".join(re.escape(token) for token in special if token not in allowed) or "(?!)")
 
 

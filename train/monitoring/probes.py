@@ -9,6 +9,7 @@ import torch
 from datasets import Dataset
 
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from train.monitoring.log import JsonLinesFile
 
 
@@ -29,13 +30,12 @@ def first_rows(rows: Dataset, count: int) -> list[dict[str, Any]]:
 class LayerProbe(JsonLinesFile):
     """`probe.jsonl`: mean norm and cosine by layer and modality on the same rows, at the start and every `save_steps`.
 
-    Every process runs the same rows, as sharded models require.
+    Text means content, as in the diagnostics. Every process runs the same rows, as sharded models require.
     """
 
-    def __init__(self, path: Path, collator: Collator, rows: list[dict[str, Any]]):
+    def __init__(self, path: Path, collator: Collator, rows: list[dict[str, Any]], tokenizer: Any):
         super().__init__(path)
-        self.collator = collator
-        self.rows = rows
+        self.collator, self.rows, self.tokenizer = collator, rows, tokenizer
 
     def on_train_begin(self, args, state, control, model=None, **kwargs):
         super().on_train_begin(args, state, control, **kwargs)
@@ -50,7 +50,8 @@ class LayerProbe(JsonLinesFile):
         training = model.training
         model.eval()
         device = torch.device(args.device)
-        with torch.no_grad(), probe_layers(model) as profile:
+        special = special_ids(self.tokenizer, model.config)
+        with torch.no_grad(), probe_layers(model, special) as profile:
             for row in self.rows:
                 batch = {name: value.to(device) for name, value in self.collator([row]).items()}
                 batch.pop("labels")

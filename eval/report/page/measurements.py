@@ -29,7 +29,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 PROFILED = 48  # images for the profile
 ATTENDED = 24  # of these, images for attention, those with a box first
 SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
-SCHEMA = 2
+SCHEMA = 3
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 
@@ -114,11 +114,11 @@ def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[s
         values["mass"].append(_mean([numbers["mass"] for numbers in reader.numbers.values()]))
         maps = list(reader.maps.values())
         inside = None
-        if reader.covered is not None:
+        if reader.covered is not None and maps:
             inside = [(share * reader.covered).sum().item() for share in maps]
             values["inside"].append(_mean(inside))
             values["area"].append(reader.covered.mean().item())
-        if image.id in shown and maps:
+        if image.id in shown and maps and reader.seen[:2] == (0, 0):  # else the map is of a part of the image
             rounded = [[[round(cell, 6) for cell in row] for row in share.tolist()] for share in maps]
             kept.append({"id": image.id, "maps": rounded, "inside": inside})
     numbers = {name: _with_interval(torch.tensor(column)) for name, column in values.items()}

@@ -8,7 +8,7 @@ connector reads; the paper does not name the one it used.
 import argparse
 from pathlib import Path
 
-from modeling_aligned_llava.diagnostics.command_line import add_images, named_images
+from modeling_aligned_llava.diagnostics.command_line import add_images, add_loading, named_images
 from modeling_aligned_llava.diagnostics.hooks.loading import load_encoder
 from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.output.result_tables import show_encoders
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "models", nargs="+", metavar="MODEL", help="vision encoders, CLIP-like or vision-language models"
     )
-    parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoint's repository")
+    add_loading(parser)
     add_images(parser)
     parser.add_argument("--out", type=Path, help="folder for encoders.json and the table")
 
@@ -28,8 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     sample = named_images(arguments)
     found = {}
     for path in arguments.models:
-        encoder, processor, layer = load_encoder(path, arguments.trust_remote_code)
-        found[path] = encoder_norms(encoder, processor, sample, layer)
+        found[path] = encoder_norms(*load_encoder(path, arguments.trust_remote_code, arguments.dtype), sample)
     show_encoders(found, arguments.out and arguments.out / "encoders.md")
     if arguments.out is not None:
         write_json(arguments.out / "encoders.json", found)

@@ -7,6 +7,7 @@ from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
 from modeling_aligned_llava.diagnostics.output.result_tables import show_parameters
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
 
@@ -23,6 +24,8 @@ def run(arguments: argparse.Namespace) -> None:
         norm = alignment_norm(model)
         if norm is None:
             raise UserError(f"{path} has no alignment norm (method {getattr(model.config, 'method', None)})")
+        for each in norm.parameters():
+            check_finite(each, model, "gain or bias")
         found[path] = norm_statistics(norm)
     show_parameters(found, arguments.out and arguments.out / "parameters.md")
     if arguments.out is not None:

@@ -10,10 +10,11 @@ from pathlib import Path
 from rich.progress import track
 
 from modeling_aligned_llava.diagnostics.command_line import add_images, add_model, named_images
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.measure.vocabulary import check_vocabulary, vocabulary
 from modeling_aligned_llava.diagnostics.output.result_tables import show_vocabulary
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from modeling_aligned_llava.loading.files import write_json
 
 
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code, arguments.dtype)
     parts = model_parts(model, arguments.connector)
     check_vocabulary(parts, arguments.model)
-    special = special_ids(processor)
+    special = special_ids(tokenizer_of(processor), model.config)
     inputs = (inputs_of(processor, image, model.device, model.dtype) for image in track(named_images(arguments)))
     found = vocabulary(model, parts, inputs, special)
     show_vocabulary(arguments.model, found, arguments.out and arguments.out / "vocabulary.md")

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks, find_tokens
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
+from modeling_aligned_llava.inspection.layer_probe import watch_layers
 from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
@@ -24,7 +26,8 @@ def watch_decoder_input(
     """Call `on_input(states [rows, tokens, D], masks)` in every pass; states that it returns replace the input.
 
     Raises:
-        UserError: in a pass whose images do not enter as tokens, or whose tokens are several states at once.
+        UserError: in a pass whose images do not enter as tokens, whose tokens are several states at once, or whose
+            states are not finite.
     """
     given: dict[str, Any] = {}
     connector_rows: list[Tensor] = []
@@ -60,11 +63,16 @@ def watch_decoder_input(
             list(marks.values()),
         )
         connector_rows.clear()
+        given["real"] = torch.stack(list(masks.values())).any(0)
+        check_finite(in_rows(states)[given["real"]], model, "the states that enter the decoder")
         changed = on_input(in_rows(states), masks)
         if changed is None:
             return None
         changed = changed.view_as(states)
         return ((changed, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": changed})
+
+    def after_layer(index: int, _: Tensor, after: Tensor) -> None:
+        check_finite(in_rows(after)[given["real"]], model, f"the states after decoder layer {index}")
 
     handles = [
         model.register_forward_pre_hook(before_model, with_kwargs=True),
@@ -72,7 +80,8 @@ def watch_decoder_input(
         parts.layers[0].register_forward_pre_hook(before_first_layer, with_kwargs=True),
     ]
     try:
-        yield
+        with watch_layers(parts.layers, after_layer):
+            yield
     finally:
         for handle in handles:
             handle.remove()
@@ -120,3 +129,9 @@ def states_of(output: Any) -> Tensor | None:
                 return torch.cat(list(output))
         return next((found for each in output if (found := states_of(each)) is not None), None)
     return states_of(getattr(output, "last_hidden_state", None)) if output is not None else None
+
+
+def without_padding(states: Tensor, arguments: dict[str, Any]) -> Tensor:
+    """The states [..., D] that a module made of real patches, if its arguments have a mask of them."""
+    masks = [value for name, value in arguments.items() if name.endswith("attention_mask") and value is not None]
+    return next((states[mask.bool()] for mask in masks if mask.shape == states.shape[:-1]), states)

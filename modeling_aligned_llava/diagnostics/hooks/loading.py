@@ -35,15 +35,17 @@ def load(path: str, trust_remote_code: bool = False, dtype: str = "auto") -> tup
     """
     flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     config = load_part(AutoConfig, path, **flag)
-    if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not _is_remote(config):
+    if not _sees_images(config):
         raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
     model: Any = load_vision_language(path, config, dtype=resolve_dtype(dtype, "auto"), **flag)
     processor = load_part(AutoProcessor, path, **flag)
     return model.to(resolve_device("auto")), processor
 
 
-def _is_remote(config: Any) -> bool:
-    return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+def _sees_images(config: Any) -> bool:
+    """Whether the Auto class loads a vision-language model; one with code of its own may be another."""
+    remote = any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+    return remote or type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 
 def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]:
@@ -59,37 +61,27 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     return model, load_part(AutoTokenizer, path, **flag)
 
 
-def load_encoder(path: str, trust_remote_code: bool = False) -> tuple[Any, Any, int | None]:
-    """Vision encoder and image processor, out of an encoder's, a CLIP-like or a vision-language checkpoint.
-
-    The third is the layer of the encoder that the connector reads; None if the checkpoint does not name one.
+def load_encoder(path: str, trust_remote_code: bool = False, dtype: str = "auto") -> tuple[Any, Any]:
+    """A vision-language model with its processor, or an encoder, alone or of a CLIP-like model, with that of images.
 
     Raises:
         UserError: either cannot be loaded, or the model has no vision encoder.
     """
     flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if _sees_images(load_part(AutoConfig, path, **flag)):
+        return load(path, trust_remote_code, dtype)
     # Only the encoder's hidden states are read: neither the other parts nor a pooling head.
-    model = load_strict(AutoModel, path, unused=".*", optional=r"(.*\.)?(pooler|head)\..*", **flag)
+    flag |= {"unused": ".*", "optional": r"(.*\.)?(pooler|head)\..*", "dtype": resolve_dtype(dtype, "auto")}
+    model = load_strict(AutoModel, path, **flag)
     encoder = model.get_encoder(modality="image")
     if encoder.main_input_name != "pixel_values":
         raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
-    processor = load_part(AutoImageProcessor, path, **flag)
-    return encoder.to(resolve_device("auto")), processor, feature_layer(model)
-
-
-def feature_layer(model: Any) -> int | None:
-    """The index in `hidden_states` of the vision encoder's layer that the connector reads, if the config names one."""
-    layer = getattr(model.config, "vision_feature_layer", None)
-    return layer if isinstance(layer, int) else None
+    return encoder.to(resolve_device("auto")), load_part(AutoImageProcessor, path, trust_remote_code=trust_remote_code)
 
 
 def tokenizer_of(processor: Any) -> Any:
     """The tokenizer inside a processor."""
     return getattr(processor, "tokenizer", processor)
-
-
-def special_ids(processor: Any) -> frozenset[int]:
-    return frozenset(tokenizer_of(processor).all_special_ids)
 
 
 def inputs_of(processor: Any, image: ImageQuestion, device: Any, dtype: torch.dtype | None = None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.text_stream import is_special
 
 
 Masks = dict[
@@ -65,7 +66,7 @@ def find_tokens(
         states: input of decoder layer 0, [rows, tokens, D].
         input_ids: the model's input; shorter than `states` if the model expands a placeholder.
         connector_rows: all outputs of the connector in this pass, each [..., D].
-        special_ids: ids of text tokens that are not content (the tokenizer's special tokens).
+        special_ids: ids of text tokens that are not content.
         marks: trained rows [..., D] among the connector's outputs.
 
     Raises:
@@ -112,13 +113,12 @@ def _repeated(states: Tensor, where: Tensor) -> Tensor:
 
 def _special(input_ids: Tensor, rest: Tensor, image_token_id: int | None, special_ids: frozenset[int]) -> Tensor:
     """Special tokens among the text; if the model expanded its input, the ids are matched to `rest` in order."""
-    special = torch.tensor(sorted(special_ids), dtype=input_ids.dtype, device=input_ids.device)
-    is_special = torch.isin(input_ids, special).to(rest.device)
-    if is_special.shape == rest.shape:
-        return is_special
+    special = is_special(input_ids, special_ids).to(rest.device)
+    if special.shape == rest.shape:
+        return special
     found = torch.zeros_like(rest)
     for row, ids in enumerate(input_ids):
-        kept = is_special[row][((ids >= 0) & (ids != image_token_id)).to(rest.device)]
+        kept = special[row][((ids >= 0) & (ids != image_token_id)).to(rest.device)]
         if len(kept) == int(rest[row].sum()):
             found[row, rest[row]] = kept
     return found

@@ -13,16 +13,18 @@ import torch
 from rich.progress import track
 from torch import Tensor
 
+from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.diagnostics.hooks.decoder_input import in_rows, watch_decoder_input
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, special_ids
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, tokenizer_of, told
 from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks
 from modeling_aligned_llava.diagnostics.images import Box, ImageQuestion
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
-from modeling_aligned_llava.inspection.text_stream import sinks
+from modeling_aligned_llava.inspection.model_parts import FAMILIES, ModelParts, model_parts
+from modeling_aligned_llava.inspection.text_stream import sinks, special_ids
 
 
+PATCHES = ("image_grid_thw", "image_grid_hws", "spatial_shapes")  # names for an image's patches [t,] rows, columns
 ATTENTION_NUMBERS = (
     "mass",  # share of a text token's attention that falls on the image
     "mass_without_sinks",  # the same, without visual tokens that have massive activations
@@ -62,24 +64,54 @@ def attention_weights(model: Any, parts: ModelParts, on_weights: Callable[[int, 
         model.set_attn_implementation(before)
 
 
-def grid_of(count: int, inputs: dict[str, Any]) -> tuple[int, int] | None:
-    """Rows and columns of one image's visual tokens; None if they are not a single grid (tiles, resamplers)."""
-    thw = inputs.get("image_grid_thw")
-    if thw is not None and len(thw) == 1:
-        frames, high, wide = thw[0].tolist()
-        merge = round((frames * high * wide / count) ** 0.5)
-        return (high // merge, wide // merge) if (high // merge) * (wide // merge) == count else None
-    side = round(count**0.5)
-    return (side, side) if side * side == count else None
+def grid_of(count: int, inputs: dict[str, Any], config: Any) -> tuple[int, int] | None:
+    """Rows and columns of one image's `count` visual tokens; None where they are not one grid of known sizes.
+
+    Sizes are known where the processor gives the patches of the image, and from its pixels where a family that keeps
+    the order of patches gets it in one piece. Tiles and resamplers have none.
+    """
+    sizes = next((inputs[name] for name in PATCHES if inputs.get(name) is not None), None)
+    if sizes is not None:
+        frames, high, wide = [1, *sizes[0].tolist()][-3:]
+        pieces = len(sizes) * frames
+    else:
+        pixels, padding = inputs.get("pixel_values"), inputs.get("pixel_attention_mask")
+        patch = getattr(getattr(config, "vision_config", None), "patch_size", None)
+        known = config.model_type in (*FAMILIES, AlignedLlavaConfig.model_type)
+        if not known or patch is None or pixels is None:
+            return None
+        patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
+        high, wide = (pixels.shape[i - 2] // patch[i] for i in (0, 1))
+        pieces = pixels.shape[:-3].numel() if padding is None or padding.all() else 0
+    merge = max(1, round((high * wide / count) ** 0.5))  # patches of a token, in each direction
+    whole = high % merge == wide % merge == 0 and high * wide == count * merge**2
+    return (high // merge, wide // merge) if pieces == 1 and whole else None
 
 
-def box_shares(boxes: tuple[Box, ...], size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """Share of each grid cell [rows, columns] that the boxes (left, top, right, bottom in pixels) cover."""
-    (width, height), (rows, columns) = size, grid
+def seen_part(image_processor: Any, size: tuple[int, int]) -> Box:
+    """The part of an image (width, height) that the model gets, in its pixels: cut out of it, or with margins."""
+    (width, height), (seen_width, seen_height) = size, size
+    resized: Any = getattr(image_processor, "size", None)
+    if getattr(image_processor, "do_center_crop", False) and hasattr(resized, "get") and resized.get("shortest_edge"):
+        scale, crop = min(size) / resized["shortest_edge"], image_processor.crop_size
+        seen_width, seen_height = crop["width"] * scale, crop["height"] * scale
+    elif type(image_processor).__name__.startswith("LlavaImageProcessor") and image_processor.do_pad:
+        seen_width = seen_height = max(size)
+    left, top = (width - seen_width) / 2, (height - seen_height) / 2
+    return left, top, left + seen_width, top + seen_height
+
+
+def box_shares(boxes: tuple[Box, ...], seen: Box, grid: tuple[int, int]) -> Tensor:
+    """Share of each cell [rows, columns] of the grid over the part `seen` that the boxes cover.
+
+    Boxes and `seen` are left, top, right, bottom in pixels.
+    """
+    rows, columns = grid
+    across_cell, down_cell = (seen[2] - seen[0]) / columns, (seen[3] - seen[1]) / rows
     covered = torch.zeros(rows, columns, dtype=torch.float64)
     for left, top, right, bottom in boxes:
-        across = _overlap(left / width * columns, right / width * columns, columns)
-        down = _overlap(top / height * rows, bottom / height * rows, rows)
+        across = _overlap((left - seen[0]) / across_cell, (right - seen[0]) / across_cell, columns)
+        down = _overlap((top - seen[1]) / down_cell, (bottom - seen[1]) / down_cell, rows)
         covered += down[:, None] * across
     return covered.clamp_max(1)
 
@@ -94,7 +126,7 @@ class AttentionReader:
 
     After the pass, `numbers` has `ATTENTION_NUMBERS` by layer, `maps` the mean attention [rows, columns] within the
     image by layer (its sum is 1), and `covered` the share of each cell [rows, columns] that lies in the boxes. There
-    are no maps and no `covered` if the visual tokens are not a single grid.
+    are no maps, no `covered` and no numbers about places if the visual tokens are no `grid` of known sizes.
 
     Args:
         queries: "text": all text tokens after the image; "last": the last token of the prompt.
@@ -109,6 +141,7 @@ class AttentionReader:
     @contextmanager
     def reading(self, model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
         """Read every forward pass inside the `with` block; call `begin` before each."""
+        self.config = model.config
         handles = [
             layer.register_forward_pre_hook(lambda _, args, kwargs: self._before_layer(args, kwargs), with_kwargs=True)
             for layer in parts.layers
@@ -123,9 +156,9 @@ class AttentionReader:
             for handle in handles:
                 handle.remove()
 
-    def begin(self, inputs: dict[str, Any], boxes: tuple[Box, ...] = (), size: tuple[int, int] = (1, 1)) -> None:
-        """Start a pass: its inputs, and the boxes that the question is about in an image of `size` (width, height)."""
-        self.inputs, self.boxes, self.size = inputs, boxes, size
+    def begin(self, inputs: dict[str, Any], boxes: tuple[Box, ...] = (), seen: Box = (0, 0, 1, 1)) -> None:
+        """Start a pass: its inputs, the boxes that the question is about, and the part of the image that is `seen`."""
+        self.inputs, self.boxes, self.seen = inputs, boxes, seen
         self.numbers: dict[int, dict[str, float]] = {}
         self.maps: dict[int, Tensor] = {}
         self.covered: Tensor | None = None
@@ -134,8 +167,9 @@ class AttentionReader:
         if states.shape[0] != 1:
             raise ValueError("attention is read one image at a time")
         self.visual = masks["visual"][0].nonzero().flatten()
-        self.grid = grid_of(len(self.visual), self.inputs)
-        self.covered = box_shares(self.boxes, self.size, self.grid) if self.grid and self.boxes else None
+        self.grid = grid_of(len(self.visual), self.inputs, self.config)
+        covered = box_shares(self.boxes, self.seen, self.grid) if self.grid and self.boxes else None
+        self.covered = covered if covered is not None and covered.any() else None
         text = masks["text"][0].nonzero().flatten()
         after_image = text[text > self.visual[-1]]
         if not len(after_image):
@@ -154,22 +188,21 @@ class AttentionReader:
 
     def _on_weights(self, index: int, weights: Tensor) -> None:
         """weights: [1, heads, tokens, tokens] of one layer."""
-        on_image = weights[0][:, self.query][:, :, self.visual].double()  # (heads, queries, visual tokens)
-        mass = on_image.sum(-1)
-        visible = (self.query + 1).to(mass.device)  # tokens that each query can attend to
-        within = on_image / mass[..., None].clamp_min(1e-300)
-        count = len(self.visual)
-        entropy = -torch.xlogy(within, within).sum(-1) / torch.log(torch.tensor(float(max(2, count))))
+        rows = weights[0][:, self.query]  # (heads, queries, tokens)
+        on_image, visible = rows[..., self.visual].double(), (rows > 0).sum(-1)  # none of what a window hides
+        mass, count = on_image.sum(-1), len(self.visual)
         plain = ~self.sinks[self.visual]
         found = {
             "mass": mass.mean(),
             "mass_without_sinks": on_image[..., plain].sum(-1).mean(),
             "gain": (mass * visible / count).mean(),
-            "entropy": entropy.mean(),
         }
-        share = within.mean((0, 1)).cpu()  # (visual tokens)
-        if self.grid is not None:
-            image = share.view(self.grid)
+        within = on_image[mass > 0] / mass[mass > 0][:, None]  # (n, visual tokens)
+        if len(within):
+            entropy = -torch.xlogy(within, within).sum(-1) / torch.log(torch.tensor(float(max(2, count))))
+            found["entropy"] = entropy.mean()
+        if len(within) and self.grid is not None:
+            image = within.mean(0).cpu().view(self.grid)
             by_row = image.sum(1)
             centres = (torch.arange(self.grid[0], dtype=torch.float64) + 0.5) / self.grid[0]
             third = _overlap(self.grid[0] * 2 / 3, float(self.grid[0]), self.grid[0])
@@ -194,11 +227,14 @@ def attention_by_image(
         UserError: an image cannot be read, or no text token follows it.
     """
     parts = model_parts(model, connector)
-    with reader.reading(model, parts, special_ids(processor)):
+    with reader.reading(model, parts, special_ids(tokenizer_of(processor), model.config)):
         for image in track(sample, description=description):
             inputs = inputs_of(processor, image, model.device, model.dtype)
-            reader.begin(inputs, image.boxes, image.open().size if image.boxes else (1, 1))
-            model(**inputs, use_cache=False)
+            reader.begin(
+                inputs, image.boxes, seen_part(getattr(processor, "image_processor", None), image.open().size)
+            )
+            with told(f"{model.config._name_or_path} fails on {image.id}"):
+                model(**inputs, use_cache=False)
             yield image, reader
 
 
@@ -206,8 +242,11 @@ def attention_by_image(
 def attention(
     model: Any, processor: Any, sample: list[ImageQuestion], queries: str = "text", connector: str | None = None
 ) -> dict[str, Any]:
-    """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`."""
-    found: dict[str, Any] = {"queries": queries, "images": len(sample)}
+    """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`.
+
+    `with_grid` is the number of images whose visual tokens have places in the image.
+    """
+    found: dict[str, Any] = {"queries": queries, "images": len(sample), "with_grid": 0}
     for kind in ("plain", "shuffled"):
         reader = AttentionReader(queries, shuffle=kind == "shuffled")
         values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -218,6 +257,7 @@ def attention(
                     values[layer][name].append(value)
             for layer, image_map in reader.maps.items():
                 maps[layer].append(image_map)
+            found["with_grid"] += kind == "plain" and reader.grid is not None
         found[kind] = {
             layer: {name: _mean(torch.tensor(column)) for name, column in columns.items()}
             for layer, columns in sorted(values.items())

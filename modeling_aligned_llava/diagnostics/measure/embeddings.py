@@ -7,6 +7,8 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
@@ -34,7 +36,11 @@ def embedding_tables(model: Any, norms: Tensor, tokenizer: Any, top: int = 10) -
 
     `initial_rows`: stored rows with the norm of a random initialisation, an upper limit of those never trained. They
     are not left out anywhere, because trained rows can have that norm too.
+
+    Raises:
+        UserError: a row is not finite.
     """
+    check_finite(norms, model, "the norms of text embeddings")
     stored = embedding_norms(model.get_input_embeddings(), stored=True)
     width = model.get_input_embeddings().weight.shape[1]
     std = getattr(model.config.get_text_config(), "initializer_range", None)
@@ -68,7 +74,7 @@ def base_against_vl(base: Tensor, base_tokenizer: Any, vl: Tensor, vl_tokenizer:
         raise UserError("--base: the two vocabularies have no token in common")
     first, second = ([pair[k] for pair in pairs] for k in (0, 1))
     change = vl[second].double() - base[first].double()
-    special = set(vl_tokenizer.all_special_ids)
+    special = special_ids(vl_tokenizer)
     of_special = sum(change[k].item() for k, j in enumerate(second) if j in special)
     return {
         "common tokens": float(len(pairs)),

@@ -1,34 +1,86 @@
 """Norms of vision encoder outputs (paper Table 1)."""
 
+from collections import defaultdict
 from typing import Any
 
 import torch
 from rich.progress import track
+from torch import Tensor
 
+from modeling_aligned_llava.diagnostics.hooks.decoder_input import states_of, without_padding
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
+from modeling_aligned_llava.inspection.model_parts import model_parts
+
+
+OUTPUTS = ("last hidden state", "last, patches", "layer -2, patches", "read by the connector")
 
 
 @torch.inference_mode()
-def encoder_norms(
-    encoder: Any, processor: Any, sample: list[ImageQuestion], feature_layer: int | None = None
-) -> dict[str, Any]:
-    """`{"dim", "last hidden state" | ...: statistics}`; "patches" leave out a class token.
+def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[str, Any]:
+    """`{"dim", "last hidden state" | ...: statistics}` of an encoder, in a normal pass of its model.
 
-    With `feature_layer`, also "read by the connector": the patches of that layer.
+    "patches" leave out a class token; they are there if the encoder gives the states of its layers. "read by the
+    connector" is what enters the connector of a vision-language model.
+
+    Args:
+        model: a vision-language model, or an encoder alone.
+        processor: of the model, or of the encoder's images.
+
+    Raises:
+        UserError: there is no encoder, an image cannot be read, or states are not finite.
     """
-    moments = {name: Moments() for name in ("last hidden state", "last, patches", "layer -2, patches")}
-    if feature_layer is not None:
-        moments["read by the connector"] = Moments()
-    dim = 0
-    for image in track(sample, description="images"):
-        pixels = processor(images=[image.open()], return_tensors="pt")["pixel_values"].to(encoder.device)
-        output = encoder(pixels, output_hidden_states=True)
-        last, before = output.last_hidden_state, output.hidden_states[-2]
-        read = output.hidden_states[-1 if feature_layer is None else feature_layer]
-        tokens, dim = last.shape[-2:]
-        skip = int(round(tokens**0.5) ** 2 != tokens and round((tokens - 1) ** 0.5) ** 2 == tokens - 1)
-        columns = (last, *(states[..., skip:, :] for states in (last, before, read)))
-        for each, states in zip(moments.values(), columns, strict=False):
-            each.add(states.float().norm(dim=-1).flatten())
-    return {"dim": dim, **{name: each.summary() for name, each in moments.items()}}
+    parts = model_parts(model) if hasattr(processor, "tokenizer") else None
+    encoder, name = parts.vision if parts else model, model.config._name_or_path
+    if encoder is None:
+        raise UserError(f"{name} has no vision encoder")
+    moments: dict[str, Moments] = defaultdict(Moments)
+    dims: list[int] = []
+
+    def add(output: str, states: Tensor) -> None:
+        check_finite(states, model, f"states of the vision encoder ({output})")
+        moments[output].add(states.float().norm(dim=-1).flatten())
+
+    def after_encoder(_: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        if (last := states_of(output)) is None:
+            return
+        dims.append(last.shape[-1])
+        add("last hidden state", without_padding(last, kwargs))
+        layers, skip = getattr(output, "hidden_states", None), _marks(encoder, last.shape[-2])
+        for which, states in (("last", last), ("layer -2", layers[-2])) if layers else ():
+            if states is not None:  # some models keep only the layers that their connector reads
+                add(f"{which}, patches", without_padding(states, kwargs)[..., skip:, :])
+
+    def before_connector(_: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        if (states := states_of([*args, *kwargs.values()])) is not None:
+            add("read by the connector", states)
+
+    handles = [encoder.register_forward_hook(after_encoder, with_kwargs=True)]
+    for each in parts.connectors if parts else ():
+        handles.append(each.register_forward_pre_hook(before_connector, with_kwargs=True))
+    try:
+        for image in track(sample, description="images"):
+            if parts:
+                inputs = {**inputs_of(processor, image, model.device, model.dtype), "use_cache": False}
+            else:
+                pixels = processor(images=[image.open()], return_tensors="pt").to(model.device, model.dtype)
+                inputs = {**pixels, "output_hidden_states": True}
+            with told(f"{name} fails on {image.id}"):
+                model(**inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not dims:
+        raise UserError(f"{name}: its vision encoder gives no states")
+    return {"dim": dims[-1], **{output: moments[output].summary() for output in OUTPUTS if output in moments}}
+
+
+def _marks(encoder: Any, tokens: int) -> int:
+    """The number of class and register tokens before the patches, which are a square."""
+    named = {name.rpartition(".")[2]: parameter for name, parameter in encoder.named_parameters()}
+    count = int("class_embedding" in named or "cls_token" in named)
+    count += named["register_tokens"].shape[-2] if "register_tokens" in named else 0
+    return count if round((tokens - count) ** 0.5) ** 2 == tokens - count else 0

@@ -16,7 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_aligned_llava.diagnostics.hooks.decoder_input import in_rows, states_of, watch_decoder_input
+from modeling_aligned_llava.diagnostics.hooks.decoder_input import (
+    in_rows,
+    states_of,
+    watch_decoder_input,
+    without_padding,
+)
 from modeling_aligned_llava.diagnostics.hooks.token_masks import Masks
 from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, layer_quantities
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
@@ -92,7 +97,7 @@ def measuring(
         handles.append(each.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True))
         handles.append(each.register_forward_hook(one_pass.after_connector))
     if parts.vision is not None:
-        handles.append(parts.vision.register_forward_hook(one_pass.after_vision))
+        handles.append(parts.vision.register_forward_hook(one_pass.after_vision, with_kwargs=True))
     try:
         with (
             watch_decoder_input(model, parts, one_pass.at_decoder_input, special_ids),
@@ -121,10 +126,10 @@ class _Pass:
     def after_embedding(self, _: Any, args: tuple, output: Tensor) -> None:
         self.embedded.append(in_rows(output.detach()))
 
-    def after_vision(self, _: Any, args: tuple, output: Any) -> None:
+    def after_vision(self, _: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         states = states_of(output)
         if states is not None:
-            self.measurement.add_norms("vision encoder output", states)
+            self.measurement.add_norms("vision encoder output", without_padding(states, kwargs))
 
     def before_connector(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         states = states_of([*args, *kwargs.values()])

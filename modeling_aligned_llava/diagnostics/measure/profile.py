@@ -16,7 +16,7 @@ import transformers
 from rich.progress import track
 from torch import Tensor
 
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, special_ids, told
+from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of, load, tokenizer_of, told
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.measure.layers import Measurement, measuring
@@ -24,12 +24,14 @@ from modeling_aligned_llava.diagnostics.measure.rotation import QUANTITIES, TERM
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.diagnostics.statistics.bootstrap import draws, interval, resampled_means
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.inspection.text_stream import special_ids
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
-SCHEMA = 1
+SCHEMA = 2  # 1 counted marks of chat formats as text
 SETTLED = 0.25  # the largest relative change of text's mean norm in a layer after it has settled
 POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
 
@@ -70,10 +72,14 @@ def profile_loaded(
         "text embeddings": embedding_norms(parts.embedding),
         "text embeddings, stored rows": embedding_norms(parts.embedding, stored=True),
     }
+    check_finite(embedding["text embeddings"], model, "the norms of text embeddings")
     header = {"model": name, "model_type": model.config.model_type, "modules": parts.names, **_versions(model)}
     done: list[str] = []
     unreadable: list[dict[str, str]] = []
-    with torch.inference_mode(), measuring(model, parts, special_ids(processor)) as measurement:
+    with (
+        torch.inference_mode(),
+        measuring(model, parts, special_ids(tokenizer_of(processor), model.config)) as measurement,
+    ):
         for image in track(images, description="images"):
             try:
                 inputs = inputs_of(processor, image, model.device, model.dtype)

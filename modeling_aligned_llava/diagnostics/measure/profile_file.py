@@ -1,6 +1,7 @@
 """Reads profiles and the probes of training runs, for the commands that compare and draw them."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ def read_profile(path: Path) -> dict[str, Any]:
     """The profile in a file.
 
     Raises:
-        UserError: there is no such file, or it is not a profile of this schema version.
+        UserError: there is no such file, it is not a profile of this schema version, or it has states that are not
+            finite.
     """
     try:
         content = read_json(path)
@@ -23,7 +25,17 @@ def read_profile(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no profile {path}; `aligned-llava profile ... --json` writes one")
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         raise UserError(f"{path} is not a profile of schema version {SCHEMA}; measure it again")
+    layers, stages = content["layers"], content["norms"].values()
+    norms = [norm for series in ("visual", "text") if series in layers for norm in layers[series]["norm"]["mean"]]
+    if not _are_finite([*norms, *(stage.get("mean") for stage in stages)]) or any(
+        stage.get("skipped") for stage in stages
+    ):
+        raise UserError(f"{path}: the states of {content['model']} were not finite; measure it again")
     return content
+
+
+def _are_finite(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
 def attribution_of(profile: dict[str, Any]) -> dict[str, Any]:
@@ -52,6 +64,9 @@ def read_training(path: Path) -> list[dict[str, Any]]:
             lines.append(json.loads(line))
         except ValueError as error:
             raise UserError(f"{path}, line {number}: {error}") from error
+        probed = [record for record in lines[-1].values() if isinstance(record, dict)]
+        if not _are_finite([value for record in probed for value in record["norm"] + record["cosine"]]):
+            raise UserError(f"{path}, line {number}: the states of this model were not finite")
     if not lines:
         raise UserError(f"{path} is empty: training wrote no probe")
     return lines

@@ -9,6 +9,7 @@ from modeling_aligned_llava.diagnostics.hooks.decoder_input import states_of, wa
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics
 from modeling_aligned_llava.diagnostics.statistics.moments import Moments
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.finite import check_finite
 from modeling_aligned_llava.inspection.model_parts import ModelParts
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
@@ -45,12 +46,13 @@ def vocabulary(model: Any, parts: ModelParts, batches: Any, special: frozenset[i
     finally:
         handle.remove()
     weight = table.weight.float()
-    norms = weight.norm(dim=-1).cpu()
+    norms, text = weight.norm(dim=-1).cpu(), embedding_norms(parts.embedding)
+    check_finite(torch.cat([norms, text]), model, "the norms of embeddings")
     return {
         "rows": embedding_statistics(norms),
         "tokens at layer 0": tokens.summary(),
         "N_eff": effective.summary(),
-        "text rows": embedding_statistics(embedding_norms(parts.embedding)),
+        "text rows": embedding_statistics(text),
         "looks_untrained": looks_untrained(weight),
     }
 

@@ -132,6 +132,14 @@ def show_attention(model: str, found: dict[str, Any], out: Path | None = None) -
         rows.append([str(layer), *cells, _attention_cell(shuffled)])
     heads = ["layer", *(name.replace("_", " ") for name in ATTENTION_NUMBERS), "bottom third, tokens shuffled"]
     show_table(f"{model}: attention of {found['queries']} tokens to {found['images']} images", heads, rows, out)
+    placed, images = found["with_grid"], found["images"]
+    if placed < images:
+        print(  # noqa: T201
+            f"bottom third, centre, box and map are of {placed} of {images} images: the visual tokens of the others "
+            "are not one grid whose rows and columns are known (tiles, a resampler)"
+        )
+    elif not found["maps"]:
+        print("no maps: the images have grids of several sizes")  # noqa: T201
 
 
 def _attention_cell(value: dict[str, Any] | None) -> str:

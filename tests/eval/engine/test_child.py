@@ -29,8 +29,7 @@ from modeling_aligned_llava.errors import run_main
 
 def main():
     command = ["bash", "-c", sys.argv[1]]
-    with open_pool(2, "cpu") as pool:
-        run_steps([Step("a", partial(logged, command, Path(sys.argv[2])), 1)], pool, print, print)
+    run_steps([Step("a", partial(logged, command, Path(sys.argv[2])), 1)], open_pool(2, "cpu"), print, print)
 
 run_main(main)
 """

@@ -19,7 +19,6 @@ from lmms_eval.api.model import lmms
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.engine.pool import LOCAL
 from eval.scoring import items as samples
 from eval.suite.harnesses import LmmsEval
 from eval.suite.job import Task
@@ -197,7 +196,7 @@ def test_killed_twice_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror
         process.kill()
         process.wait()
         kills += 1
-        deadline = time.monotonic() + 20  # Ray notices
+        deadline = time.monotonic() + 20
         while alive := workers(tmp_path):
             assert time.monotonic() < deadline, alive
             time.sleep(0.1)
@@ -208,29 +207,6 @@ def test_killed_twice_it_ends_with_the_same_scores(whole_run, tiny_llava, mirror
         assert ours["items"] == theirs["items"] and ours["score"] == theirs["score"]
     # an answer that is logged twice belongs to a batch that was torn
     assert sum(map(asked_again, answers(tmp_path).values())) <= 16 * kills
-
-
-@pytest.fixture
-def two_nodes():
-    command, pipe = [sys.executable, "-m", "tests.eval.suite.two_nodes"], subprocess.PIPE
-    with subprocess.Popen(command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, text=True) as cluster:  # noqa: S603
-        yield cluster
-
-
-def test_on_two_nodes_of_which_one_is_killed_scores_are_the_same(whole_run, mirror_root, two_nodes, tmp_path):
-    run, models = whole_run
-    environment = LOCAL | {"RAY_ADDRESS": two_nodes.stdout.readline().strip()}
-    process = suite(tmp_path, mirror_root, models, environment=environment)
-    while (
-        len({name.partition(".")[0] for name, lines in answers(tmp_path).items() if lines}) < 2
-    ):  # two workers answer
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
-    two_nodes.stdin.write("\n")
-    two_nodes.stdin.flush()
-    finish(process)
-    assert read_json(tmp_path / "scores.json") == read_json(run / "scores.json")
-    assert {name for name, lines in answers(tmp_path).items() if asked_again(lines)} == set()
 
 
 def test_a_worker_that_dies_costs_one_task(tiny_llava, mirror_root, tmp_path, customized):

@@ -1,12 +1,19 @@
 """The settings of lmms-eval's own models are read from its code, so that a new version shows where ours are old."""
 
+import copy
 import importlib
 import inspect
+import json
 import re
 
 import pytest
+from transformers import AutoProcessor
 
 from modeling_aligned_llava.harness.deviations import ASSISTANT, OTHER, STOCK, deviations, stock
+from modeling_aligned_llava.inference.generator import load_processor
+from modeling_aligned_llava.inference.image_slots import ImageSlots
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.one_line import one_line
 
 
 CLASSES = {each.model: each for each in (*STOCK.values(), OTHER)}
@@ -61,6 +68,43 @@ def test_the_size_of_images_is_that_of_lmms_eval(name):
         "longest_edge": defaults["max_pixels"],
     }
     assert defaults["system_prompt"] == ASSISTANT
+
+
+# As Qwen published it; the processors of transformers 5 take these over `size`.
+QWEN = {"min_pixels": 3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2}
+QWEN |= {"image_processor_type": "Qwen2VLImageProcessor"}
+INTERN = {"image_processor_type": "GotOcr2ImageProcessorFast", "crop_to_patches": True, "max_patches": 3}
+INTERN |= {"size": {"height": 28, "width": 28}}
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize(("name", "published"), [("qwen2_vl", QWEN), ("qwen2_5_vl", QWEN), ("internvl", INTERN)])
+def test_the_settings_act_on_processors_as_published(name, published, nested, tmp_path):
+    folder, before = write_checkpoint(name, tmp_path), copy.deepcopy(STOCK)
+    whole = json.loads((folder / "processor_config.json").read_text(encoding="utf-8"))
+    (folder / "processor_config.json").unlink()
+    if nested:  # as transformers 5 writes it
+        content = json.dumps({**whole, "image_processor": published})
+        (folder / "processor_config.json").write_text(content, encoding="utf-8")
+    else:
+        kind = json.dumps({**published, "processor_class": whole["processor_class"]})
+        (folder / "preprocessor_config.json").write_text(kind, encoding="utf-8")
+    _, processor = load_processor(str(folder), **stock(name).processor)
+    if name == "internvl":
+        assert (processor.image_processor.min_patches, processor.image_processor.max_patches) == (1, 12)
+    else:
+        size = stock(name).processor["size"]
+        limits = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+        theirs = AutoProcessor.from_pretrained(folder, **limits)  # as lmms-eval calls it
+        for image in ((100, 100), (448, 336), (1500, 1200)):
+            counts = [ImageSlots(each).written((image,))[0].count(each.image_token) for each in (processor, theirs)]
+            assert counts[0] == counts[1], image
+    assert before == STOCK
+
+
+def test_a_setting_without_effect_is_one_line(tmp_path):
+    with one_line(r"its processor was to have max_tiles 4, and has None"):
+        load_processor(str(write_checkpoint("llava", tmp_path)), max_tiles=4)
 
 
 def test_every_deviation_is_told_where_it_matters():

@@ -7,6 +7,7 @@ import torch
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
+from tests.one_line import one_line
 
 
 @pytest.mark.parametrize("decoder", ["qwen2", "llama"])
@@ -38,6 +39,28 @@ def test_profile_equals_the_hidden_states(tiny_checkpoint, decoder):
     with torch.no_grad():
         model(**batch)  # outside the block nothing is counted
     assert profile.records() == records
+
+
+def test_special_tokens_and_sinks_do_not_count_as_text(tiny_checkpoint):
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm")).eval()
+    ids = torch.tensor([[5, 9, 6, 7, 8, 9, 30]])
+    with torch.no_grad():
+        model.get_input_embeddings().weight[30, 0] = 1e6  # a massive activation from layer 0 on
+        states = model(input_ids=ids, output_hidden_states=True).hidden_states[:-1]
+        with probe_layers(model, frozenset([9])) as profile:
+            model(input_ids=ids)
+    (found,) = profile.records().values()
+    content = [0, 2, 3, 4]
+    assert found["tokens"] == 4
+    norms = [state[0, content].norm(dim=-1).mean().item() for state in states]
+    assert found["norm"][:-1] == pytest.approx(norms, rel=1e-6)
+
+
+def test_states_that_are_not_finite_are_one_line(tiny_checkpoint):
+    model = AlignedLlavaForConditionalGeneration.from_pretrained(tiny_checkpoint("norm")).eval()
+    model.get_decoder().layers[0].mlp.down_proj.weight.data.fill_(torch.inf)
+    with one_line("states at decoder layer 1 are not finite in float32"), torch.no_grad(), probe_layers(model):
+        model(input_ids=torch.tensor([[5, 6]]))
 
 
 def test_a_model_without_a_decoder_or_image_token_is_refused(tiny_backbones):

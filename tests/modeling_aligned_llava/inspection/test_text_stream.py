@@ -1,12 +1,15 @@
 """The norm of text that enters a decoder layer, against transformers' own hidden states."""
 
+import copy
+
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AddedToken, AutoTokenizer
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, mean_stream_norm
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
+from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
 from tests.conftest import TEXTS, tiny_tokenizer
 from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import llava_granite
 from tests.modeling_aligned_llava.tiny_families import tiny
@@ -48,6 +51,26 @@ def test_special_tokens_and_sinks_do_not_count(model, tokenizer):
         found = mean_stream_norm(model, tokenizer, [text])
         embedding[row] = kept
     assert found == pytest.approx(states[[1, *range(3, len(states) - 1)]].norm(dim=-1).mean().item())
+
+
+def test_what_the_files_of_a_tokenizer_call_special_is_no_content(model, tokenizer):
+    """Marks of chat formats, such as Llama 3's <|start_header_id|>, are in no list of special tokens."""
+    tokenizer = copy.deepcopy(tokenizer)
+    mark = AddedToken("<|start_header_id|>", special=True)
+    tokenizer.add_tokens([mark, AddedToken("<think>", special=False)])
+    number, think = tokenizer.convert_tokens_to_ids(["<|start_header_id|>", "<think>"])
+    assert number not in tokenizer.all_special_ids
+    found = special_ids(tokenizer, model.config)
+    assert {number, model.config.image_token_id, *tokenizer.all_special_ids} <= found and think not in found
+    text = "<|start_header_id|>two cats"
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    assert is_special(ids, found)[0].tolist() == [True, *[False] * (ids.shape[1] - 1)]
+    resized = copy.deepcopy(model)
+    resized.resize_token_embeddings(len(tokenizer))
+    with torch.no_grad():
+        resized.get_input_embeddings().weight[number] *= 100
+        states = resized(input_ids=ids, output_hidden_states=True).hidden_states[1][0]
+    assert mean_stream_norm(resized, tokenizer, [text]) == pytest.approx(states[1:].norm(dim=-1).mean().item())
 
 
 def test_a_layer_that_text_does_not_enter_is_refused(model, tokenizer):

@@ -142,8 +142,7 @@ def test_a_cell_is_trained_in_both_stages(tmp_path):
     small |= {"global_batch_size": 4, "per_device_train_batch_size": 4}
     arm = {"methods": ["norm-stream"], "settings": {"norm_fields": {"target_scale": 2.0}, "bypassed_layers": [0]}}
     path = write_study(tmp_path, settings=small, seeds=[43], reference="norm-stream", arms=[arm])
-    with open_pool(1, "cpu") as pool:
-        run = start(path, tmp_path, pool)
+    run = start(path, tmp_path, open_pool(1, "cpu"))
     (record,) = run.records.read()
     assert list(record["stages"]) == ["stage1", "stage2"]
     first = record["stages"]["stage1"]

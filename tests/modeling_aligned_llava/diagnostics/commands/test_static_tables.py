@@ -6,17 +6,28 @@ import math
 import pytest
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, AutoModelForCausalLM, SiglipVisionModel
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForCausalLM,
+    BitImageProcessor,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    SiglipVisionModel,
+)
 
 from modeling_aligned_llava.diagnostics.hooks.loading import load_language
+from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_statistics, embedding_tables, largest_rows
+from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.measure.vocabulary import check_vocabulary, looks_untrained, vocabulary
 from modeling_aligned_llava.diagnostics.output.result_tables import show_vocabulary
 from modeling_aligned_llava.diagnostics.output.tables import paper_row
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import embedding_norms
-from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import PROFILED
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, random_pair, tiny, write_checkpoint
+from tests.one_line import one_line
 
 
 def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
@@ -42,6 +53,42 @@ def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
     assert inside["read by the connector"]["mean"] == pytest.approx(read, rel=1e-5)
     with pytest.raises(UserError, match="text-only"):
         run("encoders", tiny_backbones.qwen2, "--images", tiny_images[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["llava_next", "llava_onevision", "smolvlm", "qwen2_vl", "pixtral", "gemma3", "ovis2"]
+)
+def test_any_family_has_norms_of_its_encoder(name, tmp_path, tiny_images, run):
+    """What the connector reads is what its profile has."""
+    folder = write_checkpoint({**BUILDERS, "lfm2_vl": PROFILED["lfm2_vl"][0]}[name], tmp_path / name)
+    run("encoders", folder, "--images", tiny_images[0], "--out", tmp_path)
+    run("profile", folder, "--images", tiny_images[0], "--json", tmp_path / "profile.json")
+    (found,) = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8")).values()
+    norms = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))["norms"]
+    same = {"last hidden state": "vision encoder output", "read by the connector": "connector input"}
+    for here, there in same.items():
+        assert found[here]["mean"] == pytest.approx(norms[there]["mean"]), here
+        assert found[here]["count"] == norms[there]["count"]
+    # of LFM2-VL's 16 patches some are padding, and its connector reads four patches at once
+    assert name != "lfm2_vl" or found["last hidden state"]["count"] == 4 * found["read by the connector"]["count"] < 16
+
+
+def test_class_and_register_tokens_are_no_patches():
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 28, "patch_size": 7}
+    encoder = Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**sizes, num_register_tokens=4)).eval()
+    images = BitImageProcessor(size={"height": 28, "width": 28}, do_center_crop=False)
+    picture = ImageQuestion("a", lambda: Image.effect_noise((28, 28), 60).convert("RGB"))
+    found = encoder_norms(encoder, images, [picture])
+    assert found["last hidden state"]["count"] == 21 and found["layer -2, patches"]["count"] == 16
+
+
+def test_a_norm_that_is_not_finite_has_no_statistics(tmp_path, run):
+    model, processor = random_pair("aligned_llava")
+    model.model.multi_modal_projector.norm.weight.data[3] = torch.nan
+    model.save_pretrained(tmp_path)
+    processor.save_pretrained(tmp_path)
+    with one_line("gain or bias are not finite in float32: its weights are damaged"):
+        run("parameters", tmp_path)
 
 
 def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, run):

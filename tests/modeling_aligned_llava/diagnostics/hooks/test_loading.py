@@ -12,7 +12,7 @@ def test_an_encoder_may_lack_the_pooling_head_that_is_not_measured(tiny_backbone
     def drop_head(state):
         return {name: value for name, value in state.items() if ".head." not in name and not name.startswith("head.")}
 
-    encoder, _, _ = load_encoder(str(rewrite(tiny_backbones.vision, tmp_path / "headless", drop_head)))
+    encoder, _ = load_encoder(str(rewrite(tiny_backbones.vision, tmp_path / "headless", drop_head)))
     assert encoder.main_input_name == "pixel_values"
 
 

@@ -24,7 +24,7 @@ def test_at_step_0_the_norm_gives_visual_tokens_the_norm_of_text(tiny_checkpoint
     out = tmp_path / "profile.json"
     found = profile(str(tiny_checkpoint("norm")), in_folder(folder, 64), out)
     assert json.loads(out.read_text(encoding="utf-8")) == found
-    assert (found["schema"], found["images"], found["complete"]) == (1, 3, True)
+    assert (found["schema"], found["images"], found["complete"]) == (2, 3, True)
     assert found["norms"]["visual tokens at layer 0"]["count"] == 3 * 4  # 28 pixels, patches of 14
     # the text norm is measured before the rows of <image> and of the padding join the vocabulary
     text_norm = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint("norm")).config.text_norm

@@ -47,7 +47,7 @@ def by_hand(folder, images, path):
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
     processor = AutoProcessor.from_pretrained(folder)
     layers, embedding = model.get_submodule(path), model.get_input_embeddings()
-    special = torch.tensor(processor.tokenizer.all_special_ids)
+    special = torch.tensor([i for i, token in processor.tokenizer.added_tokens_decoder.items() if token.special])
     both, embedded = {"visual": [], "text": []}, []
     for image in in_folder(images, 3):
         inputs = inputs_of(processor, image, "cpu", torch.float32)

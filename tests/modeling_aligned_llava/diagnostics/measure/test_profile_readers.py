@@ -1,5 +1,6 @@
 """`compare`, `dynamics` and `theory PROFILE` on profiles of a tiny model."""
 
+import copy
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from modeling_aligned_llava.diagnostics.commands.compare import compare
 from modeling_aligned_llava.diagnostics.measure.prediction import log_tangent_fit, predicted_rotation
 from modeling_aligned_llava.errors import UserError
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
+from tests.one_line import one_line
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +37,26 @@ def test_compare_names_the_first_number_that_differs(profiles, tmp_path, run, ca
 def test_files_that_are_not_profiles_are_rejected(tmp_path, run):
     (tmp_path / "old.json").write_text('{"schema": 0}', encoding="utf-8")
     (tmp_path / "text.json").write_text("no json", encoding="utf-8")
-    for name, line in (("old.json", "schema version 1"), ("text.json", "is not JSON"), ("none.json", "there is no")):
+    for name, line in (("old.json", "schema version 2"), ("text.json", "is not JSON"), ("none.json", "there is no")):
         with pytest.raises(UserError, match=line):
             run("compare", tmp_path / name, tmp_path / name)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_numbers_of_states_that_were_not_finite_are_refused(profiles, value, tmp_path, run):
+    broken, stage = copy.deepcopy(profiles[0]), copy.deepcopy(profiles[0])
+    broken["layers"]["text"]["norm"]["mean"][-1] = value
+    stage["norms"]["connector output"]["skipped"] = 8
+    for profile in (broken, stage):
+        (tmp_path / "old.json").write_text(json.dumps(profile), encoding="utf-8")
+        for command in (("compare", tmp_path / "old.json"), ("theory",), ("dynamics", "--out", tmp_path)):
+            with one_line("old.json: the states of tiny were not finite; measure it again"):
+                run(command[0], tmp_path / "old.json", *command[1:])
+    record = {"tokens": 4, "norm": [1.0, value], "cosine": [0.5]}
+    lines = [json.dumps({"step": 0}), json.dumps({"step": 10, "text": record})]
+    (tmp_path / "probe.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    with one_line(r"probe\.jsonl, line 2: the states of this model were not finite"):
+        run("dynamics", "--training", tmp_path / "probe.jsonl", "--out", tmp_path)
 
 
 def test_dynamics_draws_and_tabulates(profiles, tmp_path, run):
