@@ -1,4 +1,8 @@
-"""The answers and end tokens in what the official templates write, as their checkpoints' repositories quote them."""
+"""The answers and end tokens in what chat templates write.
+
+Those of LLaVA-OneVision and LLaVA-1.5 are the official ones (transformers' own tests quote them); of other families
+the way in which a turn begins and ends.
+"""
 
 import pytest
 
@@ -41,7 +45,7 @@ def own(before: str, after: str, ask: str, first: str = "", last: str = "") -> s
 
 # Family: template, special tokens, end token of the tokenizer, what is supervised of two turns, where the end is from.
 FOLLOWS, NONE, WRITES, MARKS = "writes behind", "writes none", "as the template writes", "as the template marks"
-OFFICIAL = {
+TEMPLATES = {
     "llava_onevision": (ONEVISION, [], "<|im_end|>", ["a<|im_end|>", "b<|im_end|>"], FOLLOWS),
     "llava, vicuna": (VICUNA, ["</s>"], "</s>", [" a", " b</s>"], NONE),
     "qwen2_vl, qwen3_vl, internvl, ovis2": (
@@ -124,9 +128,9 @@ def supervised(how, *texts):
     return text, [text[start:end] for start, end in answers]
 
 
-@pytest.mark.parametrize("family", OFFICIAL)
-def test_official_templates_teach_to_end(family):
-    template, special, end, expected, origin = OFFICIAL[family]
+@pytest.mark.parametrize("family", TEMPLATES)
+def test_templates_of_the_families_teach_to_end(family):
+    template, special, end, expected, origin = TEMPLATES[family]
     how = chat(template, special, end)
     text, found = supervised(how, "<image>\nq", "a", "r", "b")
     assert found == expected and text.rstrip().endswith(expected[-1])
