@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import nn
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig, TrainerCallback
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
@@ -46,6 +46,7 @@ from train.data.tokenization import RowEncoder, Tokenization
 from train.stage_folder import StageFolder, peek_settings
 
 
+TIMED = "--three-steps"  # the run that `_measure` starts
 SAMPLE = 1000  # rows that are checked and tokenized; `train.data prepare` does all
 
 
@@ -213,7 +214,7 @@ def _steps(training: SFTConfig, rows: int, global_batch_size: int) -> int:
 
 
 def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, global_batch_size: int) -> None:
-    """Time the second and third step of a run of the same settings, which is ended then.
+    """Time the second and third step of a run of the same settings, which ends then, without saving.
 
     Raises:
         UserError: the run fails.
@@ -222,7 +223,7 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
     with tempfile.TemporaryDirectory() as folder:
         short = {"output_dir": folder, "max_steps": 3, "logging_steps": 1, "save_strategy": "no", "probe_rows": 0}
         options = [word for name, value in short.items() for word in (f"--{name}", str(value))]
-        command = [*launch, "-m", "train.sft", *argv, *options]
+        command = [*launch, "-m", "train.preflight", TIMED, *argv, *options]
         ends, lines = [], []
         plain = os.environ | NOT_A_TERMINAL
         with subprocess.Popen(  # noqa: S603
@@ -232,9 +233,6 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
                 lines.append(line.strip())
                 if re.search(r"step \d/3, loss", line):
                     ends.append(time.perf_counter())
-                if len(ends) == 3:
-                    process.terminate()
-                    break
         if len(ends) < 3:
             raise UserError(f"a run of three steps fails: {next((text for text in lines[::-1] if text), 'no output')}")
         logged = json.loads((Path(folder) / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
@@ -272,8 +270,20 @@ def _device_gb() -> float:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
+class _EndAfterThree(TrainerCallback):
+    """End the process once its third step has been logged."""
+
+    def on_log(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            sys.exit()
+
+
 def main() -> None:
-    if not preflight(sys.argv[1:], Console()):
+    if sys.argv[1:2] == [TIMED]:
+        from train.stage import run_stage  # here: it imports the trainer
+
+        run_stage(sys.argv[2:], lambda model: [_EndAfterThree()])
+    elif not preflight(sys.argv[1:], Console()):
         sys.exit(1)
 
 

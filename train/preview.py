@@ -42,7 +42,11 @@ def run_preview(argv: list[str], console: Console) -> None:
     run, training = parse_arguments([*theirs, "--bf16", "false"])
     how = stage_tokenization(run, training)
     data = open_training_data(
-        read_sources(run.data.data_path, run.data.image_folder), how, run.data.data_cache, seed=int(training.seed)
+        read_sources(run.data.data_path, run.data.image_folder),
+        how,
+        run.data.data_cache,
+        int(training.seed),
+        run.monitoring.eval_rows,
     )
     shown = range(ours.first, min(ours.first + ours.rows, len(data.dataset)))
     for number in shown:
@@ -85,6 +89,8 @@ def _summary(data: TrainingData, how: RowEncoder) -> Table:
         column.overflow = "fold"
     table.add_row("rows opened", f"{data.opened:,}")
     table.add_row("rows to train on", f"{len(lengths):,} (of which {images.count(0):,} text-only)")
+    if data.evaluation is not None:
+        table.add_row("rows held out", f"{len(data.evaluation):,}")
     if len(data.sources) > 1:
         counts = Counter(read_column(data.dataset, "source").tolist())
         for number, source in enumerate(data.sources):

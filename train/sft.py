@@ -16,7 +16,7 @@ def main() -> None:
         folder = StageFolder(output_dir(settings))
         if folder.is_complete() and not folder.changed_settings(settings):
             folder.drop_checkpoints()
-            say(f"{folder.path}: already done")
+            say(folder.already_done(settings))
             return
     from modeling_aligned_llava.errors import run_main  # imports torch, which takes seconds
     from train.stage import run_stage

@@ -23,9 +23,9 @@ from modeling_aligned_llava.loading.checkpoint import load_part
 from train.arguments.parse import RunArguments, parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
-from train.data.row_images import SetEpoch
+from train.data.row_images import RowImages, SetEpoch
 from train.data.sources import read_sources
-from train.data.stage_rows import StageRows, open_rows
+from train.data.stage_rows import open_rows
 from train.data.stage_tokenization import row_encoder
 from train.data.tokenization import RowEncoder
 from train.monitoring.gradient_ledger import GradientLedger
@@ -62,7 +62,7 @@ def run_stage(argv: list[str], change: Callable[[PreTrainedModel], list[TrainerC
         _check_settings(folder, settings)
         if folder.is_complete():
             if training.process_index == 0:
-                say(f"{folder.path}: already done")
+                say(folder.already_done(settings))
         else:
             _run_stage(run, training, folder, settings, change)
 
@@ -101,6 +101,7 @@ def _run_stage(
     groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     rows = open_rows(run, training, encoder, sources)
+    folder.check_rows(rows.data.fingerprint(), run.data.data_path)
 
     trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
     for callback in change(model):
@@ -110,7 +111,7 @@ def _run_stage(
     _describe(trainer, run, groups)
     if trainer.is_world_process_zero():
         _try_saving(model, processor)
-        folder.record_settings(settings)
+        folder.record_settings(settings, rows.data.fingerprint())
         folder.drop_torn_checkpoints()
     trainer.accelerator.wait_for_everyone()
     checkpoint = folder.last_checkpoint()
@@ -183,23 +184,23 @@ def _build_trainer(
     model: PreTrainedModel,
     processor: Any,
     groups: list[ParameterGroup],
-    rows: StageRows,
+    rows: RowImages,
     encoder: RowEncoder,
 ) -> AlignedSFTTrainer:
     output = Path(str(training.output_dir))
     collator: Collator
     if isinstance(encoder, FamilyRows):
-        collator = FamilyCollator(encoder, rows.images)
+        collator = FamilyCollator(encoder, rows)
     else:
-        collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows.images)
+        collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
-        train_dataset=rows.train,
-        eval_dataset=rows.evaluation,
+        train_dataset=rows.data.dataset,
+        eval_dataset=rows.data.evaluation,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[SetEpoch(rows.images), *_monitoring(run, output, collator, rows, processor.tokenizer)],
+        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, rows, processor.tokenizer)],
         parameter_groups=groups,
         clip_by_part=run.optimization.clip_by_part,
         ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
@@ -210,14 +211,14 @@ def _build_trainer(
 
 
 def _monitoring(
-    run: RunArguments, output: Path, collator: Collator, rows: StageRows, tokenizer: Any
+    run: RunArguments, output: Path, collator: Collator, rows: RowImages, tokenizer: Any
 ) -> list[TrainerCallback]:
     callbacks: list[TrainerCallback] = [
         LossLog(output / "log.jsonl"),
         ProgressBar(f"{run.model.method} {output.name}"),
     ]
     if run.monitoring.probe_rows:
-        probed = first_rows(rows.train if rows.evaluation is None else rows.evaluation, run.monitoring.probe_rows)
+        probed = first_rows(rows.data.evaluation or rows.data.dataset, run.monitoring.probe_rows)
         callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed, tokenizer))
     return callbacks
 

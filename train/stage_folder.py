@@ -6,6 +6,8 @@ Light on purpose: a finished stage must be recognised without importing torch.
 import json
 import shutil
 import sys
+from ast import literal_eval
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ _FREE = {
     *("data_cache", "bad_rows_limit", "max_skipped_steps"),
 }
 
+ROWS = "rows_fingerprint"  # in settings.json
 AUTO = "auto"  # a value of `bf16`: the choice of the machine that starts a folder, which the folder then keeps
 
 
@@ -37,6 +40,14 @@ class StageFolder:
     def is_complete(self) -> bool:
         """Whether the final model is complete; the marker is written after it."""
         return self.marker.exists()
+
+    def already_done(self, settings: dict[str, Any]) -> str:
+        """What to say of a finished stage: also whether its data was written after it."""
+        data = Path(str(settings.get("data_path", "")))
+        newer = data.is_file() and data.stat().st_mtime > self.marker.stat().st_mtime
+        return f"{self.path}: already done" + (
+            f", before {data} was written: remove it to train again" if newer else ""
+        )
 
     def mark_complete(self, record: dict[str, Any]) -> None:
         """Mark the stage as finished, then remove the checkpoints, which hold the optimizer's state."""
@@ -53,9 +64,10 @@ class StageFolder:
         before, after = self.recorded_settings(), comparable(settings)
         if not before:
             return []
+        before.pop(ROWS, None)
         if after.get("bf16") == AUTO:
             after["bf16"] = before.get("bf16", AUTO)
-        names = sorted(name for name in {*before, *after} if before.get(name) != after.get(name))
+        names = sorted(name for name in {*before, *after} if _value(before.get(name)) != _value(after.get(name)))
         return [f"{name} was {before.get(name)}, is {after.get(name)}" for name in names]
 
     def recorded_settings(self) -> dict[str, str]:
@@ -64,10 +76,24 @@ class StageFolder:
             return {}
         return json.loads(self.settings_file.read_text(encoding="utf-8"))
 
-    def record_settings(self, settings: dict[str, Any]) -> None:
-        """Write the settings next to the checkpoints."""
+    def record_settings(self, settings: dict[str, Any], rows: str | None = None) -> None:
+        """Write the settings next to the checkpoints, with the fingerprint of the rows."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.settings_file, comparable(settings))
+        write_json(self.settings_file, comparable(settings) | ({ROWS: rows} if rows else {}))
+
+    def check_rows(self, fingerprint: str, data_path: str) -> None:
+        """Refuse to continue on other rows: those of the steps that are done would no longer be the first ones.
+
+        Raises:
+            UserError: the rows are not those that this folder was started with.
+        """
+        from modeling_aligned_llava.errors import UserError  # here: the package imports torch
+
+        if self.recorded_settings().get(ROWS, fingerprint) != fingerprint:
+            raise UserError(
+                f"{data_path} gives other rows than when {self.path} was started (text, images, weights or chat "
+                "template): undo that, remove the folder, or choose another --output_dir"
+            )
 
     def last_checkpoint(self) -> Path | None:
         """The newest complete checkpoint."""
@@ -95,8 +121,25 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that determine the weights, as text, so that YAML and command line compare equal."""
+    """The settings that determine the weights, as text."""
     return {name: str(value) for name, value in sorted(settings.items()) if name not in _FREE}
+
+
+def _value(text: Any) -> Any:
+    """What a setting means, whether YAML, JSON or the command line wrote it: `True` is `true`, `1e-5` is `0.00001`."""
+    if isinstance(text, dict):
+        return {name: _value(value) for name, value in text.items()}
+    if isinstance(text, list):
+        return [_value(value) for value in text]
+    if not isinstance(text, str):
+        return text
+    for read in (json.loads, literal_eval) if text.startswith(("[", "{")) else ():
+        with suppress(ValueError, SyntaxError):
+            return _value(read(text))
+    with suppress(ValueError):
+        return float(text)
+    words = {**dict.fromkeys(("true", "yes"), True), **dict.fromkeys(("false", "no"), False)}
+    return words.get(text.lower(), None if text.lower() in ("none", "null") else text)
 
 
 def peek_settings(argv: list[str]) -> dict[str, Any] | None:

@@ -1,25 +1,48 @@
 """One user turn as text and how to tokenize it, the same for evaluation and diagnostics."""
 
+import logging
+from functools import cache
 from typing import Any
 
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN, image_token_id
+from modeling_aligned_llava.loading.chat_templates import rendered, template_of
+
+
+WITHOUT_TEMPLATE = ("PaliGemma", "Blip2", "InstructBlip", "Kosmos2", "Fuyu", "Git")  # processors that never have one
 
 
 def user_turn(processor: Any, text: str, images: int, system: str | None = None) -> str:
-    """Render one user turn, with `images` images before the text, in the processor's chat template.
+    """Render one user turn, with `images` images before the text, in the chat template of processor or tokenizer.
 
     Without a chat template the image tokens and the text follow each other.
 
     Args:
         system: a system prompt before it; None: what the template writes by itself.
+
+    Raises:
+        UserError: the template refuses it or drops the system prompt, or there is none to write one.
     """
-    if not getattr(processor, "chat_template", None):
+    template = template_of(processor)
+    if template is None:
+        if system is not None:
+            raise UserError("there is no chat template that could write the system prompt")
+        _say_bare(type(processor).__name__)
         return f"{_image_slot(processor) * images}{text}"
     content = [{"type": "image"}] * images + [{"type": "text", "text": text}]
     turns = [{"role": "user", "content": content}]
     if system is not None:
         turns.insert(0, {"role": "system", "content": [{"type": "text", "text": system}]})
-    return processor.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    prompt, _ = rendered(getattr(processor, "tokenizer", processor), template, turns, add_generation_prompt=True)
+    if system is not None and system.strip() not in prompt:
+        raise UserError("the chat template drops the system prompt")
+    return prompt
+
+
+@cache
+def _say_bare(kind: str) -> None:
+    if not kind.startswith(WITHOUT_TEMPLATE):
+        logging.getLogger(__name__).warning("%s has no chat template: questions are asked without one", kind)
 
 
 def names_image_token(processor: Any) -> bool:

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from modeling_aligned_llava.loading.files import write_json
 from tests.train.conftest import CONFIGURATION
-from train.preflight import preflight
+from train.preflight import TIMED, main, preflight
 
 
 @pytest.fixture
@@ -49,6 +49,17 @@ def test_two_steps_are_timed_where_asked(check, tmp_path):
     ok, text = check(2, "--measure")
     assert ok and re.search(r"measured .* [\d.]+ s a step, 0\.0 hours for 6 steps", text), text
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_timed_run_saves_nothing(stage_arguments, tiny_checkpoint, tmp_path, monkeypatch, call):
+    settings = {"model_name_or_path": tiny_checkpoint("norm-gwc"), "max_steps": 3, "save_strategy": "no"}
+    arguments = stage_arguments(2, "norm-gwc", tmp_path, **settings, eval_rows=4, eval_strategy="epoch")
+    with pytest.raises(SystemExit) as ended:
+        call(main, TIMED, *arguments)
+    assert ended.value.code is None
+    left = {path.name for path in (tmp_path / "norm-gwc" / "stage2").iterdir()}
+    assert left >= {"log.jsonl", "settings.json"} and not any("model" in name or "final" in name for name in left)
 
 
 BROKEN = {

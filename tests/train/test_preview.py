@@ -45,6 +45,7 @@ def test_the_summary_counts(preview, tiny_data, tmp_path):
     rows[1]["conversations"] = []
     rows[3]["conversations"].pop()
     del rows[2]["image"]
+    rows[2]["conversations"][0]["value"] = "Describe."
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     text = preview(1, "--rows", "0", data_path=tmp_path / "rows.json")
     lines = [" ".join(line.split("│")[1:3]).split() for line in text.splitlines() if "│" in line]

@@ -162,3 +162,30 @@ def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, 
     for folder in (one, other):
         entries = read_entries(folder / "quarantine.jsonl")
         assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
+
+
+def test_other_rows_are_not_continued_on(stage_arguments, tiny_data, tmp_path):
+    """Edited text, another weight; the same rows in another place, or in a file that was written again, go on."""
+    data = tmp_path / "data"
+    shutil.copytree(tiny_data, data, ignore=shutil.ignore_patterns("cache"))
+    (data / "mix.yaml").write_text(f"- path: {data}/stage1.json\n")
+    settings = {"data_path": data / "mix.yaml", "image_folder": data / "images", "max_steps": 3, "save_steps": 1}
+    settings |= {"eval_rows": 4, "eval_strategy": "epoch"}
+
+    def start(cache):
+        run_stage(stage_arguments(1, "norm", tmp_path, **settings, data_cache=tmp_path / cache))
+
+    with interrupted_after(2):
+        start("cache")
+    text = (data / "stage1.json").read_text()
+    for file, content in (
+        ("stage1.json", text.replace("shade 3", "shade 4")),
+        ("mix.yaml", f"- {{path: {data}/stage1.json, weight: 2}}"),
+    ):
+        before = (data / file).read_text()
+        (data / file).write_text(content)
+        with pytest.raises(UserError, match=r"mix\.yaml gives other rows than when .* was started"):
+            start("cache")
+        (data / file).write_text(before)
+    start("elsewhere")
+    assert (tmp_path / "norm" / "stage1" / "training_complete.json").exists()

@@ -1,11 +1,13 @@
 """The quick look at the settings, without the parser and without torch."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 import yaml
 
+from tests.one_line import one_line
 from train.stage_folder import StageFolder, peek_settings
 
 
@@ -43,6 +45,41 @@ def test_every_value_of_a_list_option_counts(recipe, tmp_path):
     assert folder.changed_settings(peek(recipe)) == ["frozen was ['^a', '^c'], is ['^a', '^b']"]
 
 
+@pytest.mark.parametrize(
+    ("written", "given", "same"),
+    [
+        (True, "true", True),
+        (False, "no", True),
+        (1e-5, "0.00001", True),
+        ("1e-5", "1.0e-5", True),
+        (1, "1.0", True),
+        (None, "null", True),
+        ({"x": "1e-5", "y": None}, '{"y": null, "x": 0.00001}', True),
+        (True, "false", False),
+        (1e-5, "2e-5", False),
+        ("/data #1", "/data #2", False),
+        ({"x": 1}, '{"x": 2}', False),
+    ],
+)
+def test_a_setting_repeated_on_the_command_line_is_the_same(tmp_path, written, given, same):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump({"some": written}))
+    folder = StageFolder(tmp_path)
+    folder.record_settings(peek(recipe))
+    assert (folder.changed_settings(peek(recipe, "--some", given)) == []) == same
+
+
+def test_other_rows_are_refused_and_old_folders_have_none(recipe, tmp_path):
+    folder = StageFolder(tmp_path)
+    folder.record_settings(peek(recipe))
+    folder.check_rows("1", "rows.json")  # of before rows were recorded
+    folder.record_settings(peek(recipe), "1")
+    assert folder.changed_settings(peek(recipe)) == []
+    folder.check_rows("1", "rows.json")
+    with one_line(r"rows\.json gives other rows than when .* was started"):
+        folder.check_rows("2", "rows.json")
+
+
 def test_automatic_precision_is_what_the_folder_was_started_with(recipe, tmp_path):
     folder = StageFolder(tmp_path)
     folder.record_settings(peek(recipe, "--bf16", "False"))
@@ -64,4 +101,13 @@ def test_a_finished_stage_is_recognised_without_torch(recipe, tmp_path):
         f"import sys; from train import sft; sys.argv += {arguments!r}; sft.main(); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
-    assert "already done" in done.stdout
+    assert done.stdout == f"{tmp_path}: already done\n"
+
+
+def test_data_written_after_a_finished_stage_is_said(tmp_path):
+    folder, data = StageFolder(tmp_path), tmp_path / "rows.json"
+    data.write_text("[]")
+    folder.mark_complete({})
+    assert folder.already_done({"data_path": data}) == f"{tmp_path}: already done"
+    os.utime(data, (data.stat().st_mtime + 9,) * 2)
+    assert f"already done, before {data} was written: remove it" in folder.already_done({"data_path": str(data)})

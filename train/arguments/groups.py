@@ -175,8 +175,8 @@ class MonitoringArguments:
 
     eval_rows: int = setting(
         default=0,
-        help="Number of rows held out from training. Their loss is logged every `eval_steps`; requires "
-        "`eval_strategy: steps`.",
+        help="Number of rows held out from training, about: rows of one image stay together. Their loss is logged "
+        "every `eval_steps`; requires `eval_strategy: steps`.",
     )
     probe_rows: int = setting(
         default=8,

@@ -1,4 +1,4 @@
-"""Check a row in LLaVA's format (`id`, optional `image`, `conversations`) and turn it into chat messages."""
+"""Check the images and the turns of a row in LLaVA's format, and turn them into chat messages."""
 
 import os
 from pathlib import Path, PurePosixPath
@@ -8,13 +8,16 @@ from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 
 
 NO_FILE = "there is no image file"
-_ROLES = {"human": "user", "gpt": "assistant", "system": "system"}
+IMAGE_TEXT = "< image >"  # `<image>` in a text, which the tokenizer would take for an image
+_ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
+_NOT_SERVED = ("<video>", "<audio>")
 
 
 class EmbeddedImage(str):
-    """The name of an image embedded in the data: `embedded:ROW:NUMBER`."""
+    """The name of an image embedded in the data, `embedded:ROW:NUMBER`, and its size in bytes."""
 
     PREFIX = "embedded:"
+    size: int
 
 
 class BadRow(Exception):
@@ -44,7 +47,7 @@ def image_files(image: Any, folder: Path | None) -> list[str]:
 
 def _image_file(name: Any, folder: Path | None) -> str:
     if not isinstance(name, str) or not name:
-        raise BadRow("`image` is not a file name", _short(name))
+        raise BadRow("`image` is not a file name", short(name))
     if folder is None:
         raise BadRow("there is no image_folder", name)
     relative = PurePosixPath(name)
@@ -52,7 +55,7 @@ def _image_file(name: Any, folder: Path | None) -> str:
         raise BadRow(f"image leaves the image folder {folder}", name)
     path = os.path.join(folder, name)
     if not name.isprintable() or not os.path.isfile(path):
-        raise BadRow(NO_FILE, path if path.isprintable() else _short(path))
+        raise BadRow(NO_FILE, path if path.isprintable() else short(path))
     return path
 
 
@@ -60,12 +63,13 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
     """LLaVA's turns as chat messages `{"role", "content": [parts]}` with `images` image parts.
 
     A single image comes first in the turn that mentions it (or in the first turn), as in LLaVA. Several images take
-    the place of their placeholders, or all come first if there is no placeholder. Any further `<image>` is text, and
-    becomes `< image >` so that the tokenizer does not take it for an image. Answers lose white space around them: a
-    leading line break would join that of the template in one token, which no prompt ends with.
+    the place of their placeholders, or all come first if there is no placeholder. `<image>` in an answer is text, and
+    becomes `< image >`. Answers lose white space around them: a leading line break would join that of the template in
+    one token, which no prompt ends with.
 
     Raises:
-        BadRow: the turns are malformed, empty, one-sided or in another order, or mention fewer images than there are.
+        BadRow: the turns are malformed, empty, one-sided or in another order, or mention more or fewer images than
+            there are, or a video.
     """
     if not isinstance(turns, list) or not all(isinstance(t, dict) and isinstance(t.get("value"), str) for t in turns):
         raise BadRow("`conversations` is not a list of {from, value}")
@@ -74,7 +78,7 @@ def messages_of(turns: Any, images: int) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     for turn in turns:
         if not isinstance(turn.get("from"), str) or turn["from"] not in _ROLES:
-            raise BadRow(f"a turn is not from {', '.join(_ROLES)}", _short(turn.get("from")))
+            raise BadRow(f"a turn is not from {', '.join(_ROLES)}", short(turn.get("from")))
         messages.append({"role": _ROLES[turn["from"]], "content": turn["value"]})
     spoken = messages[1:] if messages[0]["role"] == "system" else messages
     if not spoken or [m["role"] for m in spoken] != ["user", "assistant"] * (len(spoken) // 2):
@@ -112,6 +116,11 @@ def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
     """Replace the text of the turns with images by parts."""
     users = [message for message in spoken if message["role"] == "user"]
     mentions = sum(message["content"].count(IMAGE_TOKEN) for message in users)
+    for other in _NOT_SERVED:
+        if any(other in message["content"] for message in users):
+            raise BadRow(f"`{other}` is not served", filtered=True)
+    if mentions > images:
+        raise BadRow("more <image> than images", f"{mentions} for {images}")
     if images == 1:
         asking = next((m for m in users if IMAGE_TOKEN in m["content"]), users[0])
         asking["content"] = [_IMAGE, _text(asking["content"].replace(IMAGE_TOKEN, "", 1).strip())]
@@ -120,10 +129,8 @@ def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
     elif mentions < images:
         raise BadRow("fewer <image> than images", f"{mentions} for {images}")
     elif images:
-        left = images
         for message in users:
-            head, *rest = message["content"].split(IMAGE_TOKEN, left)
-            left -= len(rest)
+            head, *rest = message["content"].split(IMAGE_TOKEN)
             # the template ends the line after an image
             pieces = [[_text(head)], *([_IMAGE, _text(piece.removeprefix("\n"))] for piece in rest)]
             message["content"] = [part for piece in pieces for part in piece if part is _IMAGE or part["text"]]
@@ -133,9 +140,10 @@ _IMAGE = {"type": "image"}
 
 
 def _text(text: str) -> dict[str, str]:
-    return {"type": "text", "text": text.replace(IMAGE_TOKEN, "< image >")}
+    return {"type": "text", "text": text.replace(IMAGE_TOKEN, IMAGE_TEXT)}
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """A value in a message."""
     text = ascii(value)
     return text if len(text) <= 200 else text[:200] + "..."

@@ -1,7 +1,7 @@
 """Rows for a model of another family than ours: its chat template writes the text, its processor the visual tokens.
 
-Supervised are the answers and their end tokens: what the template marks with {% generation %} or, without marks, what
-it adds when the conversation is rendered turn by turn. The text is stored; the collator calls the processor.
+Supervised are the answers and their end tokens (`train.data.chat_text`). The text is stored; the collator calls the
+processor.
 """
 
 import inspect
@@ -16,17 +16,15 @@ from typing import Any, ClassVar
 from datasets import Features, List, Value
 from PIL import Image
 from transformers import PreTrainedTokenizerBase
-from transformers.utils.chat_template_utils import render_jinja_template
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens
+from modeling_aligned_llava.loading.chat_templates import Span, template_of
+from train.data.chat_text import ChatText
 from train.data.collator import OpenImages, Rows
 from train.data.conversations import BadRow, text_of
-from train.data.tokenization import IGNORE_INDEX, Kind, control_tokens, too_long
-
-
-Span = tuple[int, int]  # characters of a text
+from train.data.tokenization import IGNORE_INDEX, Kind, control_tokens, each_row, too_long
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,7 @@ class FamilyRows:
         max_length: rows with more tokens are filtered out, never truncated; None keeps all.
 
     Raises:
-        UserError: the processor has no chat template, and takes no answer as a suffix either.
+        UserError: there is no chat template, and the processor takes no answer as a suffix either.
     """
 
     processor: Any
@@ -57,8 +55,8 @@ class FamilyRows:
     reads_sizes: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if self._template is None and not self.takes_suffix:
-            raise UserError(f"{self.config.model_type}: its processor has no chat template")
+        if self._chat is None and not self.takes_suffix:
+            raise UserError(f"{self.config.model_type}: neither its processor nor its tokenizer has a chat template")
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -68,7 +66,7 @@ class FamilyRows:
     @property
     def takes_suffix(self) -> bool:
         """Whether the answer is an argument of its own, in place of a template (PaliGemma)."""
-        return self._template is None and "suffix" in inspect.signature(self.processor.__call__).parameters
+        return self._chat is None and "suffix" in inspect.signature(self.processor.__call__).parameters
 
     def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
         """For each row `{"messages", "images", "sizes"}`: its `text`, the characters of its `answers`, its `length`.
@@ -76,18 +74,13 @@ class FamilyRows:
         Raises:
             UserError: the template drops images or rewrites earlier turns, so that answers cannot be found.
         """
-        found: list[dict[str, Any] | BadRow] = []
-        for row in rows:
-            try:
-                found.append(self._row(row["messages"], [tuple(size) for size in row["sizes"]]))
-            except BadRow as fault:
-                found.append(fault)
-        return found
+        return each_row(self._row, rows)
 
-    def _row(self, messages: list[dict[str, Any]], sizes: list[Size]) -> dict[str, Any]:
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        messages, sizes = row["messages"], [tuple(size) for size in row["sizes"]]
         if control := self._control.search(text_of(messages)):
             raise BadRow("the text holds a control token", control.group())
-        text, answers = self._prompt_and_suffix(messages) if self.takes_suffix else self._rendered(messages)
+        text, answers = self._chat(messages) if self._chat else self._prompt_and_suffix(messages)
         if text.count(self.processor.image_token) != len(sizes):
             slots = text.count(self.processor.image_token)
             raise UserError(f"the chat template writes {slots} images for a row of {len(sizes)}")
@@ -119,10 +112,14 @@ class FamilyRows:
         reserved = [re.escape(token) for token in image_tokens(self.processor, self.config)]
         return re.compile("|".join([control_tokens(self.tokenizer).pattern, *reserved]))
 
-    @property
-    def _template(self) -> str | None:
-        template = self.processor.chat_template
-        return template.get("default") if isinstance(template, dict) else template
+    @cached_property
+    def _chat(self) -> ChatText | None:
+        template = template_of(self.processor)
+        return None if template is None else ChatText(self.tokenizer, template)
+
+    def ending(self) -> str:
+        """What ends an answer, in words."""
+        return "end token of an answer: the processor's" if self._chat is None else self._chat.ending()
 
     def _adds_special_tokens(self, text: str) -> bool:
         return lacks_special_tokens(self.tokenizer, text)
@@ -135,36 +132,6 @@ class FamilyRows:
         text, suffix = "".join(parts), text_of([answer])
         return text + suffix, [(len(text), len(text) + len(suffix))]
 
-    def _rendered(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
-        """The conversation as text, and the answers in it with their end tokens."""
-        if re.search(r"{%-?\s*generation\s*-?%}", str(self._template)):
-            text, spans = self._render(messages, return_assistant_tokens_mask=True)
-            return text, [(start, end) for start, end in spans]
-        text, _ = self._render(messages)
-        answers: list[Span] = []
-        for turn, message in enumerate(messages):
-            if message["role"] != "assistant":
-                continue
-            asked, _ = self._render(messages[:turn], add_generation_prompt=True)
-            answered, _ = self._render(messages[: turn + 1])
-            if not (text.startswith(answered) and answered.startswith(asked)):
-                raise UserError(
-                    "the chat template changes what it wrote for earlier turns, so the answers cannot be found in it: "
-                    "save the processor with one that marks them with {% generation %}"
-                )
-            answers.append((len(asked), len(answered.rstrip())))
-        start, end = answers[-1]
-        if not control_tokens(self.tokenizer).search(text[start:]):  # nothing would teach the model to end
-            text = text[:end] + str(self.tokenizer.eos_token)
-            answers[-1] = start, len(text)
-        return text, answers
-
-    def _render(self, messages: list[dict[str, Any]], **options: Any) -> tuple[str, list[Span]]:
-        render: Any = render_jinja_template
-        special = self.tokenizer.special_tokens_map
-        (text,), spans = render([messages], chat_template=self._template, **options, **special)
-        return text, spans[0] if spans else []
-
     def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """Rows are stored as the collator reads them."""
         return batch
@@ -173,7 +140,7 @@ class FamilyRows:
         """Everything that the stored rows depend on besides the code."""
         backend = self.tokenizer.backend_tokenizer.to_str()  # type: ignore[attr-defined]
         processor = json.dumps(self.processor.to_dict(), sort_keys=True, default=str)
-        return backend, processor, self._template, self.max_length
+        return backend, processor, self._chat and self._chat.template, self.max_length
 
     def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
         """The text of a row in order, with one token for each image, and of which kind each piece is."""

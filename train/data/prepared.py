@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache as cache_results
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.images import open_image, read_size
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
+from train.data.held_out import Part, held_out
 from train.data.quarantine import Entry
-from train.data.sources import Source, parsed_rows, raw_table
+from train.data.row_keys import images_and_turns
+from train.data.sources import IMAGES, Source, parsed_rows, raw_table
 from train.data.tokenization import RowEncoder
 from train.data.worker_processes import workers_end_with_us
 
@@ -37,6 +40,8 @@ _ROWS_A_PROCESS = 10_000  # checking fewer takes less time than starting another
 _PREPARED = Features(
     {
         "images": List(Value("string")),
+        "bytes": List(Value("int64")),  # of each image
+        "content": Value("int64"),  # a digest of the row
         "row": Value("int32"),
         "fault": Value("string"),  # an `Entry` as JSON; null if the row is usable
     }
@@ -48,12 +53,13 @@ class TrainingData:
     """The rows of a stage.
 
     Args:
-        dataset: rows of `input_ids`, `labels`, `length`, `images` (paths, or names of embedded images), and `source`
-            and `row`, the origin of a row.
+        dataset: rows to train on, as the encoder stores them, with `images` (paths, or names of embedded images), and
+            `source` and `row`, the origin of a row.
         sources: the sources that `source` numbers.
         raw: the raw rows of each source, with their embedded images.
         bad_rows: the rows left out, filtered or damaged.
         opened: number of all rows, usable or not.
+        evaluation: rows held out from training, if any.
     """
 
     dataset: Dataset
@@ -61,10 +67,18 @@ class TrainingData:
     raw: list[Dataset]
     bad_rows: list[Entry]
     opened: int
+    evaluation: Dataset | None = None
+
+    def fingerprint(self) -> str:
+        """Identify the rows and their order, wherever data and cache lie."""
+        digest = hashlib.sha256()
+        for rows in (self.dataset, *([] if self.evaluation is None else [self.evaluation])):
+            digest.update(len(rows).to_bytes(8, "little") + read_column(rows, "content").tobytes())
+        return digest.hexdigest()[:32]
 
 
 def open_training_data(
-    sources: list[Source], encoder: RowEncoder, cache: str | Path | None = None, seed: int = 0
+    sources: list[Source], encoder: RowEncoder, cache: str | Path | None = None, seed: int = 0, eval_rows: int = 0
 ) -> TrainingData:
     """Open, check, tokenize and filter the rows of every source, or take them from the cache.
 
@@ -72,26 +86,64 @@ def open_training_data(
         sources: the mixture.
         encoder: how rows are stored.
         cache: folder for prepared rows; by default in the cache of `datasets`.
-        seed: chooses the rows of a source whose weight is not an integer.
+        seed: chooses the rows that are held out, and those of a source whose weight is not an integer.
+        eval_rows: about how many rows are held out.
 
     Raises:
-        UserError: a source cannot be read, or has no rows.
+        UserError: a source cannot be read, or has no rows, or too few to hold some out.
     """
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     root = prepared_root(cache)
-    parts, raws, bad_rows, opened = [], [], [], 0
+    tables, usable, raws, bad_rows, opened = [], [], [], [], 0
     for number, source in enumerate(sources):
         raw = raw_table(source, str(root))
         rows = _prepared(source, raw, encoder, root)
         bad_rows += _bad_rows(rows)
         opened += len(raw)
         raws.append(raw)
-        usable = np.flatnonzero(rows.data["fault"].is_null())
-        rows = rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16))  # type: ignore[call-arg]
-        parts.append(rows.select(_weighted(usable, source.weight, seed + number)))
-    dataset = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    return TrainingData(dataset.with_transform(encoder.expanded), sources, raws, bad_rows, opened)
+        usable.append(np.flatnonzero(rows.data["fault"].is_null()))
+        tables.append(rows.remove_columns("fault").add_column("source", np.full(len(rows), number, dtype=np.int16)))  # type: ignore[call-arg]
+    held = _held_out(sources, raws, tables, usable, eval_rows, seed)
+    chosen = [
+        (_weighted(numbers[~apart], source.weight, seed + number), numbers[apart])
+        for number, (source, numbers, apart) in enumerate(zip(sources, usable, held, strict=True))
+    ]
+    sides = (
+        [t.select(numbers) for t, numbers in zip(tables, side, strict=True)] for side in zip(*chosen, strict=True)
+    )
+    train, evaluation = (concatenate_datasets(side).with_transform(encoder.expanded) for side in sides)
+    return TrainingData(train, sources, raws, bad_rows, opened, evaluation if eval_rows else None)
+
+
+def _held_out(
+    sources: list[Source], raws: list[Dataset], tables: list[Dataset], usable: list[np.ndarray], wanted: int, seed: int
+) -> list[np.ndarray]:
+    """Whether each usable row of each source is held out; images are the same if their files have the same bytes."""
+    if not wanted or not sum(map(len, usable)):
+        return [np.zeros(len(numbers), dtype=bool) for numbers in usable]
+
+    @cache_results
+    def content(image: tuple[int, str]) -> bytes:
+        source, name = image
+        embedded = name.startswith(EmbeddedImage.PREFIX) and not sources[source].is_text
+        read = name.encode()  # of a file that has gone
+        with suppress(OSError):
+            read = embedded_bytes(raws[source], name) if embedded else Path(name).read_bytes()
+        return hashlib.sha256(read).digest()
+
+    parts: list[list[Part]] = []
+    for number, (table, numbers) in enumerate(zip(tables, usable, strict=True)):
+        rows = table.select(numbers).with_format("arrow")[:]
+        for images, sizes, text in zip(
+            *(rows[name].to_pylist() for name in ("images", "bytes", "content")), strict=True
+        ):
+            looks: list[Part] = [(size, (number, image)) for image, size in zip(images, sizes, strict=True)]
+            parts.append(looks or [(("text", text), None)])
+    weights = np.repeat([source.weight for source in sources], [len(numbers) for numbers in usable])
+    return np.split(
+        held_out(parts, content, weights, wanted, seed), np.cumsum([len(numbers) for numbers in usable])[:-1]
+    )
 
 
 def row_lengths(dataset: Dataset) -> np.ndarray:
@@ -137,7 +189,18 @@ def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int
 def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
     if isinstance(tokens, BadRow):
         return bad_entry(source, row["row"], row["id"], tokens)
-    return {"id": row["id"], "row": row["row"], "images": row["images"], **tokens}
+    sizes = [name.size if isinstance(name, EmbeddedImage) else _file_size(name) for name in row["images"]]
+    names = [name.removeprefix(str(source.image_folder)) for name in row["images"]]  # wherever the folder lies
+    digest = hashlib.blake2b(repr((names, sizes, tokens)).encode(), digest_size=8).digest()
+    content = int.from_bytes(digest, "little", signed=True)
+    return {"id": row["id"], "row": row["row"], "images": row["images"], "bytes": sizes, "content": content, **tokens}
+
+
+def _file_size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except OSError:  # it was there when the row was checked
+        return 0
 
 
 def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
@@ -149,8 +212,9 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
         if not isinstance(raw, dict):
             raise BadRow("the row is not an object with conversations")
         name = str(raw["id"])[:200] if raw.get("id") is not None else None
-        images = image_files(raw.get("image"), source.image_folder)
-        messages = messages_of(raw.get("conversations"), len(images))
+        image, turns = images_and_turns(raw)
+        images = image_files(image, source.image_folder)
+        messages = messages_of(turns, len(images))
     except BadRow as fault:
         return bad_entry(source, number, name, fault)
     return {"id": name, "row": number, "messages": messages, "images": images}
@@ -178,18 +242,19 @@ def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str
 
 def embedded_bytes(data: Dataset, name: str) -> bytes:
     """The image file that an `EmbeddedImage` names."""
-    row, _ = _place(name)
-    return _bytes_of(data[row]["image" if "image" in data.column_names else "images"], name)
+    cells = data[_place(name)[0]]
+    return _bytes_of([cells.get(column) for column in IMAGES], name)
 
 
 def _embedded_in(batch: pa.Table, first: int, name: str) -> bytes:
     """The same for rows from number `first` on."""
     row, _ = _place(name)
-    return _bytes_of(batch["image" if "image" in batch.column_names else "images"][row - first].as_py(), name)
+    return _bytes_of([batch[column][row - first].as_py() for column in IMAGES if column in batch.column_names], name)
 
 
-def _bytes_of(cell: Any, name: str) -> bytes:
+def _bytes_of(cells: list[Any], name: str) -> bytes:
     _, number = _place(name)
+    cell = next(cell for cell in cells if cell)
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
 
 
@@ -255,7 +320,7 @@ def _bad_rows(rows: Dataset) -> list[Entry]:
 def _fingerprint(source: Source, raw: Dataset, how: RowEncoder) -> str:
     """Identify everything that the prepared rows depend on, including this code."""
     digest = hashlib.sha256()
-    for name in ("prepared", "sources", "conversations", "tokenization", "family_rows"):
+    for name in ("prepared", "sources", "conversations", "row_keys", "chat_text", "tokenization", "family_rows"):
         digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
     digest.update(repr((raw._fingerprint, folder, *how.settings())).encode())

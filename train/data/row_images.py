@@ -1,10 +1,13 @@
-"""The images of a batch. A row whose image fails is quarantined and replaced by another one.
+"""The images of a batch. A row whose image fails is quarantined and replaced by another one of its side: one that is
+held out from training by another that is.
 
 The replacement depends only on seed, epoch and row, so it is the same after a restart, in any worker and on any rank.
+That of a row held out is the same in all epochs, so that the losses are those of the same rows.
 """
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,7 +18,7 @@ from transformers import TrainerCallback
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
 from train.data.conversations import EmbeddedImage
-from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes
+from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes, read_column
 from train.data.quarantine import Entry, Quarantine
 
 
@@ -24,7 +27,7 @@ _ATTEMPTS = 100
 
 @dataclass
 class RowImages:
-    """Open the images of rows of `data.dataset`.
+    """Open the images of rows of `data.dataset` and `data.evaluation`.
 
     Args:
         data: the rows, and the tables that hold embedded images.
@@ -49,20 +52,26 @@ class RowImages:
 
     def _usable(self, row: dict[str, Any]) -> tuple[dict[str, Any], list[Image]]:
         original = row
+        held = (row["source"], row["row"]) in self._held_out
+        others = self.data.evaluation if held else self.data.dataset
+        assert others is not None
         for attempt in range(_ATTEMPTS):
             try:
                 return row, open_row(self.data, row)
             except UserError as error:
                 file = self.data.sources[row["source"]].path
                 self.quarantine.add(Entry(file, row["row"], None, BAD_IMAGE, str(error), found="training"))
-            row = self.data.dataset[self._replacement(original, attempt)]
+            key = f"{self.seed} {0 if held else int(self.epoch)} {original['source']} {original['row']} {attempt}"
+            digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+            row = others[int.from_bytes(digest, "big") % len(others)]
         file = self.data.sources[original["source"]].path
         raise UserError(f"{file}, row {original['row']}: its image and those of {_ATTEMPTS} replacements fail")
 
-    def _replacement(self, row: dict[str, Any], attempt: int) -> int:
-        key = f"{self.seed} {int(self.epoch)} {row['source']} {row['row']} {attempt}"
-        digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big") % len(self.data.dataset)
+    @cached_property
+    def _held_out(self) -> set[tuple[int, int]]:
+        if self.data.evaluation is None:
+            return set()
+        return set(zip(*(read_column(self.data.evaluation, name).tolist() for name in ("source", "row")), strict=True))
 
 
 def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:

@@ -21,9 +21,11 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.data.conversations import EmbeddedImage
+from train.data.row_keys import DESCRIBING, READ
 
 
 repair_dataset_locks()
+IMAGES = ("image", "images")
 _SPACE = re.compile(r"[ \t\n\r]*")
 _JSON = Features({"json": Value("binary")})
 
@@ -121,15 +123,14 @@ def _table(source: Source, cache: str) -> Dataset:
 
 
 def raw_table(source: Source, cache: str) -> Dataset:
-    """The raw rows of a source: the columns that are used or, for JSON, a column `json` with the text of each row.
+    """The raw rows of a source: columns that may change their meaning or, for JSON, a column `json` of texts.
 
     Raises:
         UserError: it cannot be read.
     """
     if not source.is_text:
         data = _table(source, cache)
-        images = next((name for name in ("image", "images") if name in data.column_names), None)
-        return data.select_columns([name for name in data.column_names if name in ("id", "conversations", images)])
+        return data.select_columns([name for name in data.column_names if name not in DESCRIBING])
     try:
         with disk_errors_named(cache):
             return Dataset.from_generator(
@@ -162,12 +163,7 @@ def parsed_rows(batch: pa.Table, first_row: int) -> list[Any]:
     """
     if batch.column_names == ["json"]:
         return [_parsed(text) for text in batch["json"].to_pylist()]
-    columns = {
-        "image" if name == "images" else name: _image_names(batch[name], first_row)
-        if name in ("image", "images")
-        else batch[name].to_pylist()
-        for name in batch.column_names
-    }
+    columns = {name: _cells(name, batch[name], first_row) for name in batch.column_names}
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
@@ -220,13 +216,23 @@ def _after_space(text: str, at: int) -> int:
     return found.end() if found else at
 
 
+def _cells(name: str, column: pa.ChunkedArray, first_row: int) -> list[Any]:
+    """The values of a column; of one that is not read only whether there is one, because it may hold videos."""
+    if name in IMAGES:
+        return _image_names(column, first_row)
+    if name in READ:
+        return column.to_pylist()
+    several = pa.types.is_list(column.type) or pa.types.is_large_list(column.type) or pa.types.is_string(column.type)
+    return [True if cell.is_valid and (not several or len(cell.as_py())) else None for cell in column]
+
+
 def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:
     """For each row, its file names or the names of its embedded images; no image is read."""
     several = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     if pa.types.is_struct(column.type.value_type if several else column.type):
         cells = [(value.values if several else [value]) if value.is_valid else [] for value in column]
         return [
-            [_image_name(cell, EmbeddedImage(f"{EmbeddedImage.PREFIX}{row}:{i}")) for i, cell in enumerate(of_row)]
+            [_image_name(cell, f"{EmbeddedImage.PREFIX}{row}:{i}") for i, cell in enumerate(of_row)]
             for row, of_row in enumerate(cells, start=first_row)
         ]
     return column.to_pylist()
@@ -234,5 +240,7 @@ def _image_names(column: pa.ChunkedArray, first_row: int) -> list[Any]:
 
 def _image_name(cell: pa.StructScalar, embedded: str) -> str | None:
     if cell.is_valid and cell["bytes"].is_valid:
-        return embedded
+        name = EmbeddedImage(embedded)
+        name.size = cell["bytes"].as_buffer().size
+        return name
     return cell["path"].as_py() if cell.is_valid else None

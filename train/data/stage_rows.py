@@ -1,9 +1,7 @@
 """The rows of a stage, split into training and evaluation rows; those left out are listed."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from datasets import Dataset
 from trl import SFTConfig
 
 from modeling_aligned_llava.errors import UserError
@@ -16,39 +14,24 @@ from train.data.tokenization import RowEncoder
 from train.stage_folder import say
 
 
-@dataclass
-class StageRows:
-    """What the trainer reads.
-
-    Args:
-        train: rows to train on.
-        images: opens the images of rows.
-        evaluation: rows held out from training, if any.
-    """
-
-    train: Dataset
-    images: RowImages
-    evaluation: Dataset | None
-
-
-def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]) -> StageRows:
+def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sources: list[Source]) -> RowImages:
     """Open the rows of `sources` and write those that cannot be used to `quarantine.jsonl`.
 
     Raises:
         UserError: the data cannot be read, or leaves too few usable rows.
     """
     path = Path(str(training.output_dir)) / "quarantine.jsonl"
-    data = open_training_data(sources, encoder, run.data.data_cache, training.seed)
+    data = open_training_data(sources, encoder, run.data.data_cache, training.seed, run.monitoring.eval_rows)
     quarantine = Quarantine(path, data.opened, run.data.bad_rows_limit)
     if training.process_index == 0:
         quarantine.begin(data.bad_rows)
         say(f"{run.data.data_path}: {len(data.dataset)} rows; {quarantine.summary()}")
+        if data.evaluation is not None:
+            held, wanted = len(data.evaluation), run.monitoring.eval_rows
+            why = "" if held == wanted else f" instead of {wanted}: rows of the same image or text stay together"
+            say(f"{held} rows held out{why}")
+        if ending := encoder.ending():
+            say(ending)
     if not len(data.dataset):
         raise UserError(f"{run.data.data_path}: there is no row to train on; see {path}")
-    evaluation = None
-    if eval_rows := run.monitoring.eval_rows:
-        if eval_rows >= len(data.dataset):
-            raise UserError(f"eval_rows {eval_rows} leaves none of the {len(data.dataset)} rows to train on")
-        parts = data.dataset.train_test_split(test_size=eval_rows, seed=training.seed)
-        data, evaluation = replace(data, dataset=parts["train"]), parts["test"]
-    return StageRows(data.dataset, RowImages(data, quarantine, training.seed), evaluation)
+    return RowImages(data, quarantine, training.seed)

@@ -12,7 +12,7 @@ from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
-from modeling_aligned_llava.loading.chat_templates import chat_template, choose_template
+from modeling_aligned_llava.loading.chat_templates import chat_template, choose_template, template_of
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.arguments.groups import ModelArguments
@@ -75,7 +75,9 @@ def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: 
     if config.model_type == AlignedLlavaConfig.model_type:
         if not run.model.merge_adapters:
             raise UserError("merge_adapters: false is for models of other families")
-        template = str(processor.chat_template)
+        template = template_of(processor)
+        if template is None:
+            raise UserError("neither the model's processor nor its tokenizer has a chat template")
         return tokenization(run, training, processor.tokenizer, template, config.image_seq_length)
     check_family(config.model_type)
     if not names_image_token(processor):

@@ -5,17 +5,20 @@ families than ours: `train.data.family_rows`.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
-from typing import Any, ClassVar, Literal, Protocol, cast
+from typing import Any, ClassVar, Literal, Protocol
 
+import numpy as np
 from datasets import Features, List, Value
-from transformers import BatchEncoding, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.inspection.text_stream import special_ids
+from train.data.chat_text import ChatText
 from train.data.conversations import BadRow, text_of
 
 
@@ -45,6 +48,20 @@ class RowEncoder(Protocol):
 
     def supervised(self, batch: dict[str, Any]) -> list[int]:
         """The number of supervised tokens of stored rows."""
+
+    def ending(self) -> str:
+        """What ends an answer, in words."""
+
+
+def each_row(encode: Callable[[Any], dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
+    """What `encode` makes of each row, or the `BadRow` that it raises."""
+    made: list[dict[str, Any] | BadRow] = []
+    for row in rows:
+        try:
+            made.append(encode(row))
+        except BadRow as fault:
+            made.append(fault)
+    return made
 
 
 @dataclass(frozen=True)
@@ -78,36 +95,37 @@ class Tokenization:
         Raises:
             UserError: the template marks no supervised tokens, or drops images.
         """
-        encoded = cast(
-            BatchEncoding,
-            self.tokenizer.apply_chat_template(
-                [row["messages"] for row in rows],
-                chat_template=self.template,
-                return_dict=True,
-                return_assistant_tokens_mask=True,
-            ),
-        )
-        control = control_tokens(self.tokenizer, IMAGE_TOKEN)
-        return [
-            self._checked(row, ids, mask, control)
-            for row, ids, mask in zip(rows, encoded["input_ids"], encoded["assistant_masks"], strict=True)
-        ]
-
-    def _checked(
-        self, row: dict[str, Any], ids: list[int], mask: list[int], control: re.Pattern
-    ) -> dict[str, Any] | BadRow:
-        if not any(mask):
+        if not self._chat.marked:
             raise UserError("the chat template marks no supervised tokens: it needs {% generation %}")
+        return each_row(self._row, rows)
+
+    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+        text, answers = self._chat(row["messages"])
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids, places = encoded["input_ids"], np.array(encoded["offset_mapping"]).T
+        mask = sum((places[0] < end) & (places[1] > start) for start, end in answers)
         if ids.count(self.image_token_id) != len(row["images"]):
             raise UserError(
                 f"the chat template writes {ids.count(self.image_token_id)} images for a row of {len(row['images'])}"
             )
-        if found := control.search(text_of(row["messages"])):
-            return BadRow("the text holds a control token", found.group())
+        if control := self._control.search(text_of(row["messages"])):
+            raise BadRow("the text holds a control token", control.group())
         length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
         if self.max_length is not None and length > self.max_length:
-            return too_long(length, self.max_length)
-        return {"input_ids": ids, "assistant_masks": mask, "length": length}
+            raise too_long(length, self.max_length)
+        return {"input_ids": ids, "assistant_masks": mask.tolist(), "length": length}
+
+    @cached_property
+    def _chat(self) -> ChatText:
+        return ChatText(self.tokenizer, self.template)
+
+    @cached_property
+    def _control(self) -> re.Pattern:
+        return control_tokens(self.tokenizer, IMAGE_TOKEN)
+
+    def ending(self) -> str:
+        """What ends an answer, in words."""
+        return self._chat.ending()
 
     def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
         """`assistant_masks` becomes `labels`, and the id of each image one per visual token."""

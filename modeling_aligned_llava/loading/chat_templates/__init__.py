@@ -1,10 +1,67 @@
-"""The chat templates of the supported language models, by name; {% generation %} marks the supervised tokens."""
+"""The chat template of a checkpoint, and those of the supported language models, by name.
 
+{% generation %} in a template marks the supervised tokens.
+"""
+
+import re
 from pathlib import Path
+from typing import Any
 
+from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from modeling_aligned_llava.errors import UserError
+
+
+Span = tuple[int, int]  # characters of a text
+
+
+class TemplateRefuses(UserError):
+    """A chat template does not take a conversation (a system turn, an order of turns)."""
+
+    def __init__(self, why: str):
+        super().__init__(f"the chat template refuses it: {why}")
+        self.why = why
+
+
+def template_of(processor: Any) -> str | None:
+    """The chat template of a processor or, where it has none, of its tokenizer; None if there is neither.
+
+    Raises:
+        UserError: there are several, and none is the default.
+    """
+    for owner in (processor, getattr(processor, "tokenizer", None)):
+        template = getattr(owner, "chat_template", None)
+        if isinstance(template, dict) and "default" not in template:
+            raise UserError(f"there are several chat templates ({', '.join(template)}), and none is called default")
+        if template:
+            return template["default"] if isinstance(template, dict) else template
+    return None
+
+
+def marks_answers(template: str) -> bool:
+    """Whether a template marks the supervised tokens."""
+    return re.search(r"{%-?\s*generation\s*-?%}", template) is not None
+
+
+def rendered(
+    tokenizer: PreTrainedTokenizerBase, template: str, messages: list[dict[str, Any]], **options: Any
+) -> tuple[str, list[Span]]:
+    """A conversation as text, and what the template marks in it where `return_assistant_tokens_mask` asks for that.
+
+    Raises:
+        TemplateRefuses: the template does not take the conversation.
+    """
+    render: Any = render_jinja_template
+    try:
+        (text,), spans = render([messages], chat_template=template, **tokenizer.special_tokens_map, **options)
+    except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: text added to a list of parts
+        raise TemplateRefuses(" ".join(str(error).split())) from error
+    part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself
+    if text.count(part) > sum(str(given.get("text")).count(part) for m in messages for given in m["content"]):
+        raise TemplateRefuses("it takes text only, not a list of text and images")
+    return text, spans[0] if spans else []
 
 
 def template_names() -> list[str]:
@@ -31,7 +88,7 @@ def choose_template(tokenizer: PreTrainedTokenizerBase, name: str | None, source
     """
     if name is not None:
         return chat_template(name)
-    own = tokenizer.chat_template
-    if not isinstance(own, str) or "generation" not in own.replace("add_generation_prompt", ""):
+    template = template_of(tokenizer)
+    if template is None or not marks_answers(template):
         raise UserError(f"the chat template of {source} has no generation markers: name one with --chat-template")
-    return own
+    return template

@@ -7,10 +7,13 @@ from transformers import Blip2Processor, BlipImageProcessor
 
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.inference.prompt import names_image_token
+from modeling_aligned_llava.inference.prompt import _say_bare, names_image_token, user_turn
+from modeling_aligned_llava.loading.chat_templates import template_of
 from tests.benchmark_stand_in import image_of
 from tests.conftest import tiny_tokenizer
-from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.modeling_aligned_llava.tiny_families import random_pair, write_checkpoint
+from tests.modeling_aligned_llava.tiny_parts import clip_llava
+from tests.one_line import one_line
 
 
 @pytest.mark.parametrize("name", ["gemma3", "pixtral"])  # the template writes the beginning; the tokenizer adds it
@@ -27,3 +30,43 @@ def test_evaluation_and_diagnostics_ask_with_the_same_tokens(tmp_path, name):
 
 def test_the_image_token_of_blip_2_is_no_text_to_find_in_a_prompt():
     assert not names_image_token(Blip2Processor(BlipImageProcessor(), tiny_tokenizer(), num_query_tokens=4))
+
+
+@pytest.mark.parametrize("place", ["tokenizer", "several", "processor"])
+def test_the_template_is_the_tokenizers_where_the_processor_has_none(place):
+    processor = clip_llava()
+    template, asked = processor.chat_template, user_turn(processor, "What?", 1, "Be brief.")
+    assert "<|im_start|>user\n<image>\nWhat?<|im_end|>" in asked and "Be brief." in asked
+    if place != "processor":
+        processor.chat_template = None
+        processor.tokenizer.chat_template = {"default": template, "rag": "x"} if place == "several" else template
+    assert template_of(processor) == template and user_turn(processor, "What?", 1, "Be brief.") == asked
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        ({"rag": "x"}, r"several chat templates \(rag\), and none is called default"),
+        ("{{ raise_exception('no system') }}", "the chat template refuses it: no system"),
+        ("{% for m in messages %}{{ 'x' + m.content }}{% endfor %}", "refuses it: can only concatenate str"),
+        ("{% for m in messages %}{{ m.content }}{% endfor %}", "it takes text only"),
+        ("{{ messages[1].content[1].text }}", "the chat template drops the system prompt"),
+        (None, "no chat template that could write the system prompt"),
+    ],
+)
+def test_a_template_that_cannot_ask_is_one_line(template, message):
+    processor = clip_llava()
+    processor.chat_template = template
+    with one_line(message):
+        user_turn(processor, "What?", 1, "Be brief.")
+
+
+def test_a_missing_template_is_said_once_unless_the_family_has_none(caplog):
+    _say_bare.cache_clear()
+    processor = clip_llava()
+    processor.chat_template = None
+    assert [user_turn(processor, "What?", 1) for _ in range(2)] == ["<image>What?"] * 2
+    user_turn(random_pair("paligemma")[1], "What?", 1)
+    assert [record.getMessage() for record in caplog.records] == [
+        "LlavaProcessor has no chat template: questions are asked without one"
+    ]

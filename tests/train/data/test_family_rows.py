@@ -79,7 +79,7 @@ def test_marks_of_the_template_decide():
     rows = [row(*asked) for asked in ASKED[:2]]
     stored = [{**own, **text} for own, text in zip(rows, how(rows), strict=True)]
     found = [answers(how, labels) for labels in FamilyCollator(how, noise)(stored)["labels"]]
-    assert found == [["a cat"], ["dog", "no more"]]
+    assert found == [[f"a cat{END}"], [f"dog{END}", f"no more{END}"]]
 
 
 def test_an_answer_that_the_template_does_not_end_gets_the_end_token():

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from datasets import Dataset, Image, List
+from datasets import Dataset, Image, List, Value
 from PIL import Image as Pictures
 
 from modeling_aligned_llava.errors import UserError
@@ -70,14 +70,14 @@ def test_plain_prompt_is_image_caption_end(processor, write):
 
 def test_only_the_placeholder_is_an_image(processor, write):
     path = write(
-        row("what is <image> in HTML?", "the <image> tag"),
-        row("look: <image>", "yes", "and <image>?", "text", image="red.png"),
+        row("what stands for an image?", "the <image> tag"),
+        row("look: <image>", "yes: <image>", "and?", "text", image="red.png"),
         row("no placeholder", "fine", image="red.png"),
     )
     data = open_data(path, processor)
     assert [sample["input_ids"].count(processor.image_token_id) for sample in data.dataset] == [0, 4, 4]
     first, second, _ = texts(data, processor)
-    assert "the < image > tag" in first and "and < image >?" in second
+    assert "the < image > tag" in first and "yes: < image ><" in second
     assert second.startswith("<|im_start|>user\n<image><image><image><image>\nlook:<|im_end|>")
 
 
@@ -85,7 +85,7 @@ def test_several_images_stand_where_they_are_mentioned(processor, write):
     both = ["red.png", "blue.png"]
     path = write(
         row("<image>\n<image>\nSame?", "no", image=both),
-        row("Is <image> like <image> and <image>?", "no", image=both),
+        row("Is <image> like <image>?", "no", image=both),
         row("Same?", "no", image=both),
         row("First <image>", "yes", "then <image>", "no", image=both),
         row("only <image>", "no", image=both),
@@ -94,7 +94,7 @@ def test_several_images_stand_where_they_are_mentioned(processor, write):
     image = "<image>" * 4 + "\n"
     asked = [text.partition("user\n")[2].partition("<|im_end|>")[0] for text in texts(data, processor)]
     same = f"{image}{image}Same?"
-    assert asked == [same, f"Is {image} like {image} and < image >?", same, f"First {image}"]
+    assert asked == [same, f"Is {image} like {image}?", same, f"First {image}"]
     (entry,) = data.bad_rows
     assert (entry.row, entry.reason, entry.detail) == (4, "fewer <image> than images", "1 for 2")
     _, images = row_images(data, path.parent)([data.dataset[1]])
@@ -148,6 +148,16 @@ def test_collator_pads_and_preprocesses_like_the_processor(processor, write):
         ({"conversations": [{"from": ["gpt"], "value": ""}]}, "a turn is not from human, gpt, system", "['gpt']"),
         ({"conversations": [{"from": "gpt", "value": 3}]}, "`conversations` is not a list of {from, value}", ""),
         ({"id": {"a": 1}}, "`conversations` is not a list of {from, value}", ""),
+        (row("what is <image>?", "a tag"), "more <image> than images", "1 for 0"),
+        (row("<image>", "x", "<image>?", "y", image="red.png"), "more <image> than images", "2 for 1"),
+        (row("A?", "x", caption="a dog"), "the key 'caption' is not read: remove it", "'a dog'"),
+        (row("A?", "x", weight=2), "the key 'weight' is not read: remove it", "2"),
+        (row("<image>", "x", image="red.png", images=["blue.png"]), "the row has both `image` and `images`", ""),
+        (row("A?", "x", messages=[{"role": "user"}]), "the row has both `conversations` and `messages`", ""),
+        (row("A?", "x", system=3), "`conversations` is not a list of {from, value}", ""),
+        ({"prompt": "A?", "completion": "x"}, "`conversations` is not a list", "['prompt', 'completion']"),
+        ({"conversations": [*turns("A?"), {"from": "gpt", "value": "x", "loss": False}]}, "the key 'loss' of a", ""),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "a turn is not from human, gpt, system, user", "'tool'"),
         ("text", "the row is not an object with conversations", ""),
         (None, "the row is not an object with conversations", ""),
     ],
@@ -157,6 +167,107 @@ def test_a_bad_row_is_named(processor, write, bad, reason, detail):
     (entry,) = data.bad_rows
     assert len(data.dataset) == 1 and data.opened == 2 and entry.row == 1 and entry.found == "opening"
     assert entry.reason.startswith(reason) and detail in entry.detail
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, "a.mp4") for key in ("video", "audio")),
+        *((key, ["a.mp4"]) for key in ("videos", "audios")),
+        ("tools", '[{"name": "search"}]'),
+        ("rejected", turns("A?", "worse")),
+    ],
+)
+def test_rows_for_another_training_are_left_out_with_their_key(processor, write, key, value):
+    path = write(row("A?", "fine", **{key: None}), row("<video>\nwhat happens?", "x", **{key: value}))
+    data = open_data(path, processor)
+    (entry,) = data.bad_rows
+    assert (entry.row, entry.reason, entry.filtered) == (1, f"`{key}` is not served", True) and len(data.dataset) == 1
+
+
+@pytest.mark.parametrize("mark", ["<video>", "<audio>"])
+def test_a_text_that_names_a_video_is_left_out(processor, write, mark):
+    (entry,) = open_data(write(row("A?", f"{mark} is a tag"), row(f"{mark}\nWhat?", "x")), processor).bad_rows
+    assert (entry.row, entry.reason, entry.filtered) == (1, f"`{mark}` is not served", True)
+
+
+PUBLISHED = {  # keys of rows of the datasets, beside the turns
+    "LLaVA-558K": {"id": "004539375", "image": "red.png"},
+    "LLaVA-665K, ShareGPT4V": {"id": "wgByO4Y_0", "model": "", "image": "red.png"},
+    "LLaVA-665K, text": {"id": "wgByO4Y_0", "model": "gpt-4"},
+    "LLaVA-NeXT, LLaVA-OneVision": {"id": "1", "image": "red.png", "data_source": "sharegpt4v(coco)"},
+    "Cambrian": {"id": "1", "image": "red.png", "source": "coco.json", "type": "vqa"},
+    "InternVL": {"id": 1, "image": "red.png", "width": 9, "height": 9},
+    "M4-Instruct": {"sample_id": 1, "image": ["red.png"], "metadata": {"dataset": "x", "split": "train"}},
+    "ShareGPT": {"id": "1", "system": "", "tools": "[]", "images": []},
+}
+
+
+@pytest.mark.parametrize("dataset", PUBLISHED)
+def test_keys_of_published_datasets_are_read_or_passed_over(processor, write, dataset):
+    keys = PUBLISHED[dataset]
+    data = open_data(write(row("what?", "a dog", **keys)), processor)
+    if dataset == "ShareGPT":
+        assert [entry.reason for entry in data.bad_rows] == ["`tools` is not served"]
+    else:
+        assert data.bad_rows == [] and len(data.dataset[0]["images"]) == ("image" in keys)
+
+
+def content(text, *images):
+    return [*({"type": "image", **image} for image in images), {"type": "text", "text": text}]
+
+
+def test_the_same_row_in_other_formats(processor, write):
+    """LLaMA-Factory's, ms-swift's and TRL's ways of saying it."""
+    llava = row("<image>\nA?", "one", image="red.png")
+    llava["conversations"].insert(0, {"from": "system", "value": "Be short."})
+    answer, system = {"role": "assistant", "content": "one"}, {"role": "system", "content": "Be short."}
+    asked = {"role": "user", "content": content("A?", {})}
+    named = {"role": "user", "content": content("A?", {"image": "red.png"})}
+    data = open_data(
+        write(
+            llava,
+            row("<image>\nA?", "one", images=["red.png"], system="Be short."),
+            row("<image>\nA?", "one", images="red.png", image=None, system="Be short."),
+            {"messages": [system, {"role": "user", "content": "<image>\nA?"}, answer], "images": ["red.png"]},
+            {"messages": [system, asked, {**answer, "loss": True}], "images": ["red.png"]},
+            {"messages": [system, named, {"role": "assistant", "content": content("one")}]},
+        ),
+        processor,
+    )
+    assert data.bad_rows == [] and {len(sample["images"]) for sample in data.dataset} == {1}
+    assert set(texts(data, processor)) == {
+        "<|im_start|>system\nBe short.<|im_end|>\n<|im_start|>user\n<image><image><image><image>\nA?<|im_end|>\n"
+        "<|im_start|>assistant\none<|im_end|>\n"
+    }
+
+
+def test_columns_of_a_table_are_read_or_named_too(processor, write, tmp_path):
+    write()
+    red, blue = ({"bytes": (tmp_path / f"{name}.png").read_bytes(), "path": None} for name in ("red", "blue"))
+    rows = [
+        row("<image>\nA?", "red", image=red, images=[]),
+        row("<image>\nA?", "blue", images=[blue], video=[]),
+        row("<image>\nA?", "both", image=red, images=[blue]),
+        row("A?", "x", video=["a.mp4"]),
+        row("A?", "x", caption="a dog", system="Be short.", source="x"),
+        row("A?", "x", system="Be short.", source="x"),
+    ]
+    text = Value("string")
+    columns = {"image": Image(), "images": List(Image()), "video": List(text)}
+    columns |= {"caption": text, "system": text, "source": text}
+    rows = [dict.fromkeys(columns) | {"id": None} | fields for fields in rows]
+    Dataset.from_list(rows, features=features(**columns)).to_parquet(tmp_path / "rows.parquet")
+    data = open_data(tmp_path / "rows.parquet", processor)
+    assert [(entry.row, entry.reason) for entry in data.bad_rows] == [
+        (2, "the row has both `image` and `images`"),
+        (3, "`video` is not served"),
+        (4, "the key 'caption' is not read: remove it"),
+    ]
+    kept, images = row_images(data, tmp_path)(list(data.dataset))
+    assert [r["row"] for r in kept] == [0, 1, 5]
+    assert [image.getpixel((0, 0)) for image in images] == [(255, 0, 0), (0, 0, 255)]
+    assert "Be short." in texts(data, processor)[2]
 
 
 def test_a_template_without_markers_is_refused(processor, write):
@@ -219,7 +330,7 @@ def test_images_inside_parquet_are_those_of_the_folder(processor, write, tmp_pat
         rows[2]["conversations"][0]["value"] = "<image><image>"
     path = parquet(tmp_path, rows, several)
     data = open_data(path, processor)
-    assert [entry.row for entry in data.bad_rows] == ([3, 4] if several else [4])
+    assert [entry.row for entry in data.bad_rows] == [3, 4]
     kept, images = row_images(data, tmp_path)(list(data.dataset)[:3])
     assert [len(r["images"]) for r in kept] == [1, 0, 1 + several]
     assert [p.getpixel((0, 0)) for p in images] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
