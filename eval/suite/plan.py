@@ -22,6 +22,7 @@ from eval.suite.vllm_server import resolve
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.deviations import deviations, stock
 from modeling_aligned_llava.harness.provenance import producer
+from modeling_aligned_llava.loading.chat_templates import PROMPT_DATE
 from modeling_aligned_llava.loading.checkpoint import read_config, sees_images
 from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
 from modeling_aligned_llava.loading.files import read_json, write_json
@@ -222,7 +223,9 @@ def describe_run(options: Options, models: dict, jobs: list[Job]) -> dict[str, A
             }
     data = {"root": str(options.data), "tasks": tasks}
     makers = [result["made_by"] for _, result in found if result["status"] == "ok"]
-    return run_record.record(settings | {"decoding": "greedy"}, described, data, makers)
+    return run_record.record(
+        settings | {"decoding": "greedy", "prompt_date": str(PROMPT_DATE)}, described, data, makers
+    )
 
 
 def baseline_of(models: Models, wanted: str | None) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from modeling_aligned_llava.loading.chat_templates import PROMPT_DATE
+
 
 ASSISTANT = "You are a helpful assistant."
 
@@ -73,6 +75,7 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
         "one even where the chat template has written it.",
         f"Answers: greedy, without a penalty for repetition, up to the task's stop strings, whatever {own.model} "
         "does; control characters are removed.",
+        f"A chat template that writes today's date writes {PROMPT_DATE:%d %B %Y}.",
     ]
     if own is OTHER:
         found.append(f"Settings: lmms-eval has no model for {model_type}; they are those of its `{own.model}`.")

@@ -23,6 +23,7 @@ from datasets import Dataset, Features, List, Value, concatenate_datasets
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text, versions
 from modeling_aligned_llava.loading.images import open_image, read_size
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
 from train.data.held_out import Part, held_out
@@ -318,13 +319,10 @@ def _bad_rows(rows: Dataset) -> list[Entry]:
 
 
 def _fingerprint(source: Source, raw: Dataset, how: RowEncoder) -> str:
-    """Identify everything that the prepared rows depend on, including this code."""
-    digest = hashlib.sha256()
-    for name in ("prepared", "sources", "conversations", "row_keys", "chat_text", "tokenization", "family_rows"):
-        digest.update(Path(__file__).with_name(f"{name}.py").read_bytes())
+    """Identify everything that the prepared rows depend on, including code and versions."""
+    code = hash_code(__name__, type(how).__module__), versions(("transformers", "tokenizers", "datasets", "pillow"))
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
-    digest.update(repr((raw._fingerprint, folder, *how.settings())).encode())
-    return digest.hexdigest()[:32]
+    return hash_text(repr((raw._fingerprint, folder, *code, *how.settings())))[:32]
 
 
 def _weighted(usable: np.ndarray, weight: float, seed: int) -> np.ndarray:

@@ -3,7 +3,6 @@
 Each becomes a memory-mapped table of raw rows.
 """
 
-import hashlib
 import json
 import os
 import re
@@ -20,6 +19,7 @@ from datasets.exceptions import DatasetGenerationError
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text
 from train.data.conversations import EmbeddedImage
 from train.data.row_keys import DESCRIBING, READ
 
@@ -149,9 +149,7 @@ def raw_table(source: Source, cache: str) -> Dataset:
 def _file_fingerprint(path: Path) -> str:
     """Identify the content of a file and this code, which splits it into rows."""
     stat = path.stat()
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    digest.update(f"{os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}".encode())
-    return digest.hexdigest()[:32]
+    return hash_text(f"{hash_code(__name__)} {os.path.abspath(path)} {stat.st_size} {stat.st_mtime_ns}")[:32]
 
 
 def parsed_rows(batch: pa.Table, first_row: int) -> list[Any]:

@@ -4,6 +4,7 @@
 """
 
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from modeling_aligned_llava.errors import UserError
 
 
 Span = tuple[int, int]  # characters of a text
+# What templates that write today's date are told, so that prompts do not depend on the day: what Llama's write
+# without a clock.
+PROMPT_DATE = date(2024, 7, 26)
 
 
 class TemplateRefuses(UserError):
@@ -50,12 +54,15 @@ def rendered(
 ) -> tuple[str, list[Span]]:
     """A conversation as text, and what the template marks in it where `return_assistant_tokens_mask` asks for that.
 
+    Every prompt is rendered here, on `PROMPT_DATE`.
+
     Raises:
         TemplateRefuses: the template does not take the conversation.
     """
     render: Any = render_jinja_template
+    options |= {"strftime_now": PROMPT_DATE.strftime, **tokenizer.special_tokens_map}
     try:
-        (text,), spans = render([messages], chat_template=template, **tokenizer.special_tokens_map, **options)
+        (text,), spans = render([messages], chat_template=template, **options)
     except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: text added to a list of parts
         raise TemplateRefuses(" ".join(str(error).split())) from error
     part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself

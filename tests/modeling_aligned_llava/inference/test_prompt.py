@@ -1,9 +1,10 @@
 """The special tokens of a rendered prompt: written by the template or added by the tokenizer, never both."""
 
+from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
-from transformers import Blip2Processor, BlipImageProcessor
+from transformers import AutoProcessor, Blip2Processor, BlipImageProcessor
 
 from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
 from modeling_aligned_llava.inference.generator import load_generator
@@ -70,3 +71,18 @@ def test_a_missing_template_is_said_once_unless_the_family_has_none(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "LlavaProcessor has no chat template: questions are asked without one"
     ]
+
+
+def test_a_prompt_is_the_same_on_every_day(tiny_llava, monkeypatch):
+    """Templates of Mistral Small 3 and Llama 3.2 write today's date."""
+
+    class Tomorrow(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2031, 5, 1)
+
+    processor = AutoProcessor.from_pretrained(tiny_llava)
+    processor.chat_template = "{{ strftime_now('%d %B %Y') }} " + processor.chat_template
+    today = user_turn(processor, "What?", images=1)
+    monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Tomorrow)
+    assert user_turn(processor, "What?", images=1) == today and today.startswith("26 July 2024 ")
