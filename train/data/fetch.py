@@ -12,16 +12,12 @@ from pathlib import Path
 from zipfile import ZipFile
 
 from huggingface_hub import HfApi
-from tqdm import tqdm
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import exclusive_lock
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.hub import find_dataset, require_space
 from train.stage_folder import say, write_json
-
-
-_BLOCK = 4096  # bytes that a file system allots at least
 
 
 @dataclass(frozen=True)
@@ -105,31 +101,12 @@ def _finish_pretrain(folder: Path, unfinished: Path, remove_zip: bool) -> None:
     if (unfinished / archive.name).exists():
         os.replace(unfinished / archive.name, archive)
     if not (folder / "stage1.json").exists():
-        _extract(archive, folder / "images")
+        say(f"extracting {archive}")
+        with disk_errors_named(folder / "images"), ZipFile(archive) as zipped:
+            zipped.extractall(folder / "images")  # each file inside the folder; no links
         os.replace(unfinished / "blip_laion_cc_sbu_558k.json", folder / "stage1.json")
     if remove_zip:
         archive.unlink(missing_ok=True)
-
-
-def _extract(archive: Path, folder: Path) -> None:
-    """Extract the files that are not there in full; `ZipFile` keeps each inside the folder, and makes no links.
-
-    Raises:
-        UserError: the disk is too small, or full.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with ZipFile(archive) as zipped:
-        members = [member for member in zipped.infolist() if not member.is_dir()]
-        left = [member for member in members if not _is_there(folder / member.filename, member.file_size)]
-        needed = sum(-(-member.file_size // _BLOCK) * _BLOCK for member in left)
-        say(require_space(folder, needed, f"{len(left):,} of {len(members):,} files of {archive.name} to extract"))
-        for member in tqdm(left, desc=f"extracting {archive.name}", unit=" files", disable=None):
-            with disk_errors_named(folder / member.filename):
-                zipped.extract(member, folder)
-
-
-def _is_there(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
 
 
 def _unfinished(folder: Path, name: str) -> Path:
