@@ -19,8 +19,13 @@ import tinyworld
 
 SIDES = {"height": 378, "width": 378}
 TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
-VISION = {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6}
-TEXT = {
+VISION: dict[str, Any] = {
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 6,
+}
+TEXT: dict[str, Any] = {
     "hidden_size": 512,
     "intermediate_size": 1408,
     "num_hidden_layers": 8,

@@ -10,8 +10,9 @@ from huggingface_hub import HfApi
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.disk_errors import require_space
 from modeling_aligned_llava.loading.files import read_json, write_json
-from modeling_aligned_llava.loading.hub import find_dataset, require_space
+from modeling_aligned_llava.loading.hub import find_dataset
 
 
 REVISIONS = "revisions.json"

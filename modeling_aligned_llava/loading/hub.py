@@ -1,7 +1,6 @@
-"""Files from the Hub: those of a dataset at one commit, within the free disk, and one line for whatever goes wrong."""
+"""Files from the Hub: those of a dataset at one commit, and one line for whatever goes wrong."""
 
 import re
-import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,25 +85,3 @@ def find_dataset(name: str, revision: str | None, patterns: list[str], api: HfAp
     if not wanted:
         raise UserError(f"{name} has no {' or '.join(patterns)} at {commit}")
     return HubDataset(name, commit, wanted)
-
-
-def require_space(folder: Path, needed: int, what: str) -> str:
-    """`what: N GB, M GB free in FOLDER`, if that fits.
-
-    Args:
-        folder: must exist.
-        needed: bytes.
-        what: what needs them.
-
-    Raises:
-        UserError: the disk has less.
-    """
-    free = shutil.disk_usage(folder).free
-    text = f"{what}: {_gigabytes(needed)}, {_gigabytes(free)} free in {folder}"
-    if needed > free:
-        raise UserError(f"{text}; free {_gigabytes(needed - free)} or choose another disk")
-    return text
-
-
-def _gigabytes(size: int) -> str:
-    return f"{size / 1e9:,.1f} GB"

@@ -15,8 +15,8 @@ from huggingface_hub import HfApi
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import exclusive_lock
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
-from modeling_aligned_llava.loading.hub import find_dataset, require_space
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named, require_space
+from modeling_aligned_llava.loading.hub import find_dataset
 from train.stage_folder import say, write_json
 
 
