@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.random_checkpoints import SHAPES, write_checkpoint
+from benchmarks.random_checkpoints import write_checkpoint
 from benchmarks.record import environment, write
 from eval.suite.vllm_server import vllm_server
 from modeling_aligned_llava.inference.served import Server
@@ -49,6 +49,7 @@ TASKS = {
     "mmlu_5shot": SUBJECTS,
     "hellaswag": ("hellaswag",),
 }
+IMAGES = 4  # of POPE, with 18 questions each; the other tasks have a matching number
 SHOTS = {"mmlu_5shot": 5, "hellaswag": 0}  # of the text tasks
 
 
@@ -178,10 +179,10 @@ def _same(expected: list, found: list) -> int:
 
 
 def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Any]:
-    shape, dtype = SHAPES[args.shape], args.dtype
+    dtype = args.dtype
     checkpoint, root = folder / "checkpoint", folder / "data"
-    parameters = write_checkpoint(checkpoint, shape, getattr(torch, dtype))
-    write_documents(root, shape.images)
+    parameters = write_checkpoint(checkpoint, getattr(torch, dtype))
+    write_documents(root, IMAGES)
     os.chdir(root)
     where = (checkpoint, args.device, dtype)
     results: dict[str, Any] = {}
@@ -222,7 +223,6 @@ def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[st
     return {
         "benchmark": "eval_throughput",
         **environment(),
-        "shape": args.shape,
         "parameters": parameters,
         "visual_tokens": 729,
         "dtype": dtype,
@@ -236,7 +236,6 @@ def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=list(SHAPES), default="40m")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch-size", type=int, default=64)

@@ -1,6 +1,5 @@
-"""Random LLaVA checkpoints of stated sizes that stock evaluation loads too."""
+"""A random LLaVA checkpoint that stock evaluation loads too."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,44 +19,20 @@ import tinyworld
 
 SIDES = {"height": 378, "width": 378}
 TOKENIZER = Path(tinyworld.__file__).parent / "backbones" / "language"
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes of the network, and number of documents."""
-
-    vision: dict[str, Any]
-    text: dict[str, Any]
-    images: int  # of POPE, with 18 questions each; the others follow
-
-
-SHAPES = {
-    "40m": Shape(
-        {"hidden_size": 384, "intermediate_size": 1536, "num_hidden_layers": 8, "num_attention_heads": 6},
-        {
-            "hidden_size": 512,
-            "intermediate_size": 1408,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 8,
-            "vocab_size": 32_000,
-            "tie_word_embeddings": True,
-        },
-        4,
-    ),
-    "toy": Shape(
-        {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
-        {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
-            "vocab_size": 2_000,
-            "tie_word_embeddings": True,
-        },
-        1,
-    ),
+VISION: dict[str, Any] = {
+    "hidden_size": 384,
+    "intermediate_size": 1536,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 6,
+}
+TEXT: dict[str, Any] = {
+    "hidden_size": 512,
+    "intermediate_size": 1408,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+    "tie_word_embeddings": True,
 }
 
 
@@ -73,11 +48,11 @@ def make_tokenizer() -> Any:
     return tokenizer
 
 
-def write_checkpoint(folder: Path, shape: Shape, dtype: torch.dtype) -> int:
+def write_checkpoint(folder: Path, dtype: torch.dtype) -> int:
     """Write a plain LLaVA with random weights and 729 visual tokens per image; return its number of parameters."""
     tokenizer = make_tokenizer()
-    vision = SiglipVisionConfig(**shape.vision, image_size=378, patch_size=14, vision_use_head=False)
-    text = Qwen2Config(**shape.text, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
+    vision = SiglipVisionConfig(**VISION, image_size=378, patch_size=14, vision_use_head=False)
+    text = Qwen2Config(**TEXT, max_position_embeddings=4096, eos_token_id=None, pad_token_id=0)
     config = LlavaConfig(
         vision_config=vision,
         text_config=text,

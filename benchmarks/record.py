@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from eval.run.record import made_by
-from modeling_aligned_llava.loading.build_once import replacing
+from modeling_aligned_llava.loading.files import write_json
 
 
 def environment() -> dict[str, Any]:
@@ -22,6 +22,5 @@ def environment() -> dict[str, Any]:
 def write(result: dict[str, Any], out: Path | None) -> None:
     """Print `result` as one line, and write it to `out` if given (whole or not at all)."""
     if out is not None:
-        with replacing(out) as unfinished:
-            unfinished.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        write_json(out, result, indent=2)
     print(json.dumps(result))  # noqa: T201

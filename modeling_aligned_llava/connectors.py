@@ -165,15 +165,12 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
     return config
 
 
-def _text_embedding(model: PreTrainedModel) -> nn.Embedding:
-    return cast(nn.Embedding, model.get_input_embeddings())
-
-
 def _measured_text_norm(model: PreTrainedModel) -> float:
-    if _text_embedding(model).weight.is_meta:
+    embedding = cast(nn.Embedding, model.get_input_embeddings())
+    if embedding.weight.is_meta:
         raise UserError("align: cannot measure the text norm, the embeddings are not in memory; pass text_norm")
     try:
-        return mean_embedding_norm(_text_embedding(model))
+        return mean_embedding_norm(embedding)
     except ValueError as error:
         raise UserError(f"align: {error}") from error
 

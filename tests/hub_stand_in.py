@@ -60,7 +60,7 @@ class _Handler(QuietHandler):
         request = f"{self.command} {path}"
         hub.requests.append(request)
         self.kind = self.in_trouble(request)
-        if self.kind not in (None, "cut", "damage"):  # those are done, and only the answer suffers
+        if self.kind not in (None, "cut"):  # those are done, and only the answer suffers
             return self.answer()
         if not path.startswith("/lfs/") and self.headers.get("Authorization") != f"Bearer {TOKEN}":
             return self.answer({"error": "who are you?"}, 401)

@@ -7,7 +7,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 
-RETRY_AFTER = 7  # seconds that a busy server asks for
 _STALLED = 20.0  # seconds that a server is silent before it hangs up; its clients should do so first
 
 
@@ -16,7 +15,7 @@ class Fault:
     """Trouble with the next `times` requests that match.
 
     `kind` is a status (503; 429 comes with Retry-After), `stall` (no answer), `drop` (the connection closes before the
-    answer), `cut` (in the middle of it) or `damage` (one bit of the answer is wrong).
+    answer) or `cut` (in the middle of it).
     """
 
     pattern: str  # of `METHOD /path`
@@ -65,10 +64,7 @@ class QuietHandler(BaseHTTPRequestHandler):
         if kind in ("stall", "drop"):
             return
         if kind is not None and kind.isdecimal():
-            body, status, headers = b"{}", int(kind), {"Retry-After": str(RETRY_AFTER)} if kind == "429" else {}
-        if kind == "damage" and body:
-            middle = len(body) // 2
-            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+            body, status, headers = b"{}", int(kind), {"Retry-After": "7"} if kind == "429" else {}
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)

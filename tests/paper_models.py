@@ -4,19 +4,32 @@ from functools import cache
 
 from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
-from benchmarks.real_shapes import LLAMA, SIGLIP
 from eval.run.recipes import read_recipe
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import patches
 from train.cost import Batch, count, meta_model
 
 
-TOWER = SiglipVisionConfig.from_dict(
-    {**SIGLIP.to_dict()["vision_config"], "num_hidden_layers": 26, "vision_use_head": False}
+TOWER = SiglipVisionConfig(  # SigLIP-SO400M-patch14-384 without its last layer and head
+    hidden_size=1152,
+    intermediate_size=4304,
+    num_hidden_layers=26,
+    num_attention_heads=16,
+    image_size=384,
+    patch_size=14,
+    vision_use_head=False,
 )
 DECODERS = {
-    # 128,256 and the image token, padded to a multiple of 64
-    "llama-3.2-3b": LlamaConfig.from_dict({**LLAMA.to_dict(), "vocab_size": 128_320}),
+    "llama-3.2-3b": LlamaConfig(
+        hidden_size=3072,
+        intermediate_size=8192,
+        num_hidden_layers=28,
+        num_attention_heads=24,
+        num_key_value_heads=8,
+        head_dim=128,
+        vocab_size=128_320,  # 128,256 and the image token, padded to a multiple of 64
+        tie_word_embeddings=True,
+    ),
     "qwen2.5-7b": Qwen2Config(
         hidden_size=3584,
         intermediate_size=18_944,

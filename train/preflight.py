@@ -33,7 +33,7 @@ from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_
 from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
-from modeling_aligned_llava.loading.hub_dataset import require_space
+from modeling_aligned_llava.loading.disk_errors import require_space
 from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.groups import ModelArguments
 from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones

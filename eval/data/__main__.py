@@ -15,7 +15,7 @@ from modeling_aligned_llava.errors import UserError, run_main
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.data", description=__doc__.split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("fetch", "download all datasets; resumable"), ("check", "verify columns and row counts")):
+    for name, text in (("fetch", "download what is missing"), ("check", "verify columns and row counts")):
         command = commands.add_parser(name, help=text)
         command.add_argument("root", type=Path, help="folder of the datasets, ROOT/org/name/")
     commands.choices["check"].add_argument(

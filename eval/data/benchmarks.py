@@ -22,12 +22,10 @@ class ImageSample:
     Attributes:
         id_column: column that names a row, in the data and in the data root's boxes.json.
         suffix: what the harness adds to the question.
-        lists_options: whether the question column holds the options too.
     """
 
     id_column: str
     suffix: str = ""
-    lists_options: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +151,7 @@ BENCHMARKS = (
         stratum=logged("average", "l2_category"),
         macro=True,
         example=sample_lines.generated,
-        image_sample=ImageSample("index", lists_options=True),
+        image_sample=ImageSample("index"),
     ),
     Benchmark(
         key="pope",

@@ -10,8 +10,9 @@ from huggingface_hub import HfApi
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.disk_errors import require_space
 from modeling_aligned_llava.loading.files import read_json, write_json
-from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
+from modeling_aligned_llava.loading.hub import find_dataset
 
 
 REVISIONS = "revisions.json"
@@ -23,7 +24,7 @@ def datasets() -> list[Benchmark]:
 
 
 def fetch(root: Path, api: HfApi) -> dict[str, str]:
-    """Download what is missing and return the commit of each dataset. An interrupted download resumes.
+    """Download the files that are missing and return the commit of each dataset.
 
     Raises:
         UserError: a dataset cannot be downloaded, the disk is too small for it, or another process is fetching.
@@ -37,6 +38,6 @@ def fetch(root: Path, api: HfApi) -> dict[str, str]:
             if name not in revisions:
                 revisions[name] = dataset.commit
                 write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
-            require_space(root, dataset.missing_bytes(root / name), name)
+            require_space(root, sum(dataset.missing(root / name).values()), name)
             dataset.download(root / name, api)
     return revisions

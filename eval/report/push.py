@@ -14,7 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 from eval.report.card import model_card
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
-from modeling_aligned_llava.loading.hub_retries import with_retries
+from modeling_aligned_llava.loading.hub import hub_errors_named
 
 
 RECORDED_FILES = ("norm_parameters.json", "norm_profile.json")
@@ -65,10 +65,8 @@ def main() -> None:
             size = len(content) if isinstance(content, bytes) else content.stat().st_size
             print(f"{size:>14,}  {name}")  # noqa: T201
         return
-    url = with_retries(
-        lambda: upload(files, args.repository, private=args.private or None, revision=args.revision),
-        f"cannot publish {args.repository}",
-    )
+    with hub_errors_named(f"cannot publish {args.repository}"):
+        url = upload(files, args.repository, private=args.private or None, revision=args.revision)
     print(f"published: {url}")  # noqa: T201
 
 

@@ -13,7 +13,6 @@ from eval.data.benchmarks import BENCHMARKS, BY_KEY, HARNESSES
 from eval.data.check import problem
 from eval.data.fetch import REVISIONS
 from eval.run import record as run_record
-from eval.run.named_models import named_models
 from eval.scoring import scores
 from eval.suite.job import Job, Task
 from eval.suite.options import TRANSFORMERS, Options, add_options, count
@@ -61,8 +60,13 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
         UserError: an argument is not NAME=PATH, a name is given twice, or a folder is not a checkpoint that can be
             served.
     """
-    models = {}
-    for name, path in named_models(arguments).items():
+    models: Models = {}
+    for argument in arguments:
+        name, _, path = argument.partition("=")
+        if not re.fullmatch(r"[\w.+-]+", name) or not path:
+            raise UserError(f"--models {argument}: expected NAME=PATH, the name of letters, digits and . + - _")
+        if name in models:
+            raise UserError(f"--models: {name} is given twice")
         folder = Path(path).resolve()
         config = read_json(folder / "config.json")
         if config is None or not any(folder.glob("*.safetensors")):

@@ -1,7 +1,7 @@
 """What a run shows: a live table of checkpoints and their steps above a progress bar with rate and ETA."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -104,15 +104,7 @@ class Status:
     def show(self, event: Event) -> None:
         """Call the method that an event of a step names."""
         method, *arguments = event
-        methods: dict[str, Callable[..., None]] = {
-            "begin": self.begin,
-            "advance": self.advance,
-            "end": self.end,
-            "train": self.train,
-            "trained": self.trained,
-            "say": self.say,
-        }
-        methods[method](*arguments)
+        getattr(self, method)(*arguments)
         if not self.console.is_terminal and time.monotonic() - self.spoke >= SILENCE:
             now = ", ".join(f"{name} {what}" for name, what in self.running.items())
             left = self.bar.tasks[0].time_remaining

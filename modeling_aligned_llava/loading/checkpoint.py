@@ -6,7 +6,6 @@ transformers fills a missing tensor with random numbers and only prints a report
 import json
 import re
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from transformers.models.auto.modeling_auto import (
 from modeling_aligned_llava.aligned_family import NORM, without_report
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import is_hub_id
-from modeling_aligned_llava.loading.hub_retries import with_retries
+from modeling_aligned_llava.loading.hub import hub_errors_named
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
@@ -56,8 +55,8 @@ def local_folder(source: str, trust_remote_code: bool = False) -> str:
     name, revision = pinned(source, trust_remote_code)
     if Path(name).is_dir():
         return name
-    download = partial(snapshot_download, name, revision=revision, ignore_patterns=[*_PICKLES])
-    return with_retries(download, f"cannot download {name}")
+    with hub_errors_named(f"cannot download {name}"):
+        return snapshot_download(name, revision=revision, ignore_patterns=[*_PICKLES])
 
 
 def pinned(source: str | Path, trust_remote_code: bool = False) -> tuple[str, str | None]:

@@ -35,6 +35,24 @@ def disk_errors_named(path: str | Path) -> Iterator[None]:
         raise UserError(f"cannot write {path}: {reason}") from error
 
 
+def require_space(folder: Path, needed: int, what: str) -> str:
+    """`what: N GB, M GB free in FOLDER`, if that fits.
+
+    Args:
+        folder: must exist.
+        needed: bytes.
+        what: what needs them.
+
+    Raises:
+        UserError: the disk has less.
+    """
+    free = shutil.disk_usage(folder).free
+    text = f"{what}: {_gigabytes(needed)}, {_gigabytes(free)} free in {folder}"
+    if needed > free:
+        raise UserError(f"{text}; free {_gigabytes(needed - free)} or choose another disk")
+    return text
+
+
 def _reason(error: BaseException | None, path: Path) -> str | None:
     while error is not None and not isinstance(error, UserError):
         if isinstance(error, OSError) and error.errno in _REASONS:
@@ -53,3 +71,7 @@ def _is_full(path: Path) -> bool:
         with suppress(FileNotFoundError):
             return shutil.disk_usage(folder).free < _FULL
     return False
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:,.1f} GB"

@@ -43,7 +43,7 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m train.data", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
-    fetching = commands.add_parser("fetch", help="download a dataset of the paper; resumable")
+    fetching = commands.add_parser("fetch", help="download what is missing of a dataset")
     fetching.add_argument("name", choices=SETS)
     fetching.add_argument("--out", type=Path, required=True, help="folder; one for both datasets and all backbones")
     fetching.add_argument("--revision", help="another commit, branch or tag than the recorded one")

@@ -1,28 +1,23 @@
 """Fetch the paper's training data from the Hub to one folder that serves all backbones.
 
 `FOLDER/stage1.json` with `FOLDER/images/` is LLaVA-558K, `FOLDER/stage2/` (parquet) is LLaVA-NeXT-Data. Each appears
-when it is complete. `FOLDER/fetched.json` records commits and sha256.
+when it is complete. `FOLDER/fetched.json` records commits and sizes.
 """
 
 import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from zipfile import ZipFile
 
 from huggingface_hub import HfApi
-from tqdm import tqdm
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import exclusive_lock
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
-from modeling_aligned_llava.loading.hub_dataset import find_dataset, require_space
+from modeling_aligned_llava.loading.disk_errors import disk_errors_named, require_space
+from modeling_aligned_llava.loading.hub import find_dataset
 from train.stage_folder import say, write_json
-
-
-_BLOCK = 4096  # bytes that a file system allots at least
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ SETS = {
 
 
 def fetch(name: str, folder: Path, api: HfApi, revision: str | None = None, remove_zip: bool = False) -> None:
-    """Fetch a dataset of `SETS`; started again, it resumes where it stopped.
+    """Fetch a dataset of `SETS`; started again, it keeps the files that are whole.
 
     Args:
         name: a key of `SETS`.
@@ -78,8 +73,8 @@ def fetch(name: str, folder: Path, api: HfApi, revision: str | None = None, remo
     say(f"{folder}: {name} is complete, {len(files)} files")
 
 
-def _downloaded(name: str, folder: Path, api: HfApi, revision: str | None) -> dict[str, Any]:
-    """The files of the dataset, downloaded and checked, unless an earlier call did so."""
+def _downloaded(name: str, folder: Path, api: HfApi, revision: str | None) -> dict[str, int]:
+    """The files of the dataset, by size, downloaded unless an earlier call did so."""
     wanted, unfinished = SETS[name], _unfinished(folder, name)
     record_file = folder / "fetched.json"
     record = json.loads(record_file.read_text(encoding="utf-8")) if record_file.exists() else {}
@@ -90,15 +85,15 @@ def _downloaded(name: str, folder: Path, api: HfApi, revision: str | None) -> di
     if entry.get("files"):
         return entry["files"]
     dataset = find_dataset(wanted.name, begun or revision or wanted.commit, list(wanted.patterns), api)
-    extracted = sum(file.size for path, file in dataset.files.items() if path.endswith(".zip"))  # images hardly shrink
-    left = dataset.missing_bytes(unfinished) + extracted
+    extracted = sum(size for path, size in dataset.files.items() if path.endswith(".zip"))  # images hardly shrink
+    left = sum(dataset.missing(unfinished).values()) + extracted
     say(require_space(folder, left, f"{wanted.name} to download{' and extract' if extracted else ''}"))
     record[name] = {"repository": wanted.name, "revision": dataset.commit}
     write_json(record_file, record)  # first: an interrupted fetch keeps this commit
     dataset.download(unfinished, api)
-    record[name]["files"] = files = {path: asdict(file) for path, file in dataset.files.items()}
+    record[name]["files"] = dataset.files
     write_json(record_file, record)
-    return files
+    return dataset.files
 
 
 def _finish_pretrain(folder: Path, unfinished: Path, remove_zip: bool) -> None:
@@ -106,31 +101,12 @@ def _finish_pretrain(folder: Path, unfinished: Path, remove_zip: bool) -> None:
     if (unfinished / archive.name).exists():
         os.replace(unfinished / archive.name, archive)
     if not (folder / "stage1.json").exists():
-        _extract(archive, folder / "images")
+        say(f"extracting {archive}")
+        with disk_errors_named(folder / "images"), ZipFile(archive) as zipped:
+            zipped.extractall(folder / "images")  # each file inside the folder; no links
         os.replace(unfinished / "blip_laion_cc_sbu_558k.json", folder / "stage1.json")
     if remove_zip:
         archive.unlink(missing_ok=True)
-
-
-def _extract(archive: Path, folder: Path) -> None:
-    """Extract the files that are not there in full; `ZipFile` keeps each inside the folder, and makes no links.
-
-    Raises:
-        UserError: the disk is too small, or full.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with ZipFile(archive) as zipped:
-        members = [member for member in zipped.infolist() if not member.is_dir()]
-        left = [member for member in members if not _is_there(folder / member.filename, member.file_size)]
-        needed = sum(-(-member.file_size // _BLOCK) * _BLOCK for member in left)
-        say(require_space(folder, needed, f"{len(left):,} of {len(members):,} files of {archive.name} to extract"))
-        for member in tqdm(left, desc=f"extracting {archive.name}", unit=" files", disable=None):
-            with disk_errors_named(folder / member.filename):
-                zipped.extract(member, folder)
-
-
-def _is_there(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
 
 
 def _unfinished(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Measures the checkpoints for the report: the norm profile, attention to example images, answers to free questions.
+"""Measures the checkpoints for the report: the norm profile, and attention to example images.
 
 Profile and attention come from the diagnostics (paper Figs. 2-4, Appendix G). Results are stored in
 RUN/diagnostics/report with all they depend on, so a rerun measures nothing. A failed model is reported; the others are
@@ -14,7 +14,6 @@ import torch
 from eval.data.benchmarks import BENCHMARKS
 from eval.data.image_sample import SAMPLE, in_benchmarks
 from eval.report.finished_run import FinishedRun, without_paths
-from eval.report.page.free_answers import answer_freely
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
 from modeling_aligned_llava.diagnostics.measure.attention import AttentionReader, attention_by_image
@@ -34,7 +33,7 @@ MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == 
 
 
 def measure(run: FinishedRun) -> dict[str, dict[str, Any]]:
-    """Model name -> {"profile": ..., "attention": ..., "answers": ...}, or {"error": reason}."""
+    """Model name -> {"profile": ..., "attention": ...}, or {"error": reason}."""
     found: dict[str, dict[str, Any]] = {}
     for model in run.models:
         try:
@@ -90,7 +89,6 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
         "inputs": inputs,
         "profile": profile_loaded(name, model, processor, sample),
         "attention": attention(model, processor, sample),
-        "answers": answer_freely(model, processor, sample),
     }
     write_json(path, measured, indent=None)
     return read_json(path)

@@ -6,7 +6,6 @@ is gone it is made from scores.json alone. The same run gives the same bytes.
 
 import base64
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from matplotlib.axes import Axes
 
 from eval.report.finished_run import FinishedRun, without_paths
 from eval.report.page import measurements, score_table, settings
-from eval.report.page.attention_overlays import overlays
+from eval.report.page.attention_overlays import Overlay, overlays
 from eval.report.page.examples import examples
-from eval.report.page.free_answers import free_answers
 from eval.report.page.inline_svg import Drawing, inline_svg, series
 from eval.report.page.layer_curves import layer_curves
 from eval.report.page.summary import answer, caveats, differences, limitations
@@ -31,7 +29,6 @@ from modeling_aligned_llava.loading.files import write_text
 
 
 TEMPLATES = Path(__file__).parent / "templates"
-NOT_MEASURED = {"attention": "Attention was not measured", "answers": "There are no free answers"}
 
 
 def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
@@ -43,14 +40,9 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
     colours = {model.name: number for number, model in enumerate(run.models)}
     profiles = {name: found["profile"] for name, found in measured.items() if "profile" in found}
     firsts = {(model.backbone, model.method): model.name for model in reversed(run.models)}  # of each method's seeds
-    overlaid, overlay_note = _on_images(run, measured, "attention", overlays)
-    if not overlaid and not overlay_note:
-        overlay_note = (
-            "The visual tokens of these models do not form a single grid, so there is no map to lay over an image."
-        )
+    overlaid, overlay_note = _overlaid(run, measured)
     stages, training_notes = training(run, colours)
     shown, example_notes = examples(run)
-    free, free_note = _on_images(run, measured, "answers", free_answers)
     script = _asset("report.js")
     return (
         _environment()
@@ -82,8 +74,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             ),
             stages=stages,
             training_notes=training_notes,
-            free_answers=free,
-            free_note=free_note,
             examples=shown,
             example_notes=example_notes,
             settings=settings.settings(run),
@@ -153,16 +143,16 @@ def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
     ]
 
 
-def _on_images(
-    run: FinishedRun, measured: dict[str, dict[str, Any]], what: str, show: Callable[..., list[Any]]
-) -> tuple[list[Any], str]:
-    """What `show` makes of the images and the measurements, or why nothing can be shown."""
-    if not any(what in found for found in measured.values()):
-        return [], f"{NOT_MEASURED[what]} for any model."
+def _overlaid(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> tuple[list[Overlay], str]:
+    """The images with maps of attention, or why there are none."""
+    if not any("attention" in found for found in measured.values()):
+        return [], "Attention was not measured for any model."
     try:
-        return show(measurements.image_sample(run), measured), ""
+        overlaid = overlays(measurements.image_sample(run), measured)
     except UserError as error:
         return [], f"The images cannot be shown: {without_paths(str(error))}."
+    lacking = "The visual tokens of these models do not form a single grid, so there is no map to lay over an image."
+    return overlaid, "" if overlaid else lacking
 
 
 def write_report(folder: Path) -> None:

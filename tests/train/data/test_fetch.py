@@ -5,6 +5,7 @@ import io
 import json
 import math
 import shutil
+import time
 import zipfile
 from types import SimpleNamespace
 
@@ -13,10 +14,11 @@ import pytest
 from datasets import Dataset, Value
 from datasets import Image as ImageFeature
 from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError
 from PIL import Image
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading import hub_dataset, hub_retries
+from modeling_aligned_llava.loading import hub as hub_file
 from tests.dataset_hub import DatasetHub
 from tests.local_server import Fault
 from tests.train.data.rows import features, turns
@@ -88,7 +90,10 @@ def test_both_datasets_come_as_training_reads_them(hub, get, tmp_path):
     assert [(row["id"], len(row["image"])) for row in rows] == [(f"{s}-{i}", i % 2) for s in (0, 1) for i in range(4)]
     record = json.loads((folder / "fetched.json").read_text())
     assert [record[name]["revision"] for name in SETS] == [each.commit for each in SETS.values()]
-    assert all(len(file["sha256"]) == 64 for entry in record.values() for file in entry["files"].values())
+    sizes = {path.name: path.stat().st_size for path in hub.root.rglob("*.*")}
+    assert all(
+        size == sizes[path.split("/")[-1]] for entry in record.values() for path, size in entry["files"].items()
+    )
     asked = {path for _, path, _ in hub.asked if "/revision/" in path}
     assert asked == {f"/api/datasets/{each.name}/revision/{each.commit}" for each in SETS.values()}
 
@@ -105,44 +110,58 @@ def test_what_is_complete_is_not_fetched_again(hub, get):
     assert hub.asked == []
 
 
-def test_an_interrupted_download_goes_on(hub, get, monkeypatch):
-    monkeypatch.setattr(hub_dataset, "LARGE", 1000)
-    monkeypatch.setattr(hub_retries.time, "sleep", lambda _: None)
-    whole = hub.root / SETS["llava-pretrain"].name / "images.zip"
+def test_an_interrupted_download_keeps_the_whole_files(hub, get, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)
     hub.faults.append(Fault("GET .*images.zip", "drop", times=math.inf))
-    with pytest.raises(UserError, match=r"cannot fetch liuhaotian/LLaVA-Pretrain: "):
+    with pytest.raises(UserError, match=r"^cannot fetch liuhaotian/LLaVA-Pretrain: "):
         get("llava-pretrain")
+    folder = hub.root.parent / "out"
+    rows = folder / ".llava-pretrain" / "blip_laion_cc_sbu_558k.json"
+    rows.write_bytes((hub.root / SETS["llava-pretrain"].name / rows.name).read_bytes())
     hub.asked.clear()
-    partial = hub.root.parent / "out" / ".llava-pretrain" / ".images.zip.unfinished"
-    partial.write_bytes(whole.read_bytes()[:700])  # of a fetch that was killed
     hub.faults.clear()
-    folder = get("llava-pretrain")
-    (span,) = hub.sent("images.zip")
-    assert span.startswith("bytes=700-") and hub.sent("blip_laion_cc_sbu_558k.json") == []
-    assert (folder / "images.zip").read_bytes() == whole.read_bytes() and not partial.parent.exists()
+    get("llava-pretrain")
+    assert hub.sent("images.zip") == [None] and hub.sent(rows.name) == []
+    assert not rows.parent.exists() and (folder / "stage1.json").exists()
+
+
+def test_a_file_of_another_size_is_an_error(hub, get, monkeypatch):
+    monkeypatch.setattr(hub_file, "snapshot_download", lambda *_, local_dir, **__: (local_dir / "images.zip").touch())
+    (hub.root.parent / "out" / ".llava-pretrain").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"^cannot fetch .*LLaVA-Pretrain: .*(json|zip) has not arrived in full"):
+        get("llava-pretrain")
+
+
+@pytest.mark.parametrize("error", [HfHubHTTPError.__new__(HfHubHTTPError), OSError("a\nb"), ValueError("c")])
+def test_what_the_client_raises_is_one_line_without_keys(error):
+    error.args = (f"{error}\nfor url https://host/file?X-Signature=secret",)
+    with pytest.raises(UserError) as raised, hub_file.hub_errors_named("cannot fetch it"):
+        raise error
+    text = str(raised.value)
+    assert text.startswith(f"cannot fetch it: {type(error).__name__}: ") and "\n" not in text
+    assert text.endswith("for url https://host/file") and "secret" not in text
 
 
 @pytest.mark.parametrize(
     ("error", "seen"),
     [(KeyboardInterrupt(), KeyboardInterrupt), (OSError(errno.ENOSPC, "no space left on device"), UserError)],
 )
-def test_an_interrupted_extraction_goes_on(hub, get, monkeypatch, error, seen):
-    extract, extracted = zipfile.ZipFile.extract, []
+def test_an_interrupted_extraction_starts_again(hub, get, monkeypatch, error, seen):
+    extracted = []
 
-    def dying(zipped, member, folder):
+    def dying(zipped, member, target):
         if len(extracted) == 5:
-            (folder / member.filename).write_bytes(b"torn")
+            (target / NAMES[5]).write_bytes(b"torn")
             raise error
-        extracted.append(member.filename)
-        extract(zipped, member, folder)
+        extracted.append(zipped.extract(member, target))
 
     with monkeypatch.context() as patch, pytest.raises(seen):
-        patch.setattr(zipfile.ZipFile, "extract", dying)
+        patch.setattr(zipfile.ZipFile, "extractall", lambda self, at: [dying(self, each, at) for each in NAMES])
         get("llava-pretrain")
-    assert not (hub.root.parent / "out/stage1.json").exists()
+    assert len(extracted) == 5 and not (hub.root.parent / "out/stage1.json").exists()
     hub.asked.clear()
     folder = get("llava-pretrain")
-    assert extracted == NAMES[:5] and hub.asked == []
+    assert hub.asked == []
     assert [(folder / "images" / name).read_bytes() for name in NAMES] == [picture(i) for i in range(8)]
 
 
