@@ -19,6 +19,7 @@ Span = tuple[int, int]  # characters of a text
 # What templates that write today's date are told, so that prompts do not depend on the day: what Llama's write
 # without a clock.
 PROMPT_DATE = date(2024, 7, 26)
+_TODAY = re.compile(r"""strftime_now\(\s*(['"])(.*?)\1\s*\)""")
 
 
 class TemplateRefuses(UserError):
@@ -60,9 +61,9 @@ def rendered(
         TemplateRefuses: the template does not take the conversation.
     """
     render: Any = render_jinja_template
-    options |= {"strftime_now": PROMPT_DATE.strftime, **tokenizer.special_tokens_map}
+    dated = _TODAY.sub(lambda call: repr(PROMPT_DATE.strftime(call[2])), template)
     try:
-        (text,), spans = render([messages], chat_template=template, **options)
+        (text,), spans = render([messages], chat_template=dated, **tokenizer.special_tokens_map, **options)
     except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: text added to a list of parts
         raise TemplateRefuses(" ".join(str(error).split())) from error
     part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself
