@@ -1,4 +1,4 @@
-"""The report in a browser: sorting, filters, overlays, details; no request, no serious accessibility violation."""
+"""The report in a browser: sorting, filters, details; no request, no serious accessibility violation."""
 
 import pytest
 
@@ -106,20 +106,6 @@ def test_filters_narrow_the_questions_and_tell_how_many(page, report):
     assert wrong.count() == len(texts)
     page.get_by_label("Model", exact=True).select_option("lm")  # which sees no images
     assert shown.count() == 0 and count.inner_text() == f"0 of {everything} questions"
-
-
-def test_overlays_lie_on_their_images_and_change_with_the_layer(page, report):
-    unfolded(page, report)
-    first = page.locator(".overlay").first
-    shade = first.locator(".shade:visible")
-    assert shade.count() == 1 and shade.bounding_box() == first.locator(".image").bounding_box()
-    assert first.locator("rect").is_visible()
-    assert page.evaluate("[...document.images].every((image) => image.complete && image.naturalWidth > 0)")
-    mean, words = shade.get_attribute("src"), first.inner_text()
-    page.get_by_label("Layer", exact=True).select_option("1")
-    assert shade.count() == 1 and shade.get_attribute("src") != mean and first.inner_text() != words
-    page.get_by_label("show attention").uncheck()
-    assert shade.count() == 0 and first.locator(".image").is_visible()
 
 
 def test_the_keyboard_reaches_the_content_and_scrolls_tables(page, report):

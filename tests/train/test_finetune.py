@@ -266,9 +266,10 @@ def test_a_quantized_checkpoint_is_not_trained(family, rows_file, tmp_path):
 
 
 def test_what_would_stop_the_save_stops_the_start(family, rows_file, tmp_path, monkeypatch):
+    words = command(family("llava"), rows_file(ROWS), tmp_path / "out")
     monkeypatch.setattr("transformers.ProcessorMixin.save_pretrained", lambda *args, **options: 1 / 0)
     with pytest.raises(UserError, match="the trained model could not be saved: division by zero"):
-        run_stage(command(family("llava"), rows_file(ROWS), tmp_path / "out"))
+        run_stage(words)
     assert not (tmp_path / "out/log.jsonl").exists()
 
 

@@ -27,8 +27,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 PROFILED = 48  # images for the profile
 ATTENDED = 24  # of these, images for attention, those with a box first
-SHOWN = 6  # of these, images whose attention is drawn, evenly over the benchmarks
-SCHEMA = 3
+SCHEMA = 4
 MULTIMODAL = [benchmark.key for benchmark in BENCHMARKS if benchmark.harness == "lmms-eval"]  # a bare decoder has none
 
 
@@ -72,7 +71,7 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
     if weights is None:
         raise UserError("run.json does not record which weights were evaluated")
     data = {key: task["sha256"] for key, task in run.record["data"]["tasks"].items() if key in SAMPLE}
-    inputs = {"schema": SCHEMA, "weights": weights, "data": data, "pictures": [PROFILED, ATTENDED, SHOWN]}
+    inputs = {"schema": SCHEMA, "weights": weights, "data": data, "pictures": [PROFILED, ATTENDED]}
     inputs["dtype"] = resolve_dtype("auto", "auto")
     path = run.folder / "diagnostics" / "report" / f"{name}.json"
     kept = read_json(path)
@@ -96,41 +95,21 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
 
 @torch.inference_mode()
 def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[str, Any]:
-    """Attention of the question's tokens to the image, by image and layer.
+    """Attention of the question's tokens to the image, images with a box first.
 
     Returns:
-        `pictures`: the images whose maps are kept, each with `id`, `maps` [layers, rows, columns] (the sum of a map
-        is 1) and `inside`, by layer the share within the boxes (None without a box). `numbers`: by name, the mean over
-        layers and images of `mass` (share of attention that falls on the image), `inside`, and `area`, the share that
-        uniform attention would have inside, each with its 95 % interval over images.
+        By name, the mean over layers and images of `mass` (share of attention that falls on the image), `inside` (of
+        that, the share within the boxes), and `area`, the share that uniform attention would have inside, each with
+        its 95 % interval over images.
     """
     attended = sorted(sample, key=lambda image: not image.boxes)[:ATTENDED]
-    shown = {image.id for image in of_each_benchmark(attended)}
     values: dict[str, list[float]] = defaultdict(list)
-    kept = []
-    for image, reader in attention_by_image(model, processor, attended, AttentionReader()):
+    for _, reader in attention_by_image(model, processor, attended, AttentionReader()):
         values["mass"].append(_mean([numbers["mass"] for numbers in reader.numbers.values()]))
-        maps = list(reader.maps.values())
-        inside = None
-        if reader.covered is not None and maps:
-            inside = [(share * reader.covered).sum().item() for share in maps]
-            values["inside"].append(_mean(inside))
+        if reader.covered is not None and reader.maps:
+            values["inside"].append(_mean([(share * reader.covered).sum().item() for share in reader.maps.values()]))
             values["area"].append(reader.covered.mean().item())
-        if image.id in shown and maps and reader.seen[:2] == (0, 0):  # else the map is of a part of the image
-            rounded = [[[round(cell, 6) for cell in row] for row in share.tolist()] for share in maps]
-            kept.append({"id": image.id, "maps": rounded, "inside": inside})
-    numbers = {name: _with_interval(torch.tensor(column)) for name, column in values.items()}
-    return {"pictures": kept, "numbers": numbers}
-
-
-def of_each_benchmark(sample: list[ImageQuestion]) -> list[ImageQuestion]:
-    """The first images of each benchmark or folder, equally many of each, in the order of the benchmarks."""
-    groups: dict[str, list[ImageQuestion]] = defaultdict(list)
-    for asked in sample:
-        groups[asked.id.split("/")[0]].append(asked)
-    each = -(-SHOWN // len(groups))
-    order = sorted(groups, key=lambda key: SAMPLE.index(key) if key in SAMPLE else 0)
-    return [asked for key in order for asked in groups[key][:each]][:SHOWN]
+    return {name: _with_interval(torch.tensor(column)) for name, column in values.items()}
 
 
 def _mean(values: list[float]) -> float:

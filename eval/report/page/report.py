@@ -13,18 +13,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from eval.report.finished_run import FinishedRun, without_paths
-from eval.report.page import measurements, score_table, settings
-from eval.report.page.attention_overlays import Overlay, overlays
+from eval.report.finished_run import FinishedRun
+from eval.report.page import score_table, settings
 from eval.report.page.examples import examples
 from eval.report.page.inline_svg import Drawing, inline_svg, series
 from eval.report.page.layer_curves import layer_curves
+from eval.report.page.measurements import measure
 from eval.report.page.summary import answer, caveats, differences, limitations
 from eval.report.page.training_curves import training
 from eval.report.tables.differences import HEADINGS, plot_differences
 from eval.report.tables.footnotes import departures
 from eval.report.tables.table4 import columns, notes
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import write_text
 
 
@@ -40,7 +39,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
     colours = {model.name: number for number, model in enumerate(run.models)}
     profiles = {name: found["profile"] for name, found in measured.items() if "profile" in found}
     firsts = {(model.backbone, model.method): model.name for model in reversed(run.models)}  # of each method's seeds
-    overlaid, overlay_note = _overlaid(run, measured)
     stages, training_notes = training(run, colours)
     shown, example_notes = examples(run)
     script = _asset("report.js")
@@ -67,11 +65,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             measured=measured,
             layers=layer_curves({name: profiles[name] for name in profiles if name in firsts.values()}, colours),
             norms=_norms(profiles),
-            overlays=overlaid,
-            overlay_note=overlay_note,
-            layer_names=list(
-                dict.fromkeys(layer.name for each in overlaid for layers in each.models.values() for layer in layers)
-            ),
             stages=stages,
             training_notes=training_notes,
             examples=shown,
@@ -143,18 +136,6 @@ def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
     ]
 
 
-def _overlaid(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> tuple[list[Overlay], str]:
-    """The images with maps of attention, or why there are none."""
-    if not any("attention" in found for found in measured.values()):
-        return [], "Attention was not measured for any model."
-    try:
-        overlaid = overlays(measurements.image_sample(run), measured)
-    except UserError as error:
-        return [], f"The images cannot be shown: {without_paths(str(error))}."
-    lacking = "The visual tokens of these models do not form a single grid, so there is no map to lay over an image."
-    return overlaid, "" if overlaid else lacking
-
-
 def write_report(folder: Path) -> None:
     """Write `report.html` of the finished run in `folder`.
 
@@ -162,7 +143,7 @@ def write_report(folder: Path) -> None:
         UserError: the run has no scores.
     """
     run = FinishedRun.read(folder)
-    text = report(run, measurements.measure(run))
+    text = report(run, measure(run))
     path = folder / "report.html"
     write_text(path, text.encode(errors="replace").decode())  # an answer may end in half a character
     print(f"report: {path}")  # noqa: T201

@@ -1,8 +1,7 @@
-"""Images inside the page as data URIs: thumbnails of the benchmarks' images, and attention maps."""
+"""Images inside the page as data URIs: thumbnails of the benchmarks' images."""
 
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet
 from PIL import Image
 
@@ -14,8 +13,6 @@ from modeling_aligned_llava.loading.images import data_uri, open_image
 
 
 SIDE = 320  # maximum width and height in pixels
-SHADE = (16, 18, 24)
-OPAQUE = 0.85  # cells without attention
 
 
 def thumbnail(image: Image.Image) -> str:
@@ -23,14 +20,6 @@ def thumbnail(image: Image.Image) -> str:
     small = image.copy()
     small.thumbnail((SIDE, SIDE))
     return data_uri(small, "WEBP", quality=80)
-
-
-def shade_map(share: list[list[float]]) -> str:
-    """A data URI of a map [rows, columns]: one pixel per visual token, dark where there is little attention."""
-    values = np.array(share)
-    alpha = 255 * OPAQUE * (1 - values / max(values.max(), 1e-12))
-    colour = np.broadcast_to(np.array(SHADE), (*values.shape, 3))
-    return data_uri(Image.fromarray(np.dstack([colour, alpha]).round().astype(np.uint8), "RGBA"), "PNG")
 
 
 def document_image(root: Path, benchmark: Benchmark, document: int, question: str) -> Image.Image | None:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eval.report.tables import subtasks
 from eval.report.tables.differences import draw_differences
 from eval.report.tables.footnotes import departures
-from eval.report.tables.table4 import comma_separated, latex, markdown, read_scores, show, table_lines
+from eval.report.tables.table4 import comma_separated, latex, markdown, read_scores, show
 from modeling_aligned_llava.loading.files import read_json, write_text
 
 
@@ -30,9 +29,6 @@ def write_tables(run: Path) -> None:
     }
     for suffix, text in written.items():
         write_text(run / "tables" / f"table4.{suffix}", text)
-    parts = subtasks.breakdown(table_lines(rows))
-    for suffix, write in subtasks.WRITERS.items() if len(parts) else ():
-        write_text(run / "tables" / f"subtasks.{suffix}", write(parts))
     draw_differences(rows, run / "figures" / "table4.svg")
     show(rows, Console(width=min(Console().width, LINE) if sys.stdout.isatty() else LINE))
     print(f"tables, with the paper's: {run / 'tables'}, figure: {run / 'figures' / 'table4.svg'}")  # noqa: T201

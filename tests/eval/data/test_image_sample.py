@@ -1,40 +1,24 @@
-"""Damaged rows of a benchmark are named by file and row."""
+"""Images for the diagnostics, drawn from the benchmarks."""
+
+from collections import Counter
 
 import pytest
-from datasets import Dataset
 
-from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import in_benchmarks
 from modeling_aligned_llava.errors import UserError
-from tests.benchmark_stand_in import pope, write_dataset
+from tests.benchmark_stand_in import image_of
 
 
-@pytest.fixture
-def root(tmp_path):
-    """`root(column, value)` -> a data root whose POPE has this value in row 2."""
-
-    def make(column, value):
-        rows, features = pope(4)
-        rows[2][column] = value
-        folder = BY_KEY["pope"].folder
-        write_dataset(tmp_path / folder, {"Full": {BY_KEY["pope"].split: (rows, features)}})
-        return tmp_path
-
-    return make
-
-
-def test_a_row_without_a_question_or_an_image_is_named(root):
-    with pytest.raises(UserError, match=r"parquet, row 2 has no question"):
-        in_benchmarks(root("question", None), 4, keys=("pope",))
-    images = in_benchmarks(root("image", None), 4, keys=("pope",))
-    (broken,) = (image for image in images if image.id == "pope/2")
-    with pytest.raises(UserError, match=r"parquet, row 2 has no image"):
-        broken.open()
-
-
-def test_a_missing_column_is_named(root):
-    folder = root("answer", "yes") / BY_KEY["pope"].folder
-    (file,) = folder.rglob("*.parquet")
-    Dataset.from_parquet(str(file)).remove_columns("question").to_parquet(file)
-    with pytest.raises(UserError, match=r"parquet has no column question"):
-        in_benchmarks(folder.parent.parent, 4, keys=("pope",))
+def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
+    first, again = (in_benchmarks(mirror_root, 4) for _ in range(2))
+    assert [image.id for image in first] == [image.id for image in again] and len(first) == 4
+    assert all(image.open().mode == "RGB" for image in first)
+    whole = in_benchmarks(mirror_root, 10**6)
+    assert Counter(image.id.partition("/")[0] for image in whole) == {"mmbench": 10, "pope": 10, "mmstar": 10}
+    assert len({image.id for image in whole}) == 30
+    for image in whole:
+        if image.id.startswith("pope/"):  # whose rows lie in three files
+            number = int(image.id.removeprefix("pope/"))
+            assert image.open().getpixel((0, 0)) == image_of(number // 2).getpixel((0, 0))
+    with pytest.raises(UserError, match="there is no folder"):
+        in_benchmarks(mirror_root / "absent", 4)

@@ -60,17 +60,6 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("scroll", placeTip, { capture: true, passive: true });
 addEventListener("resize", placeTip);
 
-// Attention: one layer of all overlays at a time.
-const layer = document.getElementById("layer");
-if (layer) {
-  const attention = layer.closest("section");
-  layer.addEventListener("change", () => {
-    for (const each of attention.querySelectorAll("[data-layer]")) each.hidden = each.dataset.layer !== layer.value;
-  });
-  const shade = document.getElementById("shade");
-  shade.addEventListener("change", () => attention.classList.toggle("without-shade", !shade.checked));
-}
-
 // Filters of the questions, shown one page at a time.
 const filters = document.getElementById("filters");
 if (filters) {

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.report.tables import footnotes, subtasks
+from eval.report.tables import footnotes
 from eval.report.tables import table4 as tables
 from eval.report.tables.all_tables import write_tables
 from eval.report.tables.differences import draw_differences
@@ -78,7 +78,7 @@ def test_the_metric_of_every_column_is_named(rows):
 def test_files_are_a_pure_function_of_scores(rows, tmp_path, capsys):
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     write_tables(tmp_path)
-    names = [f"tables/{name}.{suffix}" for name in ("table4", "subtasks") for suffix in ("md", "tex", "csv")]
+    names = [f"tables/table4.{suffix}" for suffix in ("md", "tex", "csv")]
     names.append("figures/table4.svg")
 
     def files():
@@ -95,15 +95,6 @@ def test_parts_of_a_benchmark_add_up_to_it(rows):
     assert cell(rows, "norm", "pope")["subtasks"] == parts
     assert "subtasks" not in cell(rows, "baseline", "avg")
     assert "subtasks" not in cell(rows, "baseline", "pope", "paper")
-    frame = subtasks.breakdown(tables.table_lines(rows))
-    line = frame[(frame["benchmark"] == "OCRBench") & (frame["part"] == "upper")].iloc[0]
-    assert line["toy baseline"] == "0.0" and line["toy norm-gwc"] == "not run"
-    assert len(frame) == 2 * len(BENCHMARKS)
-    assert r"lower \& half" in subtasks.WRITERS["tex"](frame)
-    written = subtasks.WRITERS["md"](frame).splitlines()
-    assert written[:2] == ["| " + " | ".join(frame.columns) + " |", "|---" * frame.shape[1] + "|"]
-    assert "| OCRBench | upper | 20 | 0.0 |" in "\n".join(written) and len(written) == 2 + len(frame)
-    assert len(list(csv.DictReader(subtasks.WRITERS["csv"](frame).splitlines()))) == len(frame)
 
 
 def test_further_numbers_follow_the_parts_with_their_mean_over_seeds():

@@ -1,4 +1,4 @@
-"""`study RUN`: every table and figure of the diagnostics for all models of a finished run, in RUN/diagnostics."""
+"""Every table and figure of the diagnostics for all models of a finished run, in RUN/diagnostics."""
 
 import argparse
 from pathlib import Path
@@ -20,7 +20,7 @@ from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
 from modeling_aligned_llava.diagnostics.output import result_tables as tables
 from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
@@ -30,15 +30,17 @@ ENCODED = 60  # images for the norms of the vision encoder
 DIFFERENTIATED = 16  # images for the gradients, which take three passes each
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m research.diagnose_run", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a run, such as results/tinyworld")
     parser.add_argument("--methods", nargs="+", help="methods to measure, the reference first (default: all)")
     parser.add_argument("--limit", type=int, default=200, help="number of images for the profile (default 200)")
     parser.add_argument("--trust-remote-code", action="store_true", help="run the code in the checkpoints")
     parser.add_argument("--out", type=Path, help="folder for the results (default RUN/diagnostics)")
+    diagnose(parser.parse_args())
 
 
-def run(arguments: argparse.Namespace) -> None:
+def diagnose(arguments: argparse.Namespace) -> None:
     folder, out = arguments.run, arguments.out or arguments.run / "diagnostics"
     checkpoints = _checkpoints(folder, arguments.methods)
     root = find_data_root(folder, read_record(folder))
@@ -115,3 +117,7 @@ class _StaticTables:
             tables.show_parameters(self.parameters, out / "parameters.md")
         found = {"encoders": self.encoders, "embeddings": self.embeddings, "parameters": self.parameters}
         write_json(out / "static.json", found)
+
+
+if __name__ == "__main__":
+    run_main(main)

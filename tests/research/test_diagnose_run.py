@@ -1,31 +1,13 @@
-"""`study`: one command writes every table and figure of a run; its sample is drawn from the benchmarks."""
+"""One command writes every table and figure of a run."""
 
 import json
-from collections import Counter
 
 import pytest
 
-from eval.data.image_sample import in_benchmarks
-from eval.diagnostics import study
-from eval.diagnostics.__main__ import main
 from modeling_aligned_llava.diagnostics.hooks.loading import load
 from modeling_aligned_llava.errors import UserError
-from tests.benchmark_stand_in import image_of
-
-
-def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
-    first, again = (in_benchmarks(mirror_root, 4) for _ in range(2))
-    assert [image.id for image in first] == [image.id for image in again] and len(first) == 4
-    assert all(image.open().mode == "RGB" for image in first)
-    whole = in_benchmarks(mirror_root, 10**6)
-    assert Counter(image.id.partition("/")[0] for image in whole) == {"mmbench": 10, "pope": 10, "mmstar": 10}
-    assert len({image.id for image in whole}) == 30
-    for image in whole:
-        if image.id.startswith("pope/"):  # whose rows lie in three files
-            number = int(image.id.removeprefix("pope/"))
-            assert image.open().getpixel((0, 0)) == image_of(number // 2).getpixel((0, 0))
-    with pytest.raises(UserError, match="there is no folder"):
-        in_benchmarks(mirror_root / "absent", 4)
+from research import diagnose_run
+from research.diagnose_run import main
 
 
 def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_path, call):
@@ -33,10 +15,10 @@ def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_pat
     for link, target in {**links, "data/mirrors": mirror_root}.items():
         (tmp_path / link).parent.mkdir(parents=True)
         (tmp_path / link).symlink_to(target)
-    call(main, "study", tmp_path, "--limit", "3")
+    call(main, tmp_path, "--limit", "3")
     _check(tmp_path / "diagnostics")
     with pytest.raises(UserError, match="has no checkpoint of it"):
-        call(main, "study", tmp_path, "--methods", "other")
+        call(main, tmp_path, "--methods", "other")
 
 
 @pytest.mark.slow
@@ -47,8 +29,8 @@ def test_models_that_were_given_are_studied_on_the_data_that_was_given(
     paths = {name: {"path": str(path)} for name, path in models.items()}
     (tmp_path / "run.json").write_text(json.dumps({"models": paths, "data": {"root": str(mirror_root)}}))
     loaded = []
-    monkeypatch.setattr(study, "load", lambda *asked: loaded.append(asked) or load(*asked))
-    call(main, "study", tmp_path, "--limit", "3")
+    monkeypatch.setattr(diagnose_run, "load", lambda *asked: loaded.append(asked) or load(*asked))
+    call(main, tmp_path, "--limit", "3")
     assert [path for path, _ in loaded] == [str(models["baseline"]), str(models["norm"])]
     _check(tmp_path / "diagnostics")
 
