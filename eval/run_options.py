@@ -39,7 +39,7 @@ nothing.""",
         epilog="""\
 In results/NAME: run.json (settings, versions, hardware, weight hashes), data/, checkpoints/, logs/, answers/,
 harness/, scores.json, tables/table4.{md,tex,csv}, figures/table4.svg, diagnostics/, and report.html: one page with
-the scores, norms, attention, training curves, example answers and settings. Open it in a browser; it needs no
+the scores, norms, attention, training curves and settings. Open it in a browser; it needs no
 network.""",
     )
     p.add_argument("--run", metavar="NAME", help="write everything to results/NAME (default: the backbone, or custom)")

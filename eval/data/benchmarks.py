@@ -5,11 +5,10 @@ How to add one: docs/contributing.md.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from eval.data import sample_lines
-from eval.data.sample_lines import Exchange, Line, logged
+from eval.data.sample_lines import Line, logged
 
 
 HARNESSES = ("lmms-eval", "lm-eval")
@@ -64,7 +63,6 @@ class Benchmark:
         stratum: group within which items are resampled, from the lines of an item; None for a single one.
         macro: the score is the mean over strata, not over items.
 
-        example: question, right answer and the model's, as the report page shows them.
         image_sample: how the diagnostics use its images; None if they do not.
     """
 
@@ -99,7 +97,6 @@ class Benchmark:
     stratum: Callable[[list[Line]], str] | None = None
     macro: bool = False
 
-    example: Callable[[list[Line]], Exchange]
     image_sample: ImageSample | None = None
 
     @property
@@ -129,7 +126,6 @@ BENCHMARKS = (
         parses=sample_lines.mmbench_parses,
         item=sample_lines.mmbench_question,
         order=sample_lines.mmbench_index,
-        example=sample_lines.generated,
         image_sample=ImageSample("index"),
     ),
     Benchmark(
@@ -150,7 +146,6 @@ BENCHMARKS = (
         parses=sample_lines.mmstar_parses,
         stratum=logged("average", "l2_category"),
         macro=True,
-        example=sample_lines.generated,
         image_sample=ImageSample("index"),
     ),
     Benchmark(
@@ -170,7 +165,6 @@ BENCHMARKS = (
         further=(("F1", "pope_f1_score,none"),),
         correct=logged("pope_accuracy", "score"),
         parses=sample_lines.pope_parses,
-        example=sample_lines.generated,
         image_sample=ImageSample(
             "question_id",
             suffix="\nAnswer the question using a single word or phrase.",
@@ -191,7 +185,6 @@ BENCHMARKS = (
         subtasks="question_image_type",
         correct=sample_lines.seedbench_correct,
         parses=sample_lines.seedbench_parses,
-        example=sample_lines.generated,
     ),
     Benchmark(
         key="ocrbench",
@@ -210,7 +203,6 @@ BENCHMARKS = (
         subtasks="question_type",
         correct=logged("ocrbench_accuracy", "score"),
         parses=sample_lines.not_empty,
-        example=sample_lines.read_text,
     ),
     Benchmark(
         key="scienceqa",
@@ -230,7 +222,6 @@ BENCHMARKS = (
         always_image=False,
         correct=logged("exact_match"),
         parses=sample_lines.letter_parses,
-        example=sample_lines.generated,
     ),
     Benchmark(
         key="ai2d",
@@ -247,7 +238,6 @@ BENCHMARKS = (
         num_questions=3088,
         correct=logged("exact_match"),
         parses=sample_lines.letter_in_brackets_parses,
-        example=sample_lines.generated,
     ),
     Benchmark(
         key="hellaswag",
@@ -263,7 +253,6 @@ BENCHMARKS = (
         columns=("activity_label", "ctx_a", "ctx_b", "endings", "label"),
         num_questions=10042,
         correct=logged("acc_norm"),
-        example=sample_lines.likeliest_ending,
     ),
     Benchmark(
         key="mmlu",
@@ -282,7 +271,6 @@ BENCHMARKS = (
         subtasks="subject",
         correct=logged("acc"),
         stratum=logged("file"),
-        example=sample_lines.likeliest_letter,
     ),
 )
 # Evaluated only if `--tasks` names them; in neither Table 4's average nor its correction for many tests.
@@ -295,7 +283,6 @@ EXTRA_BENCHMARKS = (
         metric="acc,none",
         measures="accuracy by likelihood, 0-shot",
         correct=logged("acc"),
-        example=partial(sample_lines.likeliest_ending, per_character=False),
     ),
     replace(
         MMLU,

@@ -1,4 +1,4 @@
-"""Functions that read a harness's sample log: right or wrong, readable or not, and what the report shows.
+"""Functions that read a harness's sample log: right or wrong, and readable or not.
 
 A line is one scored document. An item is what the score counts: one line, or in MMBench all rotations of a question.
 The entries of `benchmarks.py` name the functions they need.
@@ -10,7 +10,6 @@ from typing import Any
 
 
 Line = dict[str, Any]
-Exchange = tuple[str, str, str]  # question, right answer, the model's answer
 ROTATION = 1_000_000  # MMBench: index % ROTATION is the question, index // ROTATION the rotation of its options
 
 
@@ -100,41 +99,3 @@ def letter_parses(line: Line) -> bool:
 def letter_in_brackets_parses(line: Line) -> bool:
     """AI2D also strips punctuation before the letter: "(A)"."""
     return bool(re.match(r"\W*[A-Ea-e]\W*$|[A-E]\.", line["filtered_resps"].strip()))
-
-
-# What the report shows of an item.
-
-
-def generated(lines: list[Line]) -> Exchange:
-    """An answer in text. Of several rotations, the first one's question with the answers to all."""
-    target, answer = (" / ".join(str(line[name]) for line in lines) for name in ("target", "filtered_resps"))
-    return lines[0]["input"], target, answer
-
-
-def read_text(lines: list[Line]) -> Exchange:
-    """OCRBench accepts any of several texts."""
-    (line,) = lines
-    return line["input"], " or ".join(line["ocrbench_accuracy"]["ground_truth"]), line["filtered_resps"]
-
-
-def likeliest_letter(lines: list[Line]) -> Exchange:
-    """The question has lettered choices in it; each letter is scored."""
-    (line,) = lines
-    choices = [f"{letter}. {choice}" for letter, choice in zip("ABCDE", line["doc"]["choices"], strict=False)]
-    scores = _likelihoods(line)
-    return line["arguments"]["gen_args_0"]["arg_0"], choices[int(line["target"])], choices[scores.index(max(scores))]
-
-
-def likeliest_ending(lines: list[Line], per_character: bool = True) -> Exchange:
-    """Each ending is scored, as a whole or per character; the question is shown with all of them."""
-    (line,) = lines
-    scores = _likelihoods(line)
-    endings = [line["arguments"][f"gen_args_{number}"]["arg_1"].removeprefix(" ") for number in range(len(scores))]
-    if per_character:
-        scores = [score / len(ending) for score, ending in zip(scores, endings, strict=True)]
-    question = line["arguments"]["gen_args_0"]["arg_0"] + "".join(f"\n- {ending}" for ending in endings)
-    return question, endings[int(line["target"])], endings[scores.index(max(scores))]
-
-
-def _likelihoods(line: Line) -> list[float]:
-    return [float(response[0]) for response in line["filtered_resps"]]

@@ -1,6 +1,6 @@
 """A self-contained page about a finished run, RUN/report.html.
 
-It has a summary, scores, curves, attention, answers and settings. The page loads nothing from elsewhere. If all else
+It has a summary, scores, curves, attention and settings. The page loads nothing from elsewhere. If all else
 is gone it is made from scores.json alone. The same run gives the same bytes.
 """
 
@@ -15,7 +15,6 @@ from matplotlib.axes import Axes
 
 from eval.report.finished_run import FinishedRun
 from eval.report.page import score_table, settings
-from eval.report.page.examples import examples
 from eval.report.page.inline_svg import Drawing, inline_svg, series
 from eval.report.page.layer_curves import layer_curves
 from eval.report.page.measurements import measure
@@ -40,7 +39,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
     profiles = {name: found["profile"] for name, found in measured.items() if "profile" in found}
     firsts = {(model.backbone, model.method): model.name for model in reversed(run.models)}  # of each method's seeds
     stages, training_notes = training(run, colours)
-    shown, example_notes = examples(run)
     script = _asset("report.js")
     return (
         _environment()
@@ -67,8 +65,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
             norms=_norms(profiles),
             stages=stages,
             training_notes=training_notes,
-            examples=shown,
-            example_notes=example_notes,
             settings=settings.settings(run),
             recipes=settings.recipes(run),
         )

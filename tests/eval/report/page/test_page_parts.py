@@ -1,33 +1,26 @@
 """The parts of the report page on known numbers."""
 
-import base64
 import dataclasses
-import io
 import re
 import shutil
 from collections import Counter
 
 import pytest
-from PIL import Image
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import SAMPLE, in_benchmarks
 from eval.report.answer import write_answer
 from eval.report.finished_run import FinishedRun, probability, without_paths
 from eval.report.page import measurements
-from eval.report.page.examples import A_BENCHMARK, DISAGREED, Example, choose, examples
 from eval.report.page.inline_svg import INK, SERIES, inline_svg, series
 from eval.report.page.report import report
 from eval.report.page.score_table import measured, published
 from eval.report.page.settings import settings
 from eval.report.page.summary import answer, caveats, differences, limitations
-from eval.report.page.thumbnails import SIDE, document_image, thumbnail
 from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
 from modeling_aligned_llava.diagnostics.measure.profile import profile
-from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.files import read_json, write_json
-from tests.eval.report.stand_in import write_data, write_run
+from tests.eval.report.stand_in import write_run
 from tests.eval.score_rows import three_seeds
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
 
@@ -150,60 +143,6 @@ def test_cells_have_a_sort_key_and_details(nine):
     failed = dict(zip(columns(nine.rows), table["norm-gwc"], strict=True))["ocrbench"]
     assert failed.value is None and failed.score == "failed: ValueError: a | b_c & 100%"
     assert len(published(nine)) == 6 and published(nine)[0][1][0].details == "n = 1,164"
-
-
-def example(number, *right):
-    answers = {str(model): ("", each) for model, each in enumerate(right)}
-    return Example(POPE, f"pope/{number}", number, "", "", answers)
-
-
-def test_disagreement_comes_first_and_both_kinds_of_agreement_are_there():
-    asked = [example(i, i % 3 == 0, i % 3 != 1) for i in range(60)]  # agreed right, agreed wrong, disagreed
-    chosen = choose(asked)
-    assert len(chosen) == A_BENCHMARK and all(each.disagreed for each in chosen[:DISAGREED])
-    kinds = [each.answers["0"][1] for each in chosen[DISAGREED:]]
-    assert kinds.count(True) == kinds.count(False) == 3
-    assert choose(asked[::-1]) == chosen
-
-
-def test_no_question_is_left_out_while_there_is_room():
-    assert len(choose([example(i, True, False) for i in range(20)])) == A_BENCHMARK
-    assert len(choose([example(i, True, True) for i in range(20)])) == A_BENCHMARK
-    assert len(choose([example(i, False, i < 3) for i in range(5)])) == 5
-
-
-def test_answers_and_verdicts_come_from_the_logs_of_results_that_count(tmp_path):
-    folder = write_run(tmp_path, None)
-    shown, notes = examples(FinishedRun.read(folder))
-    by_id = {each.id: each for each in shown}
-    fourth = by_id["pope/pope/4"]
-    assert fourth.question == "Is there a box 4 in the image?\nOne word." and fourth.target == "yes"
-    assert fourth.answers["baseline"] == ("yes", True) and not fourth.answers["norm"][1]
-    assert fourth.image is not None and fourth.image.startswith("data:image/webp;base64,")
-    chosen = by_id["mmlu/mmlu_anatomy/4"]
-    assert chosen.answers == {"baseline": ("B. two", True), "norm": ("A. one", False)} and chosen.image is None
-    assert [note.split(":")[0] for note in notes] == ["POPE", "MMLU"] and all("3 of 12" in note for note in notes)
-
-    rows = read_json(folder / "scores.json")
-    stale = [row for row in rows if (row["benchmark"], row["method"], row["source"]) == ("pope", "norm", "measured")]
-    stale[0]["status"] = "not run"
-    write_json(folder / "scores.json", rows)
-    shown, _ = examples(FinishedRun.read(folder))
-    assert {tuple(each.answers) for each in shown if each.benchmark.key == "pope"} == {("baseline",)}
-
-
-def test_the_image_of_another_question_is_refused(tmp_path):
-    root = write_data(tmp_path)
-    image = document_image(root, POPE, 3, "Is there a box 3 in the image?\nOne word.")
-    assert image is not None and image.size == (36, 28)
-    for document, question in ((3, "Is there a box 4 in the image?"), (99, "Is there a box 99 in the image?")):
-        with pytest.raises(UserError, match="no longer what was evaluated"):
-            document_image(root, POPE, document, question)
-
-
-def test_thumbnails_are_small():
-    _, _, content = thumbnail(Image.new("RGB", (1000, 500))).partition(",")
-    assert Image.open(io.BytesIO(base64.b64decode(content))).size == (SIDE, SIDE // 2)
 
 
 def test_training_logs_are_read_by_stage_and_damaged_ones_are_named(tmp_path, tiny_llava):
