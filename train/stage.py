@@ -19,7 +19,7 @@ from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.build_once import waiting_lock
-from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
 from train.arguments.parse import RunArguments, parse_arguments
 from train.data.collator import ImageTextCollator
 from train.data.family_rows import FamilyCollator, FamilyRows
@@ -92,6 +92,7 @@ def _run_stage(
     config, processor = load_part(AutoConfig, source), load_part(AutoProcessor, source)
     encoder = row_encoder(run, training, config, processor)
     model = load_start(run, training, source, processor, sources)
+    _stop_after_answers(model, processor.tokenizer, encoder)
     adapters = None
     if run.model.lora:
         assert isinstance(run.model.lora, dict)
@@ -143,6 +144,17 @@ def _run_stage(
     if unmoved is not None:
         raise not_moved(unmoved, trainer.state.global_step)
     _say(trainer, f"{folder.path}: done")
+
+
+def _stop_after_answers(model: PreTrainedModel, tokenizer: Any, encoder: RowEncoder) -> None:
+    """Let generation end at the token that ends the answers of the rows: the model learns it, and a
+    generation_config.json that does not name it would let answers run on.
+    """
+    config, ending = model.generation_config, encoder.ending()
+    if config is not None and ending is not None:
+        token, known = tokenizer.convert_tokens_to_ids(ending[0]), end_tokens(config)
+        if token not in known:
+            config.eos_token_id = [*known, token]
 
 
 def _try_saving(model: PreTrainedModel, processor: Any) -> None:

@@ -229,7 +229,7 @@ def test_adapters_on_adapters_load_and_without_their_model_are_refused(apart, ro
     )
     first, second = (dict(load_aligned(folder).named_parameters()) for folder in (apart, tmp_path / "second"))
     name = "model.language_model.layers.0.self_attn.q_proj.weight"
-    assert 0 < (first[name] - second[name]).abs().max() < 0.1
+    assert 0 < (first[name] - second[name]).abs().max() < 0.5
     file = tmp_path / "second/adapter_config.json"
     file.write_text(file.read_text().replace(str(apart), "/gone"))
     with pytest.raises(UserError, match="there is no folder /gone, to whose model its adapters belong"):
@@ -255,6 +255,16 @@ def test_vicunas_generation_config_is_repaired_and_saved(family, rows_file, tmp_
     run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
     saved = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert saved.items() >= {"temperature": 0.9, "top_p": 0.6, "do_sample": True}.items()
+
+
+def test_generation_ends_at_the_token_that_ends_the_answers(family, rows_file, tmp_path):
+    """Also where the checkpoint names another (Qwen2.5's base models: <|endoftext|>)."""
+    shutil.copytree(family("llava"), tmp_path / "model")
+    saved = json.loads((tmp_path / "model/generation_config.json").read_text())
+    (tmp_path / "model/generation_config.json").write_text(json.dumps(saved | {"eos_token_id": 77}))
+    run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
+    ends = json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
+    assert ends == [77, saved["eos_token_id"]]
 
 
 def test_a_quantized_checkpoint_is_not_trained(family, rows_file, tmp_path):

@@ -45,15 +45,15 @@ class ChatText:
             raise BadRow("the chat template drops the system turn", filtered=True)
         return text, answers
 
-    def ending(self) -> str:
-        """What ends an answer and where it comes from, as one line; empty if the template refuses the sample."""
+    def ending(self) -> tuple[str, str] | None:
+        """The token that ends an answer, and where it comes from; None if the template refuses the sample."""
         try:
             text, answers, origin = self._ended(_SAMPLE)
         except TemplateRefuses:
-            return ""
+            return None
         answer = text[slice(*answers[-1])].rstrip()
         token = max((token for token in self._added if answer.endswith(token)), key=len)
-        return f"end token of an answer: {token!r}, {origin}"
+        return token, origin
 
     @cached_property
     def marked(self) -> bool:

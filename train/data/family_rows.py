@@ -117,9 +117,9 @@ class FamilyRows:
         template = template_of(self.processor)
         return None if template is None else ChatText(self.tokenizer, template)
 
-    def ending(self) -> str:
-        """What ends an answer, in words."""
-        return "end token of an answer: the processor's" if self._chat is None else self._chat.ending()
+    def ending(self) -> tuple[str, str] | None:
+        """See `RowEncoder`."""
+        return None if self._chat is None else self._chat.ending()
 
     def _adds_special_tokens(self, text: str) -> bool:
         return lacks_special_tokens(self.tokenizer, text)

@@ -30,8 +30,8 @@ def open_rows(run: RunArguments, training: SFTConfig, encoder: RowEncoder, sourc
             held, wanted = len(data.evaluation), run.monitoring.eval_rows
             why = "" if held == wanted else f" instead of {wanted}: rows of the same image or text stay together"
             say(f"{held} rows held out{why}")
-        if ending := encoder.ending():
-            say(ending)
+        if (ending := encoder.ending()) is not None:
+            say(f"end token of an answer: {ending[0]!r}, {ending[1]}")
     if not len(data.dataset):
         raise UserError(f"{run.data.data_path}: there is no row to train on; see {path}")
     return RowImages(data, quarantine, training.seed)

@@ -49,8 +49,8 @@ class RowEncoder(Protocol):
     def supervised(self, batch: dict[str, Any]) -> list[int]:
         """The number of supervised tokens of stored rows."""
 
-    def ending(self) -> str:
-        """What ends an answer, in words."""
+    def ending(self) -> tuple[str, str] | None:
+        """The token that ends an answer and where it comes from, if that is known."""
 
 
 def each_row(encode: Callable[[Any], dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
@@ -123,8 +123,8 @@ class Tokenization:
     def _control(self) -> re.Pattern:
         return control_tokens(self.tokenizer, IMAGE_TOKEN)
 
-    def ending(self) -> str:
-        """What ends an answer, in words."""
+    def ending(self) -> tuple[str, str] | None:
+        """See `RowEncoder`."""
         return self._chat.ending()
 
     def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
