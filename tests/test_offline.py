@@ -9,7 +9,6 @@ from eval.report import push
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.checkpoint import local_folder
 from tests.one_line import one_line
-from train.data import __main__ as training_data
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +32,9 @@ def attempts(monkeypatch):
     ("main", "words"),
     [
         (benchmarks.main, ["fetch", "root"]),
-        (training_data.main, ["fetch", "llava-pretrain", "--out", "root"]),
         (push.main, ["checkpoint", "someone/aligned", "--results", "results"]),
     ],
-    ids=["eval.data fetch", "train.data fetch", "eval.report.push"],
+    ids=["eval.data fetch", "eval.report.push"],
 )
 def test_one_line_and_no_socket(main, words, call, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)

@@ -280,7 +280,7 @@ def _save_final(
             part["dtype"] = run.model.save_dtype
     write_json(unfinished / "config.json", config)
     if adapters is not None:
-        write_adapters(unfinished, adapters, str(run.model.model_name_or_path), trainer.only or [])
+        write_adapters(unfinished, adapters, str(run.model.model_name_or_path))
     for pickled in unfinished.glob("*.bin"):  # training_args.bin
         pickled.unlink()
     for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):

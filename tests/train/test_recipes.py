@@ -50,7 +50,7 @@ def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     assert (run.optimization.global_batch_size, training.num_train_epochs, training.max_steps) == (batch, 1, -1)
     assert (training.lr_scheduler_type, training.warmup_steps, training.weight_decay) == ("cosine", 0.03, 0)
     assert (training.seed, training.max_grad_norm, run.data.bad_rows_limit) == (42, 1.0, 0.001)
-    data = "data/llava/stage1.json" if recipe == "stage1" else "data/llava/stage2"  # as `train.data fetch` writes it
+    data = "data/llava/stage1.json" if recipe == "stage1" else "data/llava/stage2"  # as docs/train.md downloads it
     assert (run.data.data_path, run.data.image_folder) == (data, "data/llava/images")
     assert (training.ddp_timeout, training.save_total_limit) == (7200, 1)
     assert run.data.prompt_format == ("plain" if recipe == "stage1" else "chat")

@@ -185,13 +185,12 @@ def modules_beside(model: PreTrainedModel) -> list[str]:
     return modules
 
 
-def write_adapters(folder: Path, adapters: "LoraModel", source: str, modules: list[str]) -> None:
+def write_adapters(folder: Path, adapters: "LoraModel", source: str) -> None:
     """Turn a folder that holds the trained tensors into one of peft's, which loads with its norm.
 
     Args:
         adapters: from `add_adapters`, not merged.
         source: folder or Hub id of the model that they belong to.
-        modules: from `modules_beside`.
     """
     from peft import get_peft_model_state_dict
 
@@ -203,7 +202,7 @@ def write_adapters(folder: Path, adapters: "LoraModel", source: str, modules: li
     weights.unlink()
     config: Any = copy(adapters.peft_config["default"])
     config.base_model_name_or_path = str(Path(source).resolve()) if Path(source).is_dir() else source
-    config.modules_to_save = modules
+    config.modules_to_save = modules_beside(adapters.model)
     config.save_pretrained(str(folder))
     if getattr(adapters.model.config, NORM)["projector_norm"] == "none":
         return
