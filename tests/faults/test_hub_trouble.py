@@ -6,12 +6,9 @@ incomplete under a final name; started again without it, the same command finish
 """
 
 import hashlib
-import io
-import json
 import math
 import random
 import time
-import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import product
@@ -24,12 +21,11 @@ from huggingface_hub.utils import close_session
 
 from eval.report import push
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.hub import find_dataset
 from tests.dataset_hub import DatasetHub
 from tests.faults.harness import in_campaign
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault, LocalServer
-from train.data.fetch import SETS
-from train.data.fetch import fetch as fetch_training_data
 
 
 KINDS = ("stall", "503", "429", "drop", "cut")
@@ -58,40 +54,31 @@ def online(hub: LocalServer, patience: float = PATIENCE) -> Iterator[None]:
         yield
 
 
-class TrainingData:
-    """A fetch into `folder/root` of what the stand-in offers for stage 1: an archive of images and its rows."""
+class Dataset:
+    """A download into `folder/root` of what the stand-in offers: a card and a table."""
 
-    addresses = ("/revision/", "/tree/", "HEAD ", "GET .*resolve", "GET .*images.zip")
+    addresses = ("/revision/", "/tree/", "HEAD ", "GET .*resolve", "GET .*test.parquet")
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.root, self.hub = folder / "root", DatasetHub(folder / "hub")
-        images = {f"{number}.jpg": rng.randbytes(400) for number in range(5)}
-        packed = io.BytesIO()
-        with zipfile.ZipFile(packed, "w") as zipped:
-            for name, image in images.items():
-                zipped.writestr(name, image)
-        rows = json.dumps([{"image": name} for name in images]).encode()
-        offered = self.hub.root / SETS["llava-pretrain"].name
-        offered.mkdir(parents=True)
-        (offered / "images.zip").write_bytes(packed.getvalue())
-        (offered / "blip_laion_cc_sbu_558k.json").write_bytes(rows)
-        self.content = {  # final path -> what must be there
-            self.root / "images.zip": packed.getvalue(),
-            self.root / "stage1.json": rows,
-            **{self.root / "images" / name: image for name, image in images.items()},
-        }
+        self.content = {"README.md": b"card", "data/test.parquet": rng.randbytes(2000)}
+        for name, content in self.content.items():
+            path = self.hub.root / "someone/questions" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
 
     @property
     def requests(self) -> int:
         return len(self.hub.asked)
 
     def run(self) -> None:
-        fetch_training_data("llava-pretrain", self.root, HfApi(endpoint=self.hub.endpoint, token=TOKEN))
+        api = HfApi(endpoint=self.hub.endpoint, token=TOKEN)
+        find_dataset("someone/questions", "b" * 40, ["README.md", "*.parquet"], api).download(self.root, api)
 
     def check(self, complete: bool) -> None:
-        for path, content in self.content.items():
-            if complete or path.exists():
-                assert path.read_bytes() == content, f"{path.name} differs"
+        for name, content in self.content.items():
+            if complete or (self.root / name).exists():
+                assert (self.root / name).read_bytes() == content, f"{name} differs"
 
 
 class Push:
@@ -124,16 +111,16 @@ class Push:
 
 
 FAST = [
-    (TrainingData, 0, "503", 2),
-    (TrainingData, 4, "cut", FOR_GOOD),
-    (TrainingData, 3, "drop", 2),
+    (Dataset, 0, "503", 2),
+    (Dataset, 4, "cut", FOR_GOOD),
+    (Dataset, 3, "drop", 2),
     (Push, 0, "429", 1),
     (Push, 3, "500", FOR_GOOD),
 ]
 
 
 def further_cases() -> Iterator[tuple]:
-    for work in (TrainingData, Push):
+    for work in (Dataset, Push):
         for address, kind, times in product(range(len(work.addresses)), KINDS, (2, FOR_GOOD)):
             if kind == "stall" and not work.addresses[address].startswith("GET "):
                 continue  # the client sets no limit of its own, or one of ten seconds
