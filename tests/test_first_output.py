@@ -37,6 +37,11 @@ KNOWN = re.compile(
   | \s*─+\s*
   | \s+(MMBench|MM-Star|POPE|SEED-2-Plus|OCRBench|ScienceQA|AI2D|HellaSwag|MMLU|Avg)\ .*
   | ±\ half\ a\ 95\ %\ interval.*
+  | Lines\ of\ one\ seed:\ .*
+  | may\ differ\ by\ more\ than\ the.*
+  | interval,\ so\ no\ difference\ is\ marked\.
+  | end\ token\ of\ an\ answer:\ .*
+  | \S+:\ moved\ by\ \S+\ of\ its\ length.*
     """,
     re.VERBOSE,
 )

@@ -54,7 +54,7 @@ ROWS = {
     "not ASCII": (turns("<image>\nOù est 猫? ‏שלום", "là-bas 🐈‍⬛ e\u0301 ﬁn №"), 1),
     "space inside": (turns("<image>\n a  b ", "1  2\t3 \n\n\n 4"), 1),
     "space around": (turns("Padded?", "\n\n indented \n"), 0),
-    "like a token": (turns("What is <image>?", "It is < image > or <|im|> or [INST]."), 0),
+    "like a token": (turns("What is that?", "It is < image > or <|im|> or [INST]."), 0),
     "digits": (turns("2024-07-26 3.14159", "1000000"), 0),
 }
 

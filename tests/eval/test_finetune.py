@@ -67,7 +67,7 @@ def test_killed_and_started_again_it_ends_with_the_answer(command, mirror_root, 
     said = run(command)
     lines = said.partition("== the answer\n")[2].partition("\n\n")[0].splitlines()
     assert 5 <= len(lines) <= 8 and lines[0].startswith("Are the visual tokens of ")
-    assert re.match(r"  norm: (better|worse|not shown), \S+ points \[\S+, \S+\]", lines[2])
+    assert re.match(r"  norm: needs more seeds; (high|low)er by \S+ points \[\S+, \S+\] over the questions", lines[2])
     assert (RUN / "answer.md").read_text().splitlines() == lines
     page = (RUN / "report.html").read_text()
     assert page.index("The answer") < page.index("Are the visual tokens of ") < page.index("Measured in this run")
@@ -85,7 +85,7 @@ def test_without_benchmarks_it_rests_on_the_held_out_loss(command):
     said = run([*command, "--seeds", "1", "2"], LAUNCH="torchrun --standalone --nproc_per_node 2")
     assert "global batch 4 = 2 rows x 2 processes" in (RUN / "logs/train.norm.2.log").read_text()
     assert "by held-out loss, 2 seeds:" in said and "Not covered: benchmarks (give --data)" in said
-    assert re.search(r"norm: (better|worse|not shown), \S+ nats \[\S+, \S+\]\.", said)
+    assert re.search(r"norm: (better|worse|not shown); loss (high|low)er by \S+ nats \[\S+, \S+\], p [=<] \S+\.", said)
     page = (RUN / "report.html").read_text()
     assert page.index("The answer") < page.index("Are the visual tokens of ") < page.index("L2 norm of the input")
     assert "Measured in this run" not in page and "Loss, finetuned" in page and "not measured" not in page
