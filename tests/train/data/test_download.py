@@ -1,4 +1,4 @@
-"""The commands of docs/train.md download both datasets, from a stand-in of the Hub, to where the recipes read them."""
+"""The commands of docs/train.md and the cloud job bring both datasets, from a stand-in of the Hub, to their places."""
 
 import io
 import json
@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from datasets import Dataset, Value
 from datasets import Image as ImageFeature
 from PIL import Image
@@ -53,18 +54,38 @@ def raw_rows(path, folder, cache):
     return parsed_rows(raw_table(source, str(cache)).with_format("arrow")[:], 0)
 
 
+def commands_of(page):
+    if page.endswith(".yaml"):
+        return yaml.safe_load((REPOSITORY / page).read_text())["setup"].replace("make install", "")
+    return re.search(r"```bash\n((?:(?!```).)*?hf download .*?)```", (REPOSITORY / page).read_text(), re.DOTALL)[1]
+
+
 @pytest.mark.slow
-def test_both_datasets_come_as_training_reads_them(tmp_path):
-    page = (REPOSITORY / "docs/train.md").read_text(encoding="utf-8")
-    commands = re.search(r"```bash\n(hf download .*?)```", page, re.DOTALL)[1]
+@pytest.mark.parametrize("page", ["docs/train.md", "configuration/launch/train.sky.yaml"])
+def test_both_datasets_come_as_training_reads_them(page, tmp_path):
+    commands, folder, programs = commands_of(page), tmp_path / "data/llava", Path(sys.executable).parent
     write_datasets(tmp_path / "hub/liuhaotian/LLaVA-Pretrain", tmp_path / "hub/lmms-lab/LLaVA-NeXT-Data")
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/bin").symlink_to(programs)
     with DatasetHub(tmp_path / "hub") as hub:
         environment = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
-        environment |= {"NO_PROXY": "127.0.0.1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=os.environ | environment, check=True)  # noqa: S603, S607
-        revisions = {commit for _, path, _ in hub.asked for commit in re.findall(r"/([0-9a-f]{40})", path)}
-    assert revisions == set(re.findall(r"--revision (\w{40})", commands)) and len(revisions) == 2
-    folder = tmp_path / "data/llava"
+        environment |= {"NO_PROXY": "127.0.0.1", "PATH": f"{programs}:{os.environ['PATH']}", "DATA": "data/llava"}
+
+        def download():
+            command = ["bash", "-c", commands]
+            return subprocess.run(command, cwd=tmp_path, env=os.environ | environment).returncode  # noqa: S603
+
+        folder.mkdir(parents=True)
+        (folder / "images").touch()  # stands where the images are to be extracted
+        assert bool(download()) == page.endswith(".yaml")  # a job ends, the page goes on with the other dataset
+        assert not (folder / "stage1.json").exists() and hub.sent("images.zip") == [None]
+        (folder / "images").unlink()
+        assert download() == 0
+        assert hub.sent("images.zip") == [None]  # was whole
+        asked = list(hub.asked)
+        assert download() == 0 and hub.asked == asked
+    revisions = {commit for _, path, _ in asked for commit in re.findall(r"/([0-9a-f]{40})", path)}
+    assert revisions == set(re.findall(r"--revision (\w{40})", commands_of("docs/train.md"))) and len(revisions) == 2
     assert {path.name for path in folder.iterdir() if path.name[0] != "."} == {
         *("stage1.json", "images", "images.zip", "stage2")
     }
