@@ -115,15 +115,20 @@ def adapters_in(source: Any, revision: str | None = None) -> Path | None:
     return None if any(folder.glob("model*.safetensors")) else folder  # adapters beside a whole model: transformers'
 
 
-def _lora(source: Any, folder: Path) -> Any:
-    """The `LoraConfig` of a folder of adapters."""
+def _peft(source: Any) -> Any:
     try:
-        from peft import LoraConfig
+        import peft
     except ImportError as error:
         raise ImportError(f"{source} holds adapters, which need peft: pip install peft") from error
+    return peft
+
+
+def _lora(source: Any, folder: Path) -> Any:
+    """The `LoraConfig` of a folder of adapters."""
+    peft = _peft(source)
     with warnings.catch_warnings():  # of the entry that tells peft of the norm
         warnings.simplefilter("ignore")
-        return LoraConfig.from_pretrained(str(folder))
+        return peft.LoraConfig.from_pretrained(str(folder))
 
 
 def _merged(source: Any, folder: Path, settings: Any, model: Any) -> Any:
@@ -132,15 +137,12 @@ def _merged(source: Any, folder: Path, settings: Any, model: Any) -> Any:
     Raises:
         OSError: a tensor is missing, or belongs to another model.
     """
-    try:
-        from peft import PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
-    except ImportError as error:
-        raise ImportError(f"{source} holds adapters, which need peft: pip install peft") from error
-    adapted, tensors = PeftModel(model, settings), load_file(folder / ADAPTERS)
-    if wrong := sorted(tensors.keys() ^ get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()):
+    peft = _peft(source)
+    adapted, tensors = peft.PeftModel(model, settings), load_file(folder / ADAPTERS)
+    if wrong := sorted(tensors.keys() ^ peft.get_peft_model_state_dict(adapted, save_embedding_layers=False).keys()):
         said = "lacks" if wrong[0] not in tensors else "holds another model's"
         raise OSError(f"{source} {said} {wrong[0]} ({len(wrong)} such tensors) of {settings.base_model_name_or_path}")
-    set_peft_model_state_dict(adapted, tensors)
+    peft.set_peft_model_state_dict(adapted, tensors)
     return adapted.merge_and_unload(safe_merge=True).eval()
 
 

@@ -241,10 +241,11 @@ def text_norms(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, rows
     """Mean norm of the content of dialogues and captions that enters each layer, [L]."""
     rng = random.Random("tinyworld norms")
     norms: list[list[Tensor]] = [[] for _ in model.model.layers]
+    special = special_ids(tokenizer)
     with watch_layers(model.model.layers, lambda layer, before, _: norms[layer].append(before[0].norm(dim=-1)[kept])):
         for _ in range(rows):
             ids = torch.tensor(training_text(tokenizer, rng, {"dialogue": 3, "caption": 1}).ids)
-            kept = ~is_special(ids, special_ids(tokenizer))
+            kept = ~is_special(ids, special)
             model.model(input_ids=ids[None], use_cache=False)
     return [torch.cat(each).mean().item() for each in norms]
 

@@ -85,13 +85,14 @@ def answer(
     scored = {method: found for method in others if method in lines and (found := by_score(lines[method]))}
     by_loss = {method: found for method in others if (found := _by_loss(losses, baseline, method))}
     benchmarked = len(scored) == len(others)
-    differences = list(corrected(scored if benchmarked else by_loss).values())
+    measured = corrected(scored if benchmarked else by_loss)
+    differences = list(measured.values())
     seeds, by = _counted(len(losses.get(baseline, {})), "seed"), "benchmarks" if benchmarked else "held-out loss"
     tested = f" (p after Holm's correction over {len(others)} methods)" if len(others) > 1 else ""
     said = [_inert(name, profile)]
     said.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}{tested}:")
     said += [f"  {each.method}: {each}" for each in differences] or ["  Not shown: nothing was measured."]
-    said += [f"  {method}: nothing was measured." for method in others if differences and method not in by_loss]
+    said += [f"  {method}: nothing was measured." for method in others if measured and method not in measured]
     if run is not None and (tuned := _tuning(run, baseline)):
         said.append(tuned)
     said.append(f"Recommendation: {_recommendation(differences, baseline)}")

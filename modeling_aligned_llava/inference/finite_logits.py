@@ -11,7 +11,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.finite import not_finite
 
 
-def no_answer(config: Any, dtype: str, question: str) -> UserError:
+def no_answer(config: Any, dtype: torch.dtype | str, question: str) -> UserError:
     """The error of a model without finite logits; the message has the end of `question`, what it was asked."""
     return not_finite(config, dtype, "its logits", f", so it has no answer to {question[-60:]!r}")
 
@@ -35,7 +35,7 @@ class FiniteLogits(LogitsProcessor):
         wrong = ~torch.isfinite(scores.amax(-1))  # -inf alone is how a token is ruled out
         if wrong.any():
             question = self.questions[int(wrong.nonzero()[0])]
-            raise no_answer(self.model.config, str(self.model.dtype).removeprefix("torch."), question)
+            raise no_answer(self.model.config, self.model.dtype, question)
         return scores
 
 

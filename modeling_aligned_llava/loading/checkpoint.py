@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-from modeling_aligned_llava.aligned_family import NORM, without_report
+from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, NORM, without_report
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.loading.hub import hub_errors_named
@@ -248,7 +248,7 @@ def _check_sizes(source: str | Path, what: str) -> None:
         UserError: there are more layers than tensors, or a width is far beyond every dimension of any tensor.
     """
     files = sorted(Path(source).glob("*.safetensors"))
-    adapters = (Path(source) / "adapter_config.json").is_file()  # without the tensors of the model below them
+    adapters = (Path(source) / ADAPTER_SETTINGS).is_file()  # without the tensors of the model below them
     if not files or adapters or not (Path(source) / "config.json").is_file():
         return
     shapes = []

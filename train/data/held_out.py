@@ -52,13 +52,15 @@ def held_out(
     held: set[int] = set()
     for slack in (1, 2):  # twice as many rows as wanted, if they cannot be had otherwise
         too_large: set[int] = set()
-        for row in order if not held else ():
+        for row in order:
             left = slack * wanted - len(held)
             if len(held) >= wanted:
                 break
             if row not in held and row not in too_large:
                 group = together(row, left)
                 (held if len(group) <= left and len(group) < len(rows) else too_large).update(group)
+        if held:
+            break
     if not held:
         raise UserError(f"eval_rows {wanted}: no row can be held out, because each shares images with many others")
     return np.isin(np.arange(len(rows)), [*held])

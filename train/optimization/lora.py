@@ -179,8 +179,9 @@ def modules_beside(model: PreTrainedModel) -> list[str]:
         name.rpartition(".")[0] for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name
     }
     modules = [connector, *sorted(name for name in trained if not f"{name}.".startswith(f"{connector}."))]
+    adapted = adapted_layers(model)
     for name in modules:
-        if inside := [path for path in adapted_layers(model) if f"{path}.".startswith(f"{name}.")]:
+        if inside := [path for path in adapted if f"{path}.".startswith(f"{name}.")]:
             raise UserError(f"merge_adapters: false: {name} is trained in full, and {inside[0]} has an adapter")
     return modules
 

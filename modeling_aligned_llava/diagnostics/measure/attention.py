@@ -230,9 +230,11 @@ def attention_by_image(
     with reader.reading(model, parts, special_ids(tokenizer_of(processor), model.config)):
         for image in track(sample, description=description):
             inputs = inputs_of(processor, image, model.device, model.dtype)
-            reader.begin(
-                inputs, image.boxes, seen_part(getattr(processor, "image_processor", None), image.open().size)
-            )
+            if image.boxes:
+                seen = seen_part(getattr(processor, "image_processor", None), image.open().size)
+                reader.begin(inputs, image.boxes, seen)
+            else:
+                reader.begin(inputs)
             with told(f"{model.config._name_or_path} fails on {image.id}"):
                 model(**inputs, use_cache=False)
             yield image, reader
