@@ -1,24 +1,40 @@
-"""Norm-aligned LLaVA (arXiv 2512.08374); importing the package registers it with the Auto classes."""
+"""Norm-aligned LLaVA (arXiv 2512.08374). The first use of a name below registers the model with the Auto classes.
 
-from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
+Importing the package imports nothing else: torch and transformers take seconds, and a command line answers at once.
+"""
 
-from .configuration_aligned_llava import AlignedLlavaConfig
-from .connectors import align, load_aligned
-from .inspection.text_stream import mean_stream_norm
-from .methods import method_fields, method_names
-from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
-from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 
-AutoConfig.register("aligned_llava", AlignedLlavaConfig)
-AutoModel.register(AlignedLlavaConfig, AlignedLlavaModel)
-AutoModelForImageTextToText.register(AlignedLlavaConfig, AlignedLlavaForConditionalGeneration)
-AutoProcessor.register(AlignedLlavaConfig, LlavaProcessor)
+if TYPE_CHECKING:
+    from .configuration_aligned_llava import AlignedLlavaConfig
+    from .connectors import align, load_aligned
+    from .inspection.text_stream import mean_stream_norm
+    from .methods import method_fields, method_names
+    from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
+    from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm
 
-# With this, save_pretrained copies the modelling files beside the weights.
-AlignedLlavaConfig.register_for_auto_class()
-AlignedLlavaModel.register_for_auto_class("AutoModel")
-AlignedLlavaForConditionalGeneration.register_for_auto_class("AutoModelForImageTextToText")
+_MODULES = {
+    "AlignedLlavaConfig": "configuration_aligned_llava",
+    "AlignedLlavaForConditionalGeneration": "modeling_aligned_llava",
+    "AlignedLlavaModel": "modeling_aligned_llava",
+    "GlobalWeightCompensatedLayerNorm": "norm_alignment",
+    "align": "connectors",
+    "load_aligned": "connectors",
+    "mean_embedding_norm": "norm_alignment",
+    "mean_stream_norm": "inspection.text_stream",
+    "method_fields": "methods",
+    "method_names": "methods",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import_module(f"{__name__}.registration")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
 
 __all__ = [
     "AlignedLlavaConfig",

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from .configuration_aligned_llava import AlignedLlavaConfig
 from .errors import UserError
 
 
@@ -45,6 +44,8 @@ def method_fields(name: str, changes: Mapping[str, Any] | None = None) -> dict[s
     Raises:
         UserError: the method is unknown, or its entry or `changes` have an unknown field or a value out of range.
     """
+    from .configuration_aligned_llava import AlignedLlavaConfig  # here: transformers takes seconds
+
     if name not in _methods():
         raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
     own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "method"} - _MEASURED

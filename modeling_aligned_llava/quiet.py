@@ -3,7 +3,7 @@
 import sys
 import warnings
 
-from transformers.utils import logging
+from huggingface_hub.utils import disable_progress_bars
 
 
 # For programs whose lines are read: FORCE_COLOR would make them draw a live table instead.
@@ -16,6 +16,8 @@ def quiet() -> None:
 
     `python -W default` shows the warnings again.
     """
-    logging.disable_progress_bar()  # one for each of a dozen small files
+    disable_progress_bars()  # one for each of a dozen small files; transformers, imported later, follows it
+    if "transformers" in sys.modules:
+        sys.modules["transformers"].utils.logging.disable_progress_bar()
     if not sys.warnoptions:
         warnings.filterwarnings("ignore", module=rf"(?!{OURS}(\.|$))")

@@ -8,7 +8,6 @@ It accepts every setting of `train.sft`, loads no weights, and exits with 1 and 
 import argparse
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -43,6 +42,7 @@ from train.data.quarantine import Entry
 from train.data.sources import raw_table, read_sources
 from train.data.stage_tokenization import stage_tokenization, trained_checkpoint
 from train.data.tokenization import RowEncoder
+from train.monitoring.log import PROGRESS_JSON
 from train.stage_folder import StageFolder, peek_settings
 
 
@@ -223,13 +223,13 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
         options = [word for name, value in short.items() for word in (f"--{name}", str(value))]
         command = [*launch, "-m", "train.preflight", TIMED, *argv, *options]
         ends, lines = [], []
-        plain = os.environ | NOT_A_TERMINAL
+        told = os.environ | NOT_A_TERMINAL | {PROGRESS_JSON: "1"}
         with subprocess.Popen(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=plain
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=told
         ) as process:
             for line in cast("IO[str]", process.stdout):
                 lines.append(line.strip())
-                if re.search(r"step \d/3, loss", line):
+                if line.startswith('{"step"'):
                     ends.append(time.perf_counter())
         if len(ends) < 3:
             raise UserError(f"a run of three steps fails: {next((text for text in lines[::-1] if text), 'no output')}")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,9 @@ from transformers import TrainerCallback, TrainerState
 from modeling_aligned_llava.loading.build_once import replacing
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from train.stage_folder import say
+
+
+PROGRESS_JSON = "PROGRESS_JSON"  # environment variable: progress as lines of JSON, for a program that reads them
 
 
 class JsonLinesFile(TrainerCallback):
@@ -66,7 +70,7 @@ def _step(line: str) -> float:
 
 
 class ProgressBar(TrainerCallback):
-    """Steps, rate, time left and loss; without a terminal, one line per log.
+    """Steps, rate, time left and loss; without a terminal, one line per log, with `PROGRESS_JSON` one of JSON.
 
     The Trainer's own bar prints each log as a whole dictionary, and writes every redrawing into a log file.
     """
@@ -95,8 +99,13 @@ class ProgressBar(TrainerCallback):
         self.bar.set_postfix_str(f"loss {logs['loss']:.4f}")
         if self.bar.disable and state.is_world_process_zero:
             rate = (time.monotonic() - self.start) / max(1, state.global_step - self.first)
-            left = f", {rate * (state.max_steps - state.global_step):.0f} s left"
-            say(f"{self.title}: step {state.global_step}/{state.max_steps}, loss {logs['loss']:.4f}{left}")
+            left = round(rate * (state.max_steps - state.global_step))
+            if os.environ.get(PROGRESS_JSON):
+                progress = {"step": state.global_step, "steps": state.max_steps, "loss": logs["loss"]}
+                say(json.dumps({**progress, "seconds_left": left}))
+            else:
+                step = f"step {state.global_step}/{state.max_steps}"
+                say(f"{self.title}: {step}, loss {logs['loss']:.4f}, {left} s left")
 
     def on_train_end(self, args, state, control, **kwargs):
         self.bar.close()

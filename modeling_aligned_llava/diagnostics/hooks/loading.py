@@ -15,7 +15,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-import modeling_aligned_llava  # noqa: F401  registers AlignedLlavaConfig with the Auto classes
+import modeling_aligned_llava.registration  # noqa: F401  the Auto classes then know the model
 from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.errors import UserError
