@@ -10,8 +10,7 @@ from PIL import Image
 from transformers import PreTrainedModel
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.early_exit import output_of
-from modeling_aligned_llava.inspection.finite import check_finite
+from modeling_aligned_llava.inspection.forward_pass import check_finite, output_of
 from modeling_aligned_llava.inspection.model_parts import model_parts
 
 

@@ -16,8 +16,8 @@ from datasets import Features, List, Value
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.content_text import special_ids
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
-from modeling_aligned_llava.inspection.text_stream import special_ids
 from train.data.chat_text import ChatText
 from train.data.conversations import BadRow, text_of
 

@@ -8,10 +8,10 @@ from transformers import AddedToken, AutoTokenizer
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, mean_stream_norm
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.content_text import is_special, special_ids
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
-from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
 from tests.conftest import TEXTS, tiny_tokenizer
-from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import llava_granite
+from tests.modeling_aligned_llava.diagnostics.family_checkpoints import llava_granite
 from tests.modeling_aligned_llava.tiny_families import tiny
 
 

@@ -1,0 +1,109 @@
+"""Looks into a forward pass of any model: what a module or a layer gets and gives, and whether it means anything.
+
+Numbers that are not finite mean nothing: they are an error that names model, precision and place.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from modeling_aligned_llava.errors import UserError
+
+
+class _Reached(Exception):
+    """Carries a value out of a forward pass."""
+
+
+def input_of(module: nn.Module, run: Callable[[], object]) -> tuple[tuple, dict[str, Any]] | None:
+    """The (args, kwargs) that `module` is first called with in `run()`, which ends there; None if it is not called."""
+
+    def leave(_: Any, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
+        raise _Reached((args, kwargs))
+
+    return _until(module.register_forward_pre_hook(leave, with_kwargs=True), run)
+
+
+def output_of(module: nn.Module, run: Callable[[], object]) -> Any:
+    """What `module` first returns in `run()`, which ends there; None if it is not called."""
+
+    def leave(_: Any, args: tuple, output: Any) -> NoReturn:
+        raise _Reached(output)
+
+    return _until(module.register_forward_hook(leave), run)
+
+
+def _until(handle: Any, run: Callable[[], object]) -> Any:
+    try:
+        run()
+    except _Reached as reached:
+        return reached.args[0]
+    finally:
+        handle.remove()
+    return None
+
+
+@contextmanager
+def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
+    """Call `look(layer, before, after)` with input and output of every decoder layer, [rows, tokens, D]."""
+
+    def hook(layer: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        before = args[0] if args else kwargs["hidden_states"]
+        look(layer, in_rows(before), in_rows(output[0] if isinstance(output, tuple) else output))
+
+    handles = [
+        module.register_forward_hook(
+            lambda _, args, kwargs, output, layer=layer: hook(layer, args, kwargs, output), with_kwargs=True
+        )
+        for layer, module in enumerate(layers)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def in_rows(states: Tensor) -> Tensor:
+    """States as [rows, tokens, D], even of a decoder that drops the dimension of rows."""
+    return states if states.dim() > 2 else states[None]
+
+
+@torch.no_grad()
+def sees_targets(model: Any, inputs: Mapping[str, Tensor], count: int) -> bool:
+    """Whether the prediction of the first of the last `count` tokens changes where these are read backwards: whether
+    the decoder sees a token before it predicts it, as one that reads its prompt in both directions does.
+
+    Args:
+        inputs: those of `model`, among them `input_ids`, (rows, tokens).
+    """
+    ids = inputs["input_ids"]
+    backwards = torch.cat([ids[:, :-count], ids[:, -count:].flip(1)], 1)
+    first, second = (
+        model(**{**inputs, "input_ids": read}, use_cache=False).logits[:, -count - 1].float()
+        for read in (ids, backwards)
+    )
+    return bool((first - second).abs().max() > 0.1 * first.abs().max())  # far more than rounding
+
+
+def check_finite(values: Tensor, model: Any, what: str) -> None:
+    """Check numbers of a model.
+
+    Raises:
+        UserError: one of them is not finite.
+    """
+    if not bool(values.isfinite().all()):
+        raise not_finite(model.config, model.dtype, what)
+
+
+def not_finite(config: Any, dtype: torch.dtype | str, what: str, so: str = "") -> UserError:
+    """The error of a model (`config`) that overflows in a precision: `what` is not finite, `so` is its consequence."""
+    dtype = str(dtype).removeprefix("torch.")
+    other = {"float16": "bfloat16 or float32", "bfloat16": "float32"}.get(dtype)
+    advice = f"choose --dtype {other}" if other else "its weights are damaged"
+    return UserError(f"{config._name_or_path or config.model_type}: {what} are not finite in {dtype}{so}: {advice}")
+
+
+__all__ = ["check_finite", "in_rows", "input_of", "not_finite", "output_of", "sees_targets", "watch_layers"]
