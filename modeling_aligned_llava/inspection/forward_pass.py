@@ -21,25 +21,14 @@ def input_of(module: nn.Module, run: Callable[[], object]) -> tuple[tuple, dict[
     """The (args, kwargs) that `module` is first called with in `run()`, which ends there; None if it is not called."""
 
     def leave(_: Any, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
-        raise _Reached((args, kwargs))
+        raise _Reached(args, kwargs)
 
-    return _until(module.register_forward_pre_hook(leave, with_kwargs=True), run)
-
-
-def output_of(module: nn.Module, run: Callable[[], object]) -> Any:
-    """What `module` first returns in `run()`, which ends there; None if it is not called."""
-
-    def leave(_: Any, args: tuple, output: Any) -> NoReturn:
-        raise _Reached(output)
-
-    return _until(module.register_forward_hook(leave), run)
-
-
-def _until(handle: Any, run: Callable[[], object]) -> Any:
+    handle = module.register_forward_pre_hook(leave, with_kwargs=True)
     try:
         run()
     except _Reached as reached:
-        return reached.args[0]
+        args, kwargs = reached.args
+        return args, kwargs
     finally:
         handle.remove()
     return None
@@ -106,4 +95,4 @@ def not_finite(config: Any, dtype: torch.dtype | str, what: str, so: str = "") -
     return UserError(f"{config._name_or_path or config.model_type}: {what} are not finite in {dtype}{so}: {advice}")
 
 
-__all__ = ["check_finite", "in_rows", "input_of", "not_finite", "output_of", "sees_targets", "watch_layers"]
+__all__ = ["check_finite", "in_rows", "input_of", "not_finite", "sees_targets", "watch_layers"]
