@@ -25,7 +25,7 @@ from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import mean_interval
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.content_text import sinks, special_ids
-from modeling_aligned_llava.inspection.forward_pass import in_rows
+from modeling_aligned_llava.inspection.forward_pass import hooked, in_rows
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, ModelParts, model_parts
 from modeling_aligned_llava.loading.files import write_json
 
@@ -72,10 +72,9 @@ def attention_weights(model: Any, parts: ModelParts, on_weights: Callable[[int, 
         if module is not layer
     ]
     try:
-        yield
+        with hooked(handles):
+            yield
     finally:
-        for handle in handles:
-            handle.remove()
         model.set_attn_implementation(before)
 
 
@@ -157,19 +156,12 @@ class AttentionReader:
     def reading(self, model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
         """Read every forward pass inside the `with` block; call `begin` before each."""
         self.config = model.config
-        handles = [
-            layer.register_forward_pre_hook(lambda _, args, kwargs: self._before_layer(args, kwargs), with_kwargs=True)
-            for layer in parts.layers
-        ]
-        try:
-            with (
-                watch_decoder_input(model, parts, self._at_decoder_input, special_ids),
-                attention_weights(model, parts, self._on_weights),
-            ):
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        with (
+            hooked([layer.register_forward_pre_hook(self._before_layer, with_kwargs=True) for layer in parts.layers]),
+            watch_decoder_input(model, parts, self._at_decoder_input, special_ids),
+            attention_weights(model, parts, self._on_weights),
+        ):
+            yield
 
     def begin(self, inputs: dict[str, Any], boxes: tuple[Box, ...] = (), seen: Box = (0, 0, 1, 1)) -> None:
         """Start a pass: its inputs, the boxes that the question is about, and the part of the image that is `seen`."""
@@ -197,7 +189,7 @@ class AttentionReader:
         changed[0, self.visual] = states[0, self.visual[order]]
         return changed
 
-    def _before_layer(self, args: tuple, kwargs: dict[str, Any]) -> None:
+    def _before_layer(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         states = in_rows(args[0] if args else kwargs["hidden_states"]).detach()
         self.sinks = sinks(states.float())[0]
 

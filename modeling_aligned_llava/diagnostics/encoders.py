@@ -15,7 +15,7 @@ from modeling_aligned_llava.diagnostics.instruments.models import errors_named, 
 from modeling_aligned_llava.diagnostics.instruments.tables import number, paper_row, show_table, spread
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import Moments
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.forward_pass import check_finite
+from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.files import write_json
 
@@ -74,7 +74,7 @@ def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> di
     handles = [encoder.register_forward_hook(after_encoder, with_kwargs=True)]
     for connector in parts.connectors if parts else ():
         handles.append(connector.register_forward_pre_hook(before_connector, with_kwargs=True))
-    try:
+    with hooked(handles):
         for image in track(sample, description="images"):
             if parts:
                 inputs = {**inputs_of(processor, image, model.device, model.dtype), "use_cache": False}
@@ -83,9 +83,6 @@ def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> di
                 inputs = {**pixels, "output_hidden_states": True}
             with errors_named(f"{name} fails on {image.id}"):
                 model(**inputs)
-    finally:
-        for handle in handles:
-            handle.remove()
     if not dims:
         raise UserError(f"{name}: its vision encoder gives no states")
     return {"dim": dims[-1], **{output: moments[output].summary() for output in OUTPUTS if output in moments}}

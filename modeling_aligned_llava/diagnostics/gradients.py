@@ -23,7 +23,7 @@ from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import mean_interval
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.content_text import special_ids
-from modeling_aligned_llava.inspection.forward_pass import check_finite, sees_targets
+from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked, sees_targets
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_norm, target_gain
@@ -122,12 +122,8 @@ def gradients_of(
 
     model.zero_grad()
     handles = [part.register_forward_hook(lambda module, _, out: normalised(module, out)) for part in parts.connectors]
-    try:
-        with watch_decoder_input(model, parts, at_decoder_input, special):
-            output = model(**inputs, use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), watch_decoder_input(model, parts, at_decoder_input, special):
+        output = model(**inputs, use_cache=False)
     ((states, visual),) = entering
     if not outputs:
         raise UserError(f"{model.config.model_type}: its connector gives nothing of the decoder's width")

@@ -57,13 +57,12 @@ def vocabulary(model: Any, parts: ModelParts, batches: Any, special: frozenset[i
     def at_decoder_input(states: Tensor, masks: dict[str, Tensor]) -> None:
         tokens.add(states[masks["visual"]].float().norm(dim=-1))
 
-    handle = table.register_forward_pre_hook(before_lookup, with_kwargs=True)
-    try:
-        with watch_decoder_input(model, parts, at_decoder_input, special):
-            for inputs in batches:
-                model(**inputs, use_cache=False)
-    finally:
-        handle.remove()
+    with (
+        table.register_forward_pre_hook(before_lookup, with_kwargs=True),
+        watch_decoder_input(model, parts, at_decoder_input, special),
+    ):
+        for inputs in batches:
+            model(**inputs, use_cache=False)
     weight = table.weight.float()
     norms, text = weight.norm(dim=-1).cpu(), embedding_norms(parts.embedding)
     check_finite(torch.cat([norms, text]), model, "the norms of embeddings")

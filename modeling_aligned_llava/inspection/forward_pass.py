@@ -3,12 +3,13 @@
 Numbers that are not finite mean nothing: they are an error that names model, precision and place.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from modeling_aligned_llava.errors import UserError
 
@@ -23,36 +24,40 @@ def input_of(module: nn.Module, run: Callable[[], object]) -> tuple[tuple, dict[
     def leave(_: Any, args: tuple, kwargs: dict[str, Any]) -> NoReturn:
         raise _Reached(args, kwargs)
 
-    handle = module.register_forward_pre_hook(leave, with_kwargs=True)
-    try:
-        run()
-    except _Reached as reached:
-        args, kwargs = reached.args
-        return args, kwargs
-    finally:
-        handle.remove()
+    with module.register_forward_pre_hook(leave, with_kwargs=True):
+        try:
+            run()
+        except _Reached as reached:
+            args, kwargs = reached.args
+            return args, kwargs
     return None
 
 
 @contextmanager
-def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    """Call `look(layer, before, after)` with input and output of every decoder layer, [rows, tokens, D]."""
-
-    def hook(layer: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        before = args[0] if args else kwargs["hidden_states"]
-        look(layer, in_rows(before), in_rows(output[0] if isinstance(output, tuple) else output))
-
-    handles = [
-        module.register_forward_hook(
-            lambda _, args, kwargs, output, layer=layer: hook(layer, args, kwargs, output), with_kwargs=True
-        )
-        for layer, module in enumerate(layers)
-    ]
+def hooked(handles: Iterable[RemovableHandle]) -> Iterator[None]:
+    """Keep hooks, which were just registered, until the `with` block ends."""
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> AbstractContextManager[None]:
+    """Inside the `with` block, call `look(layer, before, after)` with [rows, tokens, D] around every decoder layer."""
+
+    def hook(layer: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        before = args[0] if args else kwargs["hidden_states"]
+        look(layer, in_rows(before), in_rows(output[0] if isinstance(output, tuple) else output))
+
+    return hooked(
+        [
+            module.register_forward_hook(
+                lambda _, args, kwargs, output, layer=layer: hook(layer, args, kwargs, output), with_kwargs=True
+            )
+            for layer, module in enumerate(layers)
+        ]
+    )
 
 
 def in_rows(states: Tensor) -> Tensor:
@@ -95,4 +100,4 @@ def not_finite(config: Any, dtype: torch.dtype | str, what: str, so: str = "") -
     return UserError(f"{config._name_or_path or config.model_type}: {what} are not finite in {dtype}{so}: {advice}")
 
 
-__all__ = ["check_finite", "in_rows", "input_of", "not_finite", "sees_targets", "watch_layers"]
+__all__ = ["check_finite", "hooked", "in_rows", "input_of", "not_finite", "sees_targets", "watch_layers"]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from modeling_aligned_llava.inspection.content_text import content_text, is_special, sinks
-from modeling_aligned_llava.inspection.forward_pass import check_finite, watch_layers
+from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked, watch_layers
 from modeling_aligned_llava.inspection.model_parts import image_token_id
 
 
@@ -112,12 +112,8 @@ def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) 
         model.register_forward_pre_hook(before_model, with_kwargs=True),
         model.register_forward_hook(after_model),
     ]
-    try:
-        with watch_layers(layers, one_pass.after_layer):
-            yield means
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), watch_layers(layers, one_pass.after_layer):
+        yield means
 
 
 def _norm_and_cosine(before: Tensor, after: Tensor | None) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks, find_tokens
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.forward_pass import check_finite, in_rows, watch_layers
+from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked, in_rows, watch_layers
 from modeling_aligned_llava.inspection.model_parts import ModelParts
 
 
@@ -78,12 +78,8 @@ def watch_decoder_input(
         *(part.register_forward_hook(after_connector, with_kwargs=True) for part in parts.connectors),
         parts.layers[0].register_forward_pre_hook(before_first_layer, with_kwargs=True),
     ]
-    try:
-        with watch_layers(parts.layers, after_layer):
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), watch_layers(parts.layers, after_layer):
+        yield
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from modeling_aligned_llava.diagnostics.instruments.decoder_states import (
 from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import Moments
 from modeling_aligned_llava.diagnostics.norm_profile.rotation import QUANTITIES, layer_quantities
-from modeling_aligned_llava.inspection.forward_pass import in_rows, watch_layers
+from modeling_aligned_llava.inspection.forward_pass import hooked, in_rows, watch_layers
 from modeling_aligned_llava.inspection.layer_probe import LayerPass
 from modeling_aligned_llava.inspection.model_parts import ModelParts
 from modeling_aligned_llava.inspection.text_stream import common_factor
@@ -65,8 +65,10 @@ class Measurement:
         known = [scale for scale in self.text_scales if scale is not None]
         return median(known) if known else None if self.text_scales else 1.0
 
-    def add_norms(self, stage: str, states: Tensor) -> None:
+    def add_norms(self, stage: str, states: Tensor | None) -> None:
         """Add the norms of states [..., D] to a stage."""
+        if states is None:
+            return
         norms = states.detach().float().norm(dim=-1).flatten()
         self.stages.setdefault(stage, Moments()).add(norms)
         total, count = self.stage_images[-1].get(stage, (0.0, 0))
@@ -74,19 +76,16 @@ class Measurement:
 
 
 @contextmanager
-def measuring(
-    model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset(), into: Measurement | None = None
-) -> Iterator[Measurement]:
+def measuring(model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[Measurement]:
     """Add every forward pass inside the `with` block to a measurement, one image (or batch of rows) per pass.
 
     Args:
         special_ids: ids of the tokenizer's special tokens, which are a series of their own.
-        into: a measurement to continue.
 
     Raises:
         UserError: in the first pass, if images do not enter as tokens.
     """
-    measurement = into or Measurement(len(parts.layers))
+    measurement = Measurement(len(parts.layers))
     one_pass = _Pass(measurement)
     handles = [
         model.register_forward_pre_hook(one_pass.begin),
@@ -99,15 +98,12 @@ def measuring(
         handles.append(connector.register_forward_hook(one_pass.after_connector))
     if parts.vision is not None:
         handles.append(parts.vision.register_forward_hook(one_pass.after_vision, with_kwargs=True))
-    try:
-        with (
-            watch_decoder_input(model, parts, one_pass.at_decoder_input, special_ids),
-            watch_layers(parts.layers, one_pass.layers.after_layer),
-        ):
-            yield measurement
-    finally:
-        for handle in handles:
-            handle.remove()
+    with (
+        hooked(handles),
+        watch_decoder_input(model, parts, one_pass.at_decoder_input, special_ids),
+        watch_layers(parts.layers, one_pass.layers.after_layer),
+    ):
+        yield measurement
 
 
 class _Pass:
@@ -126,19 +122,14 @@ class _Pass:
         self.embedded.append(in_rows(output.detach()))
 
     def after_vision(self, _: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        states = states_of(output)
-        if states is not None:
+        if (states := states_of(output)) is not None:
             self.measurement.add_norms("vision encoder output", without_padding(states, kwargs))
 
     def before_connector(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-        states = states_of([*args, *kwargs.values()])
-        if states is not None:
-            self.measurement.add_norms("connector input", states)
+        self.measurement.add_norms("connector input", states_of([*args, *kwargs.values()]))
 
     def after_connector(self, _: Any, args: tuple, output: Any) -> None:
-        states = states_of(output)
-        if states is not None:
-            self.measurement.add_norms("connector output", states)
+        self.measurement.add_norms("connector output", states_of(output))
 
     def at_decoder_input(self, states: Tensor, masks: Masks) -> None:
         self.layers.begin(masks)

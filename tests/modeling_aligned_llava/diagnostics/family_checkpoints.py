@@ -344,7 +344,7 @@ def minimax_m3_vl() -> Any:
     text |= {"dense_intermediate_size": 64, "shared_intermediate_size": 32}
     fields = {"image_token_index": IMAGE, "video_token_index": VIDEO, "projector_hidden_size": 64}
     config = hf.MiniMaxM3VLConfig(text_config=text, vision_config=dict(VISION), **fields)
-    tokens = words(*(f"]<]{each}[>[" for each in ("image", "video", "start of image", "end of image")))
+    tokens = words(*(f"]<]{mark}[>[" for mark in ("image", "video", "start of image", "end of image")))
     processor = processor_of("MiniMaxM3VL", PIXELS, tokens, "]<]image[>[", PIXELS)
     return hf.MiniMaxM3SparseForConditionalGeneration(config), processor
 

@@ -38,8 +38,8 @@ def test_logits_are_those_of_eager_attention_to_the_bit(name):
         expected = model(**inputs, use_cache=False).logits
         model.set_attn_implementation(before)
         with reader.reading(model, parts):
-            found = model(**inputs, use_cache=False).logits
-    assert torch.equal(found, expected)
+            logits = model(**inputs, use_cache=False).logits
+    assert torch.equal(logits, expected)
     assert model.config._attn_implementation == before
     assert len(reader.numbers) == (1 if name == "lfm2_vl" else len(parts.layers))  # half of LFM2's layers convolve
     assert all(0 < numbers["mass"] < 1 and 0 <= numbers["entropy"] <= 1.0001 for numbers in reader.numbers.values())
@@ -142,10 +142,10 @@ def test_numbers_about_places_are_left_out_with_a_word_where_there_is_no_grid(tm
         )
         for size in ((56, 28), (28, 28))
     ]
-    found = attention(model, processor, sample)
-    assert found["with_grid"] == found["plain"][0]["bottom_third"]["images"] == 1
-    assert found["plain"][0]["mass"]["images"] == 2
-    show_attention("tiny", found)
+    attended = attention(model, processor, sample)
+    assert attended["with_grid"] == attended["plain"][0]["bottom_third"]["images"] == 1
+    assert attended["plain"][0]["mass"]["images"] == 2
+    show_attention("tiny", attended)
     assert "are of 1 of 2 images: the visual tokens of the others are not one grid" in capsys.readouterr().out
     assert "bottom_third" not in attention(model, processor, sample[:1])["plain"][0]
 
@@ -163,14 +163,14 @@ def test_an_image_outside_a_window_has_no_place_and_no_weight():
         with torch.no_grad(), reader.reading(model, model_parts(model)):
             with attention_weights(model, model_parts(model), lambda _, weights, into=seen: into.append(weights[0])):
                 model(**inputs, use_cache=False)
-        found = reader.numbers[0]
+        numbers = reader.numbers[0]
         if queries == "last":
-            assert (found["mass"], found["gain"], reader.maps) == (0, 0, {})
-            assert "entropy" not in found and "bottom_third" not in found
+            assert (numbers["mass"], numbers["gain"], reader.maps) == (0, 0, {})
+            assert "entropy" not in numbers and "bottom_third" not in numbers
         else:
             rows = seen[0][:, reader.query].double()
             mass = rows[..., reader.visual].sum(-1)
-            assert found["gain"] == pytest.approx((mass * 8 / 16).mean().item(), rel=1e-6)  # each sees 8 tokens
+            assert numbers["gain"] == pytest.approx((mass * 8 / 16).mean().item(), rel=1e-6)  # each sees 8 tokens
             assert reader.maps[0].sum() == pytest.approx(1)
 
 
@@ -190,10 +190,10 @@ def test_a_box_lies_in_what_is_left_of_the_image():
 def test_attention_within_boxes_is_tabulated_and_drawn(tiny_checkpoint, tmp_path):
     image = ImageQuestion("noise", lambda: Image.effect_noise((28, 28), 80).convert("RGB"), boxes=((0, 0, 14, 28),))
     model, processor = load(str(tiny_checkpoint("baseline")))
-    found = attention(model, processor, [image] * 3)
-    assert found["plain"][0]["box"]["images"] == 3
-    show_attention("tiny", found, tmp_path / "attention.md")
-    draw_maps(found["maps"], tmp_path / "attention.svg")
+    attended = attention(model, processor, [image] * 3)
+    assert attended["plain"][0]["box"]["images"] == 3
+    show_attention("tiny", attended, tmp_path / "attention.md")
+    draw_maps(attended["maps"], tmp_path / "attention.svg")
     assert (tmp_path / "attention.svg").stat().st_size > 1000
     assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
 

@@ -28,30 +28,30 @@ IMAGES = [
 def test_gwc_multiplies_the_gradient_through_the_norm_by_sqrt_d_over_s(tiny_checkpoint, tmp_path):
     model, processor = load(str(tiny_checkpoint("baseline")))
     before = {name: p.clone() for name, p in model.named_parameters()}
-    found = gradients(model, processor, IMAGES)
+    variants = gradients(model, processor, IMAGES)
     text_norm = mean_embedding_norm(model.get_input_embeddings())
     width = model.get_input_embeddings().embedding_dim
     for group in ("|dL/dx|", "connector", "vision"):
-        ratio = found["norm-gwc"][group]["mean"] / found["norm"][group]["mean"]
+        ratio = variants["norm-gwc"][group]["mean"] / variants["norm"][group]["mean"]
         assert ratio == pytest.approx(math.sqrt(width) / text_norm, rel=1e-3)
     for group in ("language", "norm", "|dL/dy|"):
-        assert found["norm-gwc"][group]["mean"] == pytest.approx(found["norm"][group]["mean"], rel=1e-4)
-    assert found["norm"]["|y|"]["mean"] == pytest.approx(text_norm, rel=0.01)
-    assert "norm" not in found["none"] and found["none"]["connector"]["over_none"] == 1
+        assert variants["norm-gwc"][group]["mean"] == pytest.approx(variants["norm"][group]["mean"], rel=1e-4)
+    assert variants["norm"]["|y|"]["mean"] == pytest.approx(text_norm, rel=0.01)
+    assert "norm" not in variants["none"] and variants["none"]["connector"]["over_none"] == 1
     assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    show_gradients("tiny", found, tmp_path / "gradients.md")
+    show_gradients("tiny", variants, tmp_path / "gradients.md")
 
 
 def test_without_a_norm_gradients_are_those_of_a_plain_pass():
     model, inputs = tiny(llava_siglip_qwen2)
-    found = gradients_of(model, model_parts(model), "none", inputs, 1.0, frozenset())
+    numbers = gradients_of(model, model_parts(model), "none", inputs, 1.0, frozenset())
     model.zero_grad()
     labels = inputs["input_ids"].clone()
     first_text = int((labels[0] == IMAGE).nonzero().max()) + 1
     labels[:, : first_text + 1] = -100  # no text predicts the first token after the image
     model(**inputs, labels=labels).loss.backward()
     squares = [p.grad.double().square().sum() for p in model_parts(model).connector.parameters()]
-    assert found["connector"] == pytest.approx(sum(squares).sqrt().item(), rel=1e-5)
+    assert numbers["connector"] == pytest.approx(sum(squares).sqrt().item(), rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -63,16 +63,16 @@ def test_the_norm_is_where_align_puts_it(family):
     model, processor = random_pair(build)
     picture = IMAGES[0].open()
     image = ImageQuestion("", lambda: picture)
-    found = gradients(model, processor, [image])["norm"]
+    with_norm = gradients(model, processor, [image])["norm"]
     aligned, _ = random_pair(build)
     align(aligned, "norm")
     inputs = inputs_of(processor, image, "cpu", torch.float32)
     plain = gradients_of(aligned, model_parts(aligned), "none", inputs, 1.0, special_ids(processor.tokenizer))
     of_norm = [parameter.grad.double().square().sum() for parameter in alignment_norm(aligned).parameters()]
     whole = (plain["connector"] ** 2 - sum(of_norm).item()) ** 0.5  # its norm is part of its connector
-    assert found["connector"]["mean"] == pytest.approx(whole, rel=1e-4)
+    assert with_norm["connector"]["mean"] == pytest.approx(whole, rel=1e-4)
     for name in ("loss", "|y|", "|dL/dy|", "vision", "language"):
-        assert found[name]["mean"] == pytest.approx(plain[name], rel=1e-4), name
+        assert with_norm[name]["mean"] == pytest.approx(plain[name], rel=1e-4), name
 
 
 def test_a_loss_that_sees_its_targets_is_refused(tmp_path, run):

@@ -1,6 +1,5 @@
 """`profile` on checkpoints and images: numbers, intervals, JSON, and one clear line for every error."""
 
-import json
 import shutil
 
 import pytest
@@ -14,6 +13,7 @@ from modeling_aligned_llava.diagnostics.norm_profile.profile_file import settled
 from modeling_aligned_llava.diagnostics.profile import profile
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.files import read_json
 from tests.one_line import one_line
 
 
@@ -26,14 +26,14 @@ def folder(tmp_path):
 
 def test_at_step_0_the_norm_gives_visual_tokens_the_norm_of_text(tiny_checkpoint, folder, tmp_path):
     out = tmp_path / "profile.json"
-    found = profile(str(tiny_checkpoint("norm")), in_folder(folder, 64), out)
-    assert json.loads(out.read_text(encoding="utf-8")) == found
-    assert (found["schema"], found["images"], found["complete"]) == (2, 3, True)
-    assert found["norms"]["visual tokens at layer 0"]["count"] == 3 * 4  # 28 pixels, patches of 14
+    written = profile(str(tiny_checkpoint("norm")), in_folder(folder, 64), out)
+    assert read_json(out) == written
+    assert (written["schema"], written["images"], written["complete"]) == (2, 3, True)
+    assert written["norms"]["visual tokens at layer 0"]["count"] == 3 * 4  # 28 pixels, patches of 14
     # the text norm is measured before the rows of <image> and of the padding join the vocabulary
     text_norm = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint("norm")).config.text_norm
-    assert found["norms"]["visual tokens at layer 0"]["mean"] == pytest.approx(text_norm, rel=0.01)
-    assert found["norms"]["connector output"] == found["norms"]["visual tokens at layer 0"]
+    assert written["norms"]["visual tokens at layer 0"]["mean"] == pytest.approx(text_norm, rel=0.01)
+    assert written["norms"]["connector output"] == written["norms"]["visual tokens at layer 0"]
 
 
 @pytest.mark.parametrize(
@@ -51,21 +51,21 @@ def test_text_has_settled_where_no_later_layer_changes_it_by_a_quarter(norms, la
 
 
 def test_a_layer_has_means_intervals_and_an_attribution_that_adds_up(tiny_checkpoint, folder):
-    found = profile(str(tiny_checkpoint("baseline")), in_folder(folder, 64))
-    visual = found["layers"]["visual"]
+    measured = profile(str(tiny_checkpoint("baseline")), in_folder(folder, 64))
+    visual = measured["layers"]["visual"]
     assert [len(visual[name]["mean"]) for name in ("norm", "cosine")] == [3, 2]
     for mean, (low, high) in zip(visual["norm"]["mean"], visual["norm"]["ci95"], strict=True):
         assert low <= mean <= high and low < high
-    assert "special" in found["layers"]  # <|im_start|> is not content
-    stream, text = found["stream"], found["layers"]["text"]["norm"]["mean"]
+    assert "special" in measured["layers"]  # <|im_start|> is not content
+    stream, text = measured["stream"], measured["layers"]["text"]["norm"]["mean"]
     assert stream["ratio"] == pytest.approx([visual["norm"]["mean"][i] / text[i] for i in (0, 1)], rel=1e-6)
     assert stream["entry_ratio"] == pytest.approx([visual["norm"]["mean"][0] / text[i] for i in (0, 1)], rel=1e-6)
-    terms = found["attribution"]
+    terms = measured["attribution"]
     for layer in range(2):
         parts = sum(terms[name]["value"][layer] for name in ("norm", "update", "angle", "parallel"))
         assert abs(parts - terms["total"]["value"][layer]) < 1e-9
     # the last state of `output_hidden_states` has gone through the final norm: sqrt(32) in a fresh model
-    convention = found["output_hidden_states_convention"]["visual"]["norm"]
+    convention = measured["output_hidden_states_convention"]["visual"]["norm"]
     assert convention == pytest.approx(32**0.5, rel=0.01)
     assert visual["norm"]["mean"][-1] != pytest.approx(convention, rel=0.05)
 
@@ -75,7 +75,7 @@ def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, 
     out = folder / "profile.json"
     with pytest.raises(UserError, match=r"1 images could not be read.*1\.png.*the rest is in"):
         run("profile", tiny_checkpoint("norm"), "--images", folder, "--json", out)
-    kept = json.loads(out.read_text(encoding="utf-8"))
+    kept = read_json(out)
     assert kept["image_ids"] == ["0.png", "2.png"]
     assert kept["unreadable"][0]["id"] == "1.png"
     assert "visual tokens at layer 0" in capsys.readouterr().out
@@ -84,7 +84,7 @@ def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, 
 def test_it_is_measured_in_the_precision_that_is_asked_for(tiny_checkpoint, folder, run):
     out = folder / "profile.json"
     run("profile", tiny_checkpoint("norm"), "--images", folder, "--json", out, "--dtype", "bfloat16")
-    assert json.loads(out.read_text(encoding="utf-8"))["dtype"] == "bfloat16"
+    assert read_json(out)["dtype"] == "bfloat16"
 
 
 def test_models_that_are_compared_have_one_precision(tiny_checkpoint, tmp_path):

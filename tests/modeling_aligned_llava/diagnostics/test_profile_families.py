@@ -1,7 +1,5 @@
 """`profile` on families that are not in the registry: each ratio is that of plain hooks, or one line says why not."""
 
-import json
-
 import pytest
 import torch
 from PIL import Image
@@ -9,6 +7,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava.diagnostics.instruments.image_questions import in_folder
 from modeling_aligned_llava.diagnostics.instruments.models import inputs_of
+from modeling_aligned_llava.loading.files import read_json
 from tests.modeling_aligned_llava.diagnostics.family_checkpoints import PROFILED, REFUSED
 from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 from tests.one_line import one_line
@@ -38,7 +37,7 @@ def states_of(layers, model, inputs):
     for handle in handles:
         handle.remove()
     return torch.stack(
-        [torch.stack(each).double().reshape(len(layers), -1, each[0].shape[-1]) for each in (before, after)]
+        [torch.stack(states).double().reshape(len(layers), -1, states[0].shape[-1]) for states in (before, after)]
     )
 
 
@@ -62,24 +61,24 @@ def by_hand(folder, images, path):
         both["visual"].append(states[:, :, visual])
         both["text"].append(states[:, :, text])
         embedded.append(embedding(ids[content]).norm(dim=-1).double())
-    states = {name: torch.cat(each, 2) for name, each in both.items()}
-    norms = {name: torch.cat([each[0], each[1, -1:]]).norm(dim=-1) for name, each in states.items()}  # [L + 1, tokens]
+    states = {name: torch.cat(images, 2) for name, images in both.items()}
+    norms = {name: torch.cat([pair[0], pair[1, -1:]]).norm(dim=-1) for name, pair in states.items()}  # [L + 1, tokens]
     factors = norms["text"][0] / torch.cat(embedded)
     rows = embedding(torch.arange(len(embedding.weight))).norm(dim=-1).double()
     rows = rows[rows > 0] * factors.median() if factors.std() < 1e-3 * factors.mean() else norms["text"][0]
-    cosines = {name: torch.cosine_similarity(*each, dim=-1) for name, each in states.items()}
+    cosines = {name: torch.cosine_similarity(*pair, dim=-1) for name, pair in states.items()}
     visual, text = norms["visual"].mean(1), norms["text"].mean(1)
     stored = embedding.weight.norm(dim=-1).double()
     return {
-        "tokens": {name: each.shape[2] for name, each in states.items()},
+        "tokens": {name: pair.shape[2] for name, pair in states.items()},
         "visual": visual.tolist(),
         "text": text.tolist(),
         "stored": stored[stored > 0].mean().item(),
         "embedding": rows.mean().item(),
         "ratio": (visual[0] / rows.mean()).item(),
         "median_ratio": (norms["visual"][0].median() / rows.median()).item(),
-        **{f"{name} cosine": each.mean(1).tolist() for name, each in cosines.items()},
-        **{f"{name} angle": each.acos().mean(1).tolist() for name, each in cosines.items()},
+        **{f"{name} cosine": values.mean(1).tolist() for name, values in cosines.items()},
+        **{f"{name} angle": values.acos().mean(1).tolist() for name, values in cosines.items()},
     }
 
 
@@ -105,11 +104,11 @@ def test_every_ratio_is_that_of_plain_hooks(name, images, tmp_path, run):
     build, path = PROFILED[name]
     folder, out = write_checkpoint(build, tmp_path / "model"), tmp_path / "profile.json"
     run("profile", folder, "--images", images, "--json", out)
-    found, expected = reported(json.loads(out.read_text(encoding="utf-8"))), by_hand(folder, images, path)
-    medians = found.pop("median_ratio"), expected.pop("median_ratio")
+    ratios, expected = reported(read_json(out)), by_hand(folder, images, path)
+    medians = ratios.pop("median_ratio"), expected.pop("median_ratio")
     assert medians[0] == pytest.approx(medians[1], rel=0.05)  # a profile's quantiles are those of a histogram
     for key, value in expected.items():
-        assert found[key] == pytest.approx(value, rel=1e-4), key
+        assert ratios[key] == pytest.approx(value, rel=1e-4), key
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -8,6 +8,7 @@ import pytest
 from modeling_aligned_llava.diagnostics.compare import compare
 from modeling_aligned_llava.diagnostics.theory import log_tangent_fit, predicted_rotation
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
 from tests.one_line import one_line
 
@@ -25,10 +26,10 @@ def test_compare_names_the_first_number_that_differs(profiles, tmp_path, run, ca
     with pytest.raises(UserError, match="the first: connector output, mean"):
         run("compare", *paths)
     run("compare", *paths, "--tolerance", "0.06", "--cosine-tolerance", "0.1")
-    found = {each.where: each for each in compare(*profiles, 0.02, 0.01)}
-    assert found["connector output, mean"].off == pytest.approx(0.05, abs=1e-3)
-    assert found["text embeddings, mean"].within and found["connector input, mean"].within
-    moved = json.loads(paths[1].read_text(encoding="utf-8")) | {"image_ids": ["other"]}
+    differences = {difference.where: difference for difference in compare(*profiles, 0.02, 0.01)}
+    assert differences["connector output, mean"].off == pytest.approx(0.05, abs=1e-3)
+    assert differences["text embeddings, mean"].within and differences["connector input, mean"].within
+    moved = read_json(paths[1]) | {"image_ids": ["other"]}
     paths[1].write_text(json.dumps(moved), encoding="utf-8")
     with pytest.raises(UserError, match="different images"):
         run("compare", *paths)
@@ -88,10 +89,10 @@ def test_dynamics_draws_and_tabulates(profiles, tmp_path, run):
 def test_the_predicted_ratio_is_that_of_the_norms(profiles, tmp_path, run):
     (tmp_path / "a.json").write_text(json.dumps(profiles[0]), encoding="utf-8")
     run("theory", tmp_path / "a.json", "--json", tmp_path / "prediction.json")
-    (found,) = json.loads((tmp_path / "prediction.json").read_text(encoding="utf-8")).values()
+    (rotation,) = read_json(tmp_path / "prediction.json").values()
     visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
-    assert found["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
-    assert len(found["measured_ratio"]) == len(found["coherence"]) == 2
+    assert rotation["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
+    assert len(rotation["measured_ratio"]) == len(rotation["coherence"]) == 2
 
 
 def test_fit_of_a_prediction():
@@ -100,9 +101,9 @@ def test_fit_of_a_prediction():
 
 
 def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):
-    found = small_profile(0.0)
-    json.dumps(found, allow_nan=False)
-    assert found["norms"]["visual tokens at layer 0"]["mean"] == 0
-    assert found["layers"]["text"]["norm"]["mean"][0] > 0
+    profile = small_profile(0.0)
+    json.dumps(profile, allow_nan=False)
+    assert profile["norms"]["visual tokens at layer 0"]["mean"] == 0
+    assert profile["layers"]["text"]["norm"]["mean"][0] > 0
     with pytest.raises(UserError, match="no angles to compare"):
-        predicted_rotation(found)
+        predicted_rotation(profile)

@@ -1,6 +1,5 @@
 """`encoders`, `embeddings`, `vocabulary` and `parameters`: Tables 1, 3 and 5-8 on tiny models."""
 
-import json
 import math
 
 import pytest
@@ -29,6 +28,7 @@ from modeling_aligned_llava.diagnostics.vocabulary import (
 )
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.modeling_aligned_llava.diagnostics.family_checkpoints import PROFILED
 from tests.modeling_aligned_llava.loading.test_checkpoint import rewrite
@@ -41,12 +41,11 @@ def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
 ):
     models = [tiny_backbones.vision, tiny_checkpoint("baseline")]
     run("encoders", *models, "--images", tiny_images[0], "--out", tmp_path)
-    found = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8"))
+    alone, inside = read_json(tmp_path / "encoders.json").values()
     process = AutoImageProcessor.from_pretrained(tiny_backbones.vision)
     pixels = process(images=Image.open(tiny_images[0]), return_tensors="pt")["pixel_values"]
     with torch.no_grad():
         states = SiglipVisionModel.from_pretrained(tiny_backbones.vision)(pixels, output_hidden_states=True)
-    alone, inside = found.values()
     assert alone["last, patches"] == alone["last hidden state"]  # SigLIP has no class token
     expected = states.last_hidden_state.norm(dim=-1).mean().item()
     assert alone["last hidden state"]["mean"] == pytest.approx(expected, rel=1e-5)
@@ -54,7 +53,7 @@ def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
     assert alone["layer -2, patches"]["mean"] == pytest.approx(expected, rel=1e-5)
     assert inside["dim"] == 32 and "read by the connector" not in alone
     run("profile", models[1], "--images", tiny_images[0], "--json", tmp_path / "profile.json")
-    profile = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))
+    profile = read_json(tmp_path / "profile.json")
     read = profile["norms"]["connector input"]["mean"]
     assert inside["read by the connector"]["mean"] == pytest.approx(read, rel=1e-5)
     with pytest.raises(UserError, match="text-only"):
@@ -62,21 +61,24 @@ def test_encoder_norms_are_those_of_the_last_and_the_second_to_last_layer(
 
 
 @pytest.mark.parametrize(
-    "name", ["llava_next", "llava_onevision", "smolvlm", "qwen2_vl", "pixtral", "gemma3", "ovis2"]
+    "name", ["llava_next", "llava_onevision", "smolvlm", "qwen2_vl", "pixtral", "gemma3", "ovis2", "lfm2_vl"]
 )
 def test_any_family_has_norms_of_its_encoder(name, tmp_path, tiny_images, run):
     """What the connector reads is what its profile has."""
     folder = write_checkpoint({**BUILDERS, "lfm2_vl": PROFILED["lfm2_vl"][0]}[name], tmp_path / name)
     run("encoders", folder, "--images", tiny_images[0], "--out", tmp_path)
     run("profile", folder, "--images", tiny_images[0], "--json", tmp_path / "profile.json")
-    (found,) = json.loads((tmp_path / "encoders.json").read_text(encoding="utf-8")).values()
-    norms = json.loads((tmp_path / "profile.json").read_text(encoding="utf-8"))["norms"]
+    (outputs,) = read_json(tmp_path / "encoders.json").values()
+    norms = read_json(tmp_path / "profile.json")["norms"]
     same = {"last hidden state": "vision encoder output", "read by the connector": "connector input"}
     for here, there in same.items():
-        assert found[here]["mean"] == pytest.approx(norms[there]["mean"]), here
-        assert found[here]["count"] == norms[there]["count"]
+        assert outputs[here]["mean"] == pytest.approx(norms[there]["mean"]), here
+        assert outputs[here]["count"] == norms[there]["count"]
     # of LFM2-VL's 16 patches some are padding, and its connector reads four patches at once
-    assert name != "lfm2_vl" or found["last hidden state"]["count"] == 4 * found["read by the connector"]["count"] < 16
+    assert (
+        name != "lfm2_vl"
+        or outputs["last hidden state"]["count"] == 4 * outputs["read by the connector"]["count"] < 16
+    )
 
 
 def test_an_encoder_may_lack_the_pooling_head_that_is_not_measured(tiny_backbones, tmp_path):
@@ -92,8 +94,8 @@ def test_class_and_register_tokens_are_no_patches():
     encoder = Dinov2WithRegistersModel(Dinov2WithRegistersConfig(**sizes, num_register_tokens=4)).eval()
     images = BitImageProcessor(size={"height": 28, "width": 28}, do_center_crop=False)
     picture = ImageQuestion("a", lambda: Image.effect_noise((28, 28), 60).convert("RGB"))
-    found = encoder_norms(encoder, images, [picture])
-    assert found["last hidden state"]["count"] == 21 and found["layer -2, patches"]["count"] == 16
+    outputs = encoder_norms(encoder, images, [picture])
+    assert outputs["last hidden state"]["count"] == 21 and outputs["layer -2, patches"]["count"] == 16
 
 
 def test_a_norm_that_is_not_finite_has_no_statistics(tmp_path, run):
@@ -108,14 +110,14 @@ def test_a_norm_that_is_not_finite_has_no_statistics(tmp_path, run):
 def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, run):
     vl = tiny_checkpoint("baseline")
     run("embeddings", vl, "--base", tiny_backbones.qwen2, "--out", tmp_path)
-    found = json.loads((tmp_path / "embeddings.json").read_text(encoding="utf-8"))
+    tables = read_json(tmp_path / "embeddings.json")
     weight = AutoModelForCausalLM.from_pretrained(tiny_backbones.qwen2).get_input_embeddings().weight
     norms = weight.double().norm(dim=-1)
-    base = found[str(tiny_backbones.qwen2)]["module output"]
+    base = tables[str(tiny_backbones.qwen2)]["module output"]
     assert base["mean"] == pytest.approx(norms[norms > 0].mean().item(), rel=1e-6)
     assert base["zero_rows"] == int((norms == 0).sum()) == 1  # the padding row
-    assert found["shift"]["ratio of means"] == pytest.approx(1)  # assembled, not trained
-    assert found["shift"]["common tokens"] == 259
+    assert tables["shift"]["ratio of means"] == pytest.approx(1)  # assembled, not trained
+    assert tables["shift"]["common tokens"] == 259
     top = largest_rows(norms.float(), load_language(str(tiny_backbones.qwen2))[1], 3)
     assert [row["id"] for row in top] == norms.topk(3).indices.tolist()
 
@@ -138,12 +140,12 @@ def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
 def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):
     model, inputs = tiny("ovis2")
     parts = model_parts(model)
-    found = vocabulary(model, parts, [inputs])
-    assert found["tokens at layer 0"]["count"] == 4
-    assert 1 <= found["N_eff"]["mean"] <= 64
-    predicted = found["rows"]["mean"] / math.sqrt(found["N_eff"]["mean"])
-    assert found["tokens at layer 0"]["mean"] == pytest.approx(predicted, rel=0.5)
-    show_vocabulary("tiny", found | {"looks_untrained": True})
+    statistics = vocabulary(model, parts, [inputs])
+    assert statistics["tokens at layer 0"]["count"] == 4
+    assert 1 <= statistics["N_eff"]["mean"] <= 64
+    predicted = statistics["rows"]["mean"] / math.sqrt(statistics["N_eff"]["mean"])
+    assert statistics["tokens at layer 0"]["mean"] == pytest.approx(predicted, rel=0.5)
+    show_vocabulary("tiny", statistics | {"looks_untrained": True})
     assert "looks untrained" in capsys.readouterr().out
     model, _ = tiny("llava")
     with pytest.raises(UserError, match="no visual vocabulary"):
@@ -158,10 +160,10 @@ def test_a_table_of_random_rows_looks_untrained():
 
 def test_an_untrained_norm_has_no_drift(tiny_checkpoint, tmp_path, run):
     run("parameters", tiny_checkpoint("norm-gwc"), "--out", tmp_path)
-    (found,) = json.loads((tmp_path / "parameters.json").read_text(encoding="utf-8")).values()
-    assert found["relative_drift"] == pytest.approx(0, abs=1e-6)
-    assert found["gain"]["mean_abs"] == pytest.approx(found["gain_start"])
-    assert found["token_norm"] == pytest.approx(found["gain_start"] * math.sqrt(32))
+    (norm,) = read_json(tmp_path / "parameters.json").values()
+    assert norm["relative_drift"] == pytest.approx(0, abs=1e-6)
+    assert norm["gain"]["mean_abs"] == pytest.approx(norm["gain_start"])
+    assert norm["token_norm"] == pytest.approx(norm["gain_start"] * math.sqrt(32))
     with pytest.raises(UserError, match="no alignment norm"):
         run("parameters", tiny_checkpoint("baseline"))
 

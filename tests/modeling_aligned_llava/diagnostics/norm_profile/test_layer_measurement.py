@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel, Qwen2Config, Qwen2Model
 
 from modeling_aligned_llava.diagnostics.instruments.token_masks import find_tokens, visual_by_value
-from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import Measurement, measuring
+from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import measuring
 from modeling_aligned_llava.diagnostics.norm_profile.rotation import QUANTITIES
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.forward_pass import watch_layers
@@ -20,9 +20,10 @@ from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, WIDTH
 SCALES = {"llava_granite": 12.0}  # what the decoder multiplies its input by
 
 
-def measure(model, inputs, **kwargs):
-    with torch.no_grad(), measuring(model, model_parts(model), **kwargs) as measurement:
-        model(**inputs, use_cache=False)
+def measure(model, *batches):
+    with torch.no_grad(), measuring(model, model_parts(model)) as measurement:
+        for inputs in batches:
+            model(**inputs, use_cache=False)
     return measurement
 
 
@@ -42,23 +43,23 @@ def layer_inputs(model, inputs):
 def test_every_family_is_measured(name):
     model, inputs = tiny(MEASURED[name])
     by_id = inputs["input_ids"] == IMAGE
-    found = measure(model, inputs)
+    measured = measure(model, inputs)
     layers = len(model_parts(model).layers)
-    newlines = int(found.layers["newline"].count[0, 0])
+    newlines = int(measured.layers["newline"].count[0, 0])
     assert newlines == (4 if name in ("llava_next", "llava_onevision") else 0)
-    assert found.stages["visual tokens at layer 0"].count == by_id.sum() - newlines
+    assert measured.stages["visual tokens at layer 0"].count == by_id.sum() - newlines
     for series in ("visual", "text"):
-        norms = found.layers[series]
+        norms = measured.layers[series]
         assert norms.count[QUANTITIES.index("norm")].tolist() == [int(norms.count[0, 0])] * (layers + 1)
         assert (norms.mean[QUANTITIES.index("norm")] > 0).all()
-    assert found.stages["connector input"].count > 0
+    assert measured.stages["connector input"].count > 0
     scale = SCALES.get(name, 1.0)
-    assert found.text_scale() == pytest.approx(scale)
-    # the same positions are found without the id
+    assert measured.text_scale() == pytest.approx(scale)
+    # the same positions are visual without the id
     states, rows = layer_inputs(model, inputs)
     by_value = visual_by_value(states if states.dim() == 3 else states[None], rows)
     indicators = 2 if name == "ovis2" else 0  # its <img> and </img> are rows of the visual vocabulary too
-    assert (by_value & ~by_id).sum() == found.layers["special"].count[0, 0] == indicators
+    assert (by_value & ~by_id).sum() == measured.layers["special"].count[0, 0] == indicators
     assert (by_id & ~by_value).sum() == (newlines if scale == 1 else by_id.sum())
 
 
@@ -104,9 +105,11 @@ def test_visual_tokens_are_found_without_an_image_token_id():
     masks = find_tokens(states, inputs["input_ids"], None, rows, None, frozenset({5}))
     assert masks["visual"].nonzero()[:, 1].tolist() == [*range(start, end)]
     assert masks["special"].nonzero().tolist() == [[0, 0]]
-    found = measure(model, inputs)
-    assert found.stages["visual tokens at layer 0"].count == 16
-    assert found.stages["visual tokens at layer 0"].mean == pytest.approx(found.stages["connector output"].mean.item())
+    measured = measure(model, inputs)
+    assert measured.stages["visual tokens at layer 0"].count == 16
+    assert measured.stages["visual tokens at layer 0"].mean == pytest.approx(
+        measured.stages["connector output"].mean.item()
+    )
 
 
 def stored(model, batches):
@@ -116,7 +119,7 @@ def stored(model, batches):
         layers = []
         with torch.no_grad(), watch_layers(model_parts(model).layers, lambda _, *pair, into=layers: into.append(pair)):
             model(**inputs, use_cache=False)
-        states.append([torch.stack(each).double() for each in zip(*layers, strict=True)])
+        states.append([torch.stack(side).double() for side in zip(*layers, strict=True)])
     before, after = zip(*states, strict=True)
     return torch.cat(before, 2), torch.cat(after, 2)
 
@@ -132,9 +135,7 @@ def image_batches():
 def test_statistics_equal_a_float64_computation(image_batches):
     model, batches = image_batches
     before, after = stored(model, batches)
-    found = Measurement(2)
-    for inputs in batches:
-        measure(model, inputs, into=found)
+    measured = measure(model, *batches)
     visual = torch.cat([inputs["input_ids"] == IMAGE for inputs in batches], 1)
     cosine = (before * after).sum(-1) / (before.norm(dim=-1) * after.norm(dim=-1))
     expected = {"norm": before.norm(dim=-1), "cosine": cosine, "update": (after - before).norm(dim=-1)}
@@ -142,23 +143,23 @@ def test_statistics_equal_a_float64_computation(image_batches):
         for name, values in expected.items():
             values = values[:, mask]
             row = QUANTITIES.index(name)
-            moments = found.layers[series]
+            moments = measured.layers[series]
             torch.testing.assert_close(moments.mean[row, :2], values.mean(1), rtol=1e-12, atol=0)
             torch.testing.assert_close(moments.std[row, :2], values.std(1, correction=0), rtol=1e-12, atol=1e-12)
             median = values.abs().quantile(0.5, dim=1)
             torch.testing.assert_close(moments.quantile(0.5)[row, :2], median, rtol=0.05, atol=0)
     last = after[-1][visual].norm(dim=-1)
-    assert found.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
+    assert measured.layers["visual"].mean[QUANTITIES.index("norm"), 2] == pytest.approx(last.mean().item(), rel=1e-12)
 
 
 def test_sinks_are_a_series_of_their_own():
     model, inputs = tiny(llava_siglip_qwen2)
     with torch.no_grad():
         model.get_input_embeddings().weight[41, 3] = 5000.0  # "D", which the question has once
-    found = measure(model, inputs)
-    assert found.layers["sink"].count[0, 0] == 1
-    assert found.layers["sink"].mean[0, 0] == pytest.approx(5000, rel=1e-3)
-    assert found.layers["visual without sinks"].count[0, 0] == found.layers["visual"].count[0, 0]
+    measured = measure(model, inputs)
+    assert measured.layers["sink"].count[0, 0] == 1
+    assert measured.layers["sink"].mean[0, 0] == pytest.approx(5000, rel=1e-3)
+    assert measured.layers["visual without sinks"].count[0, 0] == measured.layers["visual"].count[0, 0]
 
 
 def test_text_with_a_massive_activation_in_any_layer_is_no_text():
@@ -174,8 +175,8 @@ def test_text_with_a_massive_activation_in_any_layer_is_no_text():
 
 def test_features_injected_between_layers_are_seen():
     for name, injected in (("qwen3_vl", True), ("qwen2_5_vl", False)):
-        found = measure(*tiny(name))
-        assert (found.layers["visual"].mean[QUANTITIES.index("injected"), 1] > 1e-3) == injected
+        measured = measure(*tiny(name))
+        assert (measured.layers["visual"].mean[QUANTITIES.index("injected"), 1] > 1e-3) == injected
 
 
 def test_a_decoder_with_an_encoder_of_its_own_is_refused():
@@ -189,10 +190,10 @@ def test_a_decoder_with_an_encoder_of_its_own_is_refused():
 def test_coherence_is_the_mean_cosine_of_rotations(image_batches):
     model, batches = image_batches
     before, after = stored(model, batches[:1])
-    found = measure(model, batches[0])
+    measured = measure(model, batches[0])
     update = after - before
     along = (update * before).sum(-1, keepdim=True) / before.square().sum(-1, keepdim=True) * before
     rotation = torch.nn.functional.normalize(update - along, dim=-1)[:, 0]  # (layers, tokens, D)
     visual = batches[0]["input_ids"][0] == IMAGE
     expected = (rotation[:, visual] @ rotation[:, ~visual].transpose(1, 2)).mean((1, 2))
-    torch.testing.assert_close(found.coherence[0], expected, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(measured.coherence[0], expected, rtol=1e-9, atol=1e-12)

@@ -30,17 +30,17 @@ def with_angles(visual: list[float], text: list[float], norms: list[float]) -> d
     ],
 )
 def test_visual_tokens_are_inert_where_most_layers_rotate_them_less_than_half_as_far(visual, inert, layers, words):
-    found = verdict(with_angles(visual, [20, 20, 20, 20], [1.0, 4.0, 5.0, 6.0, 7.0]))
-    assert (found["inert"], found["inert_layers"]) == (inert, layers)
-    assert f"Verdict: the visual tokens are {words}." in found["lines"]
-    assert found["lift"] == 4 and found["met_ratio"] == 10 and found["rotation"]["text"] == pytest.approx(20)
-    assert len(found["lines"]) <= 6 and all(len(line) < 240 for line in found["lines"])
-    assert found["lines"][0].startswith("Visual tokens have norm 40: 32x text embeddings (1.25), 10x the text")
+    judged = verdict(with_angles(visual, [20, 20, 20, 20], [1.0, 4.0, 5.0, 6.0, 7.0]))
+    assert (judged["inert"], judged["inert_layers"]) == (inert, layers)
+    assert f"Verdict: the visual tokens are {words}." in judged["lines"]
+    assert judged["lift"] == 4 and judged["met_ratio"] == 10 and judged["rotation"]["text"] == pytest.approx(20)
+    assert len(judged["lines"]) <= 6 and all(len(line) < 240 for line in judged["lines"])
+    assert judged["lines"][0].startswith("Visual tokens have norm 40: 32x text embeddings (1.25), 10x the text")
 
 
 def test_the_study_quoted_is_that_of_the_models_lift():
     regimes = yaml.safe_load(STUDY.read_text(encoding="utf-8"))["regimes"]
-    limits = [each["below"] for each in regimes]
+    limits = [regime["below"] for regime in regimes]
     assert limits == sorted(limits) and limits[-1] == float("inf")
     for lift, regime in ((1.01, regimes[0]), (1e6, regimes[-1])):
         lines = verdict(with_angles([1, 1], [9, 9], [1.0, lift, lift]))["lines"]
