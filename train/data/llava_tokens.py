@@ -17,7 +17,6 @@ from torch import Tensor
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.content_text import special_ids
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from train.data.chat_text import ChatText
 from train.data.row import BadRow, text_of
