@@ -51,88 +51,41 @@ def run(arguments: argparse.Namespace) -> None:
         write_json(arguments.out / "attention.json", attended)
 
 
-@contextmanager
-def attention_weights(model: Any, parts: ModelParts, on_weights: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Call `on_weights(layer, weights [rows, heads, tokens, tokens])` for every decoder layer with attention.
+@torch.inference_mode()
+def attention(
+    model: Any, processor: Any, sample: list[ImageQuestion], queries: str = "text", connector: str | None = None
+) -> dict[str, Any]:
+    """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`.
 
-    The model runs with eager attention inside the `with` block. Layers without attention (convolutions) are skipped.
+    `with_grid` is the number of images whose visual tokens have places in the image.
     """
-    before = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-
-    def hook(layer: int, output: Any) -> None:
-        if isinstance(output, tuple) and len(output) > 1 and isinstance(output[1], Tensor) and output[1].dim() == 4:
-            if output[1].shape[-1] == output[1].shape[-2]:
-                on_weights(layer, output[1].detach())
-
-    handles = [
-        module.register_forward_hook(lambda _, args, output, number=number: hook(number, output))
-        for number, layer in enumerate(parts.layers)
-        for module in layer.modules()
-        if module is not layer
-    ]
-    try:
-        with hooked(handles):
-            yield
-    finally:
-        model.set_attn_implementation(before)
-
-
-def grid_of(count: int, inputs: dict[str, Any], config: Any) -> tuple[int, int] | None:
-    """Rows and columns of one image's `count` visual tokens; None where they are not one grid of known sizes.
-
-    Sizes are known where the processor gives the patches of the image, and from its pixels where a family that keeps
-    the order of patches gets it in one piece. Tiles and resamplers have none.
-    """
-    sizes = next((inputs[name] for name in PATCHES if inputs.get(name) is not None), None)
-    if sizes is not None:
-        frames, high, wide = [1, *sizes[0].tolist()][-3:]
-        pieces = len(sizes) * frames
-    else:
-        pixels, padding = inputs.get("pixel_values"), inputs.get("pixel_attention_mask")
-        patch = getattr(getattr(config, "vision_config", None), "patch_size", None)
-        known = config.model_type in (*FAMILIES, AlignedLlavaConfig.model_type)
-        if not known or patch is None or pixels is None:
-            return None
-        patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
-        high, wide = (pixels.shape[i - 2] // patch[i] for i in (0, 1))
-        pieces = pixels.shape[:-3].numel() if padding is None or padding.all() else 0
-    merge = max(1, round((high * wide / count) ** 0.5))  # patches of a token, in each direction
-    whole = high % merge == wide % merge == 0 and high * wide == count * merge**2
-    return (high // merge, wide // merge) if pieces == 1 and whole else None
+    attended: dict[str, Any] = {"queries": queries, "images": len(sample), "with_grid": 0}
+    for kind in ("plain", "shuffled"):
+        reader = AttentionReader(queries, shuffle=kind == "shuffled")
+        values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        maps: dict[int, list[Tensor]] = defaultdict(list)
+        for _ in attention_by_image(model, processor, sample, reader, connector, f"attention, {kind}"):
+            for layer, numbers in reader.numbers.items():
+                for name, value in numbers.items():
+                    values[layer][name].append(value)
+            for layer, image_map in reader.maps.items():
+                maps[layer].append(image_map)
+            attended["with_grid"] += kind == "plain" and reader.grid is not None
+        attended[kind] = {
+            layer: {name: _mean(torch.tensor(column)) for name, column in columns.items()}
+            for layer, columns in sorted(values.items())
+        }
+        if kind == "plain":
+            attended["maps"] = {
+                layer: torch.stack(layer_maps).mean(0).tolist()
+                for layer, layer_maps in sorted(maps.items())
+                if len({image_map.shape for image_map in layer_maps}) == 1
+            }
+    return attended
 
 
-def seen_part(image_processor: Any, size: tuple[int, int]) -> Box:
-    """The part of an image (width, height) that the model gets, in its pixels: cut out of it, or with margins."""
-    (width, height), (seen_width, seen_height) = size, size
-    resized: Any = getattr(image_processor, "size", None)
-    if getattr(image_processor, "do_center_crop", False) and hasattr(resized, "get") and resized.get("shortest_edge"):
-        scale, crop = min(size) / resized["shortest_edge"], image_processor.crop_size
-        seen_width, seen_height = crop["width"] * scale, crop["height"] * scale
-    elif type(image_processor).__name__.startswith("LlavaImageProcessor") and image_processor.do_pad:
-        seen_width = seen_height = max(size)
-    left, top = (width - seen_width) / 2, (height - seen_height) / 2
-    return left, top, left + seen_width, top + seen_height
-
-
-def box_shares(boxes: tuple[Box, ...], seen: Box, grid: tuple[int, int]) -> Tensor:
-    """Share of each cell [rows, columns] of the grid over the part `seen` that the boxes cover.
-
-    Boxes and `seen` are left, top, right, bottom in pixels.
-    """
-    rows, columns = grid
-    across_cell, down_cell = (seen[2] - seen[0]) / columns, (seen[3] - seen[1]) / rows
-    covered = torch.zeros(rows, columns, dtype=torch.float64)
-    for left, top, right, bottom in boxes:
-        across = _overlap((left - seen[0]) / across_cell, (right - seen[0]) / across_cell, columns)
-        down = _overlap((top - seen[1]) / down_cell, (bottom - seen[1]) / down_cell, rows)
-        covered += down[:, None] * across
-    return covered.clamp_max(1)
-
-
-def _overlap(start: float, end: float, cells: int) -> Tensor:
-    edges = torch.arange(cells + 1, dtype=torch.float64)
-    return (edges[1:].clamp_max(end) - edges[:-1].clamp_min(start)).clamp(0, 1)
+def _mean(values: Tensor) -> dict[str, Any]:
+    return {"mean": values.mean().item(), "ci95": mean_interval(values), "images": len(values)}
 
 
 class AttentionReader:
@@ -148,9 +101,9 @@ class AttentionReader:
             *sequence*: a bias towards the bottom that remains is one of position, not of content.
     """
 
-    def __init__(self, queries: str = "text", shuffle: bool = False, seed: int = 0):
+    def __init__(self, queries: str = "text", shuffle: bool = False):
         self.queries, self.shuffle = queries, shuffle
-        self.generator = torch.Generator().manual_seed(seed)
+        self.generator = torch.Generator().manual_seed(0)
 
     @contextmanager
     def reading(self, model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[None]:
@@ -247,41 +200,88 @@ def attention_by_image(
             yield image, reader
 
 
-@torch.inference_mode()
-def attention(
-    model: Any, processor: Any, sample: list[ImageQuestion], queries: str = "text", connector: str | None = None
-) -> dict[str, Any]:
-    """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`.
+@contextmanager
+def attention_weights(model: Any, parts: ModelParts, on_weights: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Call `on_weights(layer, weights [rows, heads, tokens, tokens])` for every decoder layer with attention.
 
-    `with_grid` is the number of images whose visual tokens have places in the image.
+    The model runs with eager attention inside the `with` block. Layers without attention (convolutions) are skipped.
     """
-    attended: dict[str, Any] = {"queries": queries, "images": len(sample), "with_grid": 0}
-    for kind in ("plain", "shuffled"):
-        reader = AttentionReader(queries, shuffle=kind == "shuffled")
-        values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-        maps: dict[int, list[Tensor]] = defaultdict(list)
-        for _ in attention_by_image(model, processor, sample, reader, connector, f"attention, {kind}"):
-            for layer, numbers in reader.numbers.items():
-                for name, value in numbers.items():
-                    values[layer][name].append(value)
-            for layer, image_map in reader.maps.items():
-                maps[layer].append(image_map)
-            attended["with_grid"] += kind == "plain" and reader.grid is not None
-        attended[kind] = {
-            layer: {name: _mean(torch.tensor(column)) for name, column in columns.items()}
-            for layer, columns in sorted(values.items())
-        }
-        if kind == "plain":
-            attended["maps"] = {
-                layer: torch.stack(layer_maps).mean(0).tolist()
-                for layer, layer_maps in sorted(maps.items())
-                if len({image_map.shape for image_map in layer_maps}) == 1
-            }
-    return attended
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+
+    def hook(layer: int, output: Any) -> None:
+        if isinstance(output, tuple) and len(output) > 1 and isinstance(output[1], Tensor) and output[1].dim() == 4:
+            if output[1].shape[-1] == output[1].shape[-2]:
+                on_weights(layer, output[1].detach())
+
+    handles = [
+        module.register_forward_hook(lambda _, args, output, number=number: hook(number, output))
+        for number, layer in enumerate(parts.layers)
+        for module in layer.modules()
+        if module is not layer
+    ]
+    try:
+        with hooked(handles):
+            yield
+    finally:
+        model.set_attn_implementation(before)
 
 
-def _mean(values: Tensor) -> dict[str, Any]:
-    return {"mean": values.mean().item(), "ci95": mean_interval(values), "images": len(values)}
+def grid_of(count: int, inputs: dict[str, Any], config: Any) -> tuple[int, int] | None:
+    """Rows and columns of one image's `count` visual tokens; None where they are not one grid of known sizes.
+
+    Sizes are known where the processor gives the patches of the image, and from its pixels where a family that keeps
+    the order of patches gets it in one piece. Tiles and resamplers have none.
+    """
+    sizes = next((inputs[name] for name in PATCHES if inputs.get(name) is not None), None)
+    if sizes is not None:
+        frames, high, wide = [1, *sizes[0].tolist()][-3:]
+        pieces = len(sizes) * frames
+    else:
+        pixels, padding = inputs.get("pixel_values"), inputs.get("pixel_attention_mask")
+        patch = getattr(getattr(config, "vision_config", None), "patch_size", None)
+        known = config.model_type in (*FAMILIES, AlignedLlavaConfig.model_type)
+        if not known or patch is None or pixels is None:
+            return None
+        patch = (patch, patch) if isinstance(patch, int) else tuple(patch)
+        high, wide = (pixels.shape[i - 2] // patch[i] for i in (0, 1))
+        pieces = pixels.shape[:-3].numel() if padding is None or padding.all() else 0
+    merge = max(1, round((high * wide / count) ** 0.5))  # patches of a token, in each direction
+    whole = high % merge == wide % merge == 0 and high * wide == count * merge**2
+    return (high // merge, wide // merge) if pieces == 1 and whole else None
+
+
+def seen_part(image_processor: Any, size: tuple[int, int]) -> Box:
+    """The part of an image (width, height) that the model gets, in its pixels: cut out of it, or with margins."""
+    (width, height), (seen_width, seen_height) = size, size
+    resized: Any = getattr(image_processor, "size", None)
+    if getattr(image_processor, "do_center_crop", False) and hasattr(resized, "get") and resized.get("shortest_edge"):
+        scale, crop = min(size) / resized["shortest_edge"], image_processor.crop_size
+        seen_width, seen_height = crop["width"] * scale, crop["height"] * scale
+    elif type(image_processor).__name__.startswith("LlavaImageProcessor") and image_processor.do_pad:
+        seen_width = seen_height = max(size)
+    left, top = (width - seen_width) / 2, (height - seen_height) / 2
+    return left, top, left + seen_width, top + seen_height
+
+
+def box_shares(boxes: tuple[Box, ...], seen: Box, grid: tuple[int, int]) -> Tensor:
+    """Share of each cell [rows, columns] of the grid over the part `seen` that the boxes cover.
+
+    Boxes and `seen` are left, top, right, bottom in pixels.
+    """
+    rows, columns = grid
+    across_cell, down_cell = (seen[2] - seen[0]) / columns, (seen[3] - seen[1]) / rows
+    covered = torch.zeros(rows, columns, dtype=torch.float64)
+    for left, top, right, bottom in boxes:
+        across = _overlap((left - seen[0]) / across_cell, (right - seen[0]) / across_cell, columns)
+        down = _overlap((top - seen[1]) / down_cell, (bottom - seen[1]) / down_cell, rows)
+        covered += down[:, None] * across
+    return covered.clamp_max(1)
+
+
+def _overlap(start: float, end: float, cells: int) -> Tensor:
+    edges = torch.arange(cells + 1, dtype=torch.float64)
+    return (edges[1:].clamp_max(end) - edges[:-1].clamp_min(start)).clamp(0, 1)
 
 
 def show_attention(model: str, attended: dict[str, Any], out: Path | None = None) -> None:

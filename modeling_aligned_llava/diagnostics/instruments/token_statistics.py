@@ -109,11 +109,11 @@ def embedding_statistics(norms: Tensor) -> dict[str, Any]:
     }
 
 
-def draws(images: int, seed: int = 0) -> Tensor:
+def draws(images: int) -> Tensor:
     """How often each resample contains each image, [RESAMPLES, images]."""
     if not images:
         return torch.zeros(RESAMPLES, 0, dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     chosen = torch.randint(images, (RESAMPLES, images), generator=generator)
     return torch.zeros(RESAMPLES, images, dtype=torch.float64).scatter_add_(
         1, chosen, torch.ones(RESAMPLES, images, dtype=torch.float64)

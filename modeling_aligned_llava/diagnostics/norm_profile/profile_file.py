@@ -31,46 +31,6 @@ SETTLED = 0.25  # the largest relative change of text's mean norm in a layer aft
 POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
 
 
-def read_profile(path: Path) -> dict[str, Any]:
-    """The profile in a file.
-
-    Raises:
-        UserError: there is no such file, it is not a profile of this schema version, or it has states that are not
-            finite.
-    """
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
-    if content is None:
-        raise UserError(f"there is no profile {path}; `aligned-llava profile ... --json` writes one")
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
-        raise UserError(f"{path} is not a profile of schema version {SCHEMA}; measure it again")
-    layers, stages = content["layers"], content["norms"].values()
-    norms = [norm for series in ("visual", "text") if series in layers for norm in layers[series]["norm"]["mean"]]
-    if not are_finite([*norms, *(stage.get("mean") for stage in stages)]) or any(
-        stage.get("skipped") for stage in stages
-    ):
-        raise UserError(f"{path}: the states of {content['model']} were not finite; measure it again")
-    return content
-
-
-def are_finite(values: list[Any]) -> bool:
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
-
-
-def attribution_of(profile: dict[str, Any]) -> dict[str, Any]:
-    """The attribution of a profile; it has a value in every layer.
-
-    Raises:
-        UserError: no image had both visual and text tokens, or tokens are all zero and have no angle.
-    """
-    terms = profile.get("attribution")
-    if terms is None or None in terms["total"]["value"]:
-        raise UserError(f"the profile of {profile['model']} has no angles to compare: tokens are missing or zero")
-    return terms
-
-
 def summarise(
     measurement: Measurement,
     embedding: dict[str, Tensor],
@@ -256,3 +216,43 @@ def _final_norm(measurement: Measurement) -> dict[str, Any]:
         for series, moments in measurement.final_norm.items()
         if moments.count.any()
     }
+
+
+def read_profile(path: Path) -> dict[str, Any]:
+    """The profile in a file.
+
+    Raises:
+        UserError: there is no such file, it is not a profile of this schema version, or it has states that are not
+            finite.
+    """
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}") from error
+    if content is None:
+        raise UserError(f"there is no profile {path}; `aligned-llava profile ... --json` writes one")
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise UserError(f"{path} is not a profile of schema version {SCHEMA}; measure it again")
+    layers, stages = content["layers"], content["norms"].values()
+    norms = [norm for series in ("visual", "text") if series in layers for norm in layers[series]["norm"]["mean"]]
+    if not are_finite([*norms, *(stage.get("mean") for stage in stages)]) or any(
+        stage.get("skipped") for stage in stages
+    ):
+        raise UserError(f"{path}: the states of {content['model']} were not finite; measure it again")
+    return content
+
+
+def are_finite(values: list[Any]) -> bool:
+    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
+
+
+def attribution_of(profile: dict[str, Any]) -> dict[str, Any]:
+    """The attribution of a profile; it has a value in every layer.
+
+    Raises:
+        UserError: no image had both visual and text tokens, or tokens are all zero and have no angle.
+    """
+    terms = profile.get("attribution")
+    if terms is None or None in terms["total"]["value"]:
+        raise UserError(f"the profile of {profile['model']} has no angles to compare: tokens are missing or zero")
+    return terms
