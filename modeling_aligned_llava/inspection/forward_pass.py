@@ -82,22 +82,24 @@ def sees_targets(model: Any, inputs: Mapping[str, Tensor], count: int) -> bool:
     return bool((first - second).abs().max() > 0.1 * first.abs().max())  # far more than rounding
 
 
-def check_finite(values: Tensor, model: Any, what: str) -> None:
-    """Check numbers of a model.
+def check_finite(values: Tensor, model: Any, name: str) -> None:
+    """Check numbers of a model, which the error calls `name`.
 
     Raises:
         UserError: one of them is not finite.
     """
     if not bool(values.isfinite().all()):
-        raise not_finite(model.config, model.dtype, what)
+        raise not_finite(model.config, model.dtype, name)
 
 
-def not_finite(config: Any, dtype: torch.dtype | str, what: str, so: str = "") -> UserError:
-    """The error of a model (`config`) that overflows in a precision: `what` is not finite, `so` is its consequence."""
+def not_finite(config: Any, dtype: torch.dtype | str, name: str, consequence: str = "") -> UserError:
+    """The error of a model (`config`) that overflows in a precision: the numbers `name` are not finite."""
     dtype = str(dtype).removeprefix("torch.")
     other = {"float16": "bfloat16 or float32", "bfloat16": "float32"}.get(dtype)
     advice = f"choose --dtype {other}" if other else "its weights are damaged"
-    return UserError(f"{config._name_or_path or config.model_type}: {what} are not finite in {dtype}{so}: {advice}")
+    return UserError(
+        f"{config._name_or_path or config.model_type}: {name} are not finite in {dtype}{consequence}: {advice}"
+    )
 
 
 __all__ = ["check_finite", "hooked", "in_rows", "input_of", "not_finite", "sees_targets", "watch_layers"]

@@ -33,12 +33,12 @@ def load(path: str, trust_remote_code: bool = False, dtype: str = "auto") -> tup
     Raises:
         UserError: the model is text-only, its weights are absent, incomplete or damaged, or the processor is absent.
     """
-    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    config = load_part(AutoConfig, path, **flag)
+    trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config = load_part(AutoConfig, path, **trust)
     if not _sees_images(config):
         raise UserError(f"{path} is a text-only model ({config.model_type}): it has no visual tokens")
-    model: Any = load_vision_language(path, config, dtype=resolve_dtype(dtype, "auto"), **flag)
-    processor = load_part(AutoProcessor, path, **flag)
+    model: Any = load_vision_language(path, config, dtype=resolve_dtype(dtype, "auto"), **trust)
+    processor = load_part(AutoProcessor, path, **trust)
     return model.to(resolve_device("auto")), processor
 
 
@@ -54,11 +54,11 @@ def load_language(path: str, trust_remote_code: bool = False) -> tuple[Any, Any]
     Raises:
         UserError: either cannot be loaded.
     """
-    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    config = load_part(AutoConfig, path, **flag)
+    trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    config = load_part(AutoConfig, path, **trust)
     visual = type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
-    model = load_vision_language(path, config, **flag) if visual else load_strict(AutoModelForCausalLM, path, **flag)
-    return model, load_part(AutoTokenizer, path, **flag)
+    model = load_vision_language(path, config, **trust) if visual else load_strict(AutoModelForCausalLM, path, **trust)
+    return model, load_part(AutoTokenizer, path, **trust)
 
 
 def load_encoder(path: str, trust_remote_code: bool = False, dtype: str = "auto") -> tuple[Any, Any]:
@@ -67,16 +67,16 @@ def load_encoder(path: str, trust_remote_code: bool = False, dtype: str = "auto"
     Raises:
         UserError: either cannot be loaded, or the model has no vision encoder.
     """
-    flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    if _sees_images(load_part(AutoConfig, path, **flag)):
+    trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+    if _sees_images(load_part(AutoConfig, path, **trust)):
         return load(path, trust_remote_code, dtype)
     # Only the encoder's hidden states are read: neither the other parts nor a pooling head.
-    flag |= {"unused": ".*", "optional": r"(.*\.)?(pooler|head)\..*", "dtype": resolve_dtype(dtype, "auto")}
-    model = load_strict(AutoModel, path, **flag)
+    unread = {"unused": ".*", "optional": r"(.*\.)?(pooler|head)\..*"}
+    model = load_strict(AutoModel, path, dtype=resolve_dtype(dtype, "auto"), **unread, **trust)
     encoder = model.get_encoder(modality="image")
     if encoder.main_input_name != "pixel_values":
         raise UserError(f"{path} is a text-only model ({model.config.model_type}): it has no vision encoder")
-    return encoder.to(resolve_device("auto")), load_part(AutoImageProcessor, path, trust_remote_code=trust_remote_code)
+    return encoder.to(resolve_device("auto")), load_part(AutoImageProcessor, path, **trust)
 
 
 def tokenizer_of(processor: Any) -> Any:
@@ -102,8 +102,8 @@ def inputs_of(processor: Any, image: ImageQuestion, device: Any, dtype: torch.dt
 
 
 @contextmanager
-def errors_named(what: str) -> Iterator[None]:
-    """Make any error of a model's or a processor's own code one line that begins with `what`.
+def errors_named(failure: str) -> Iterator[None]:
+    """Make any error of a model's or a processor's own code one line that begins with `failure`.
 
     Raises:
         UserError: there was one.
@@ -113,4 +113,4 @@ def errors_named(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:  # a processor that does not fit its model raises anything
-        raise UserError(f"{what}: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise UserError(f"{failure}: {type(error).__name__}: {' '.join(str(error).split())}") from error
