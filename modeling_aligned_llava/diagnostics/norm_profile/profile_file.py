@@ -20,7 +20,7 @@ from modeling_aligned_llava.diagnostics.instruments.token_statistics import (
     resampled_means,
 )
 from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import Measurement
-from modeling_aligned_llava.diagnostics.norm_profile.rotation import QUANTITIES, TERMS, attribution
+from modeling_aligned_llava.diagnostics.norm_profile.rotation import QUANTITIES, TERMS
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
@@ -159,27 +159,22 @@ def _comparison(measurement: Measurement, layers: dict[str, Any]) -> dict[str, A
         for name in ("norm", "cosine", "distance", "angle"):
             columns = layers[series][name]
             columns["ci95"] = _intervals(values[:, QUANTITIES.index(name), : len(columns["mean"])])
-    # 3) Visual minus text, [resamples, L] by quantity
-    gap = {
-        name: resampled["visual"][:, QUANTITIES.index(name), :-1] - resampled["text"][:, QUANTITIES.index(name), :-1]
-        for name in ("cosine", "log_tangent", *(quantity for quantity, _ in TERMS.values()))
-    }
-    means = {
-        series: {name: column["mean"] for name, column in layers[series].items()} for series in ("visual", "text")
-    }
-    terms = attribution(means)
-    signs = {"total": ("log_tangent", 1), **TERMS}
+
+    # 3) Visual minus text: of the means over tokens, [L], and of each resample, [resamples, L]
+    def gap(quantity: str, sign: int = 1) -> dict[str, Any]:
+        row = QUANTITIES.index(quantity)
+        visual, text = (
+            torch.tensor(layers[series][quantity]["mean"], dtype=torch.float64) for series in ("visual", "text")
+        )
+        between = resampled["visual"][:, row, :-1] - resampled["text"][:, row, :-1]
+        return {"value": (sign * (visual - text)).tolist(), "ci95": _intervals(sign * between)}
+
     # 4) Coherence, [images, L]
     coherence = torch.stack(measurement.coherence)
     coherence = coherence[coherence.isfinite().all(-1)]
     return {
-        "attribution": {
-            name: {"value": terms[name], "ci95": _intervals(signs[name][1] * gap[signs[name][0]])} for name in terms
-        },
-        "cosine_gap": {
-            "value": [v - t for v, t in zip(means["visual"]["cosine"], means["text"]["cosine"], strict=True)],
-            "ci95": _intervals(gap["cosine"]),
-        },
+        "attribution": {"total": gap("log_tangent"), **{name: gap(*term) for name, term in TERMS.items()}},
+        "cosine_gap": gap("cosine"),
         "by_image": _by_image(both),
         "coherence": {
             "value": coherence.mean(0).tolist(),

@@ -8,8 +8,6 @@ so the difference between two modalities in the mean of the left side splits int
 (the paper's mechanism) and the parallel term, which is absent from Eq. 8 as our text of the paper has it.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -86,18 +84,3 @@ def layer_quantities(
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Dot products over the last dimension, [rows, tokens], without storing the product of whole tensors."""
     return torch.einsum("btd,btd->bt", a, b)
-
-
-def attribution(means: dict[str, dict[str, Any]]) -> dict[str, list[float]]:
-    """By layer: mean log tan(theta) of visual minus text tokens, `total`, and its four exact terms.
-
-    Args:
-        means: `{"visual" | "text": {quantity: [L] means}}`.
-    """
-
-    def gap(quantity: str) -> Tensor:
-        visual, text = (torch.tensor(means[name][quantity], dtype=torch.float64) for name in ("visual", "text"))
-        return visual - text
-
-    terms = {name: (sign * gap(quantity)).tolist() for name, (quantity, sign) in TERMS.items()}
-    return {"total": gap("log_tangent").tolist(), **terms}
