@@ -150,7 +150,8 @@ class NormOnConnector(PreTrainedModel):
         finally:
             self.__class__ = wrapped
         if is_main_process:
-            copy_processor(*(self.processor_source or (config.name_or_path, None)), save_directory)
+            source, revision = self.processor_source or (str(config.name_or_path), None)
+            copy_processor(source, revision, save_directory)
             write_plain_card(config, save_directory)
         if publish:
             destination.setdefault("repo_id", os.path.basename(os.path.abspath(save_directory)))

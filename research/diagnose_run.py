@@ -4,22 +4,23 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
 from eval.run.finished_models import find_data_root, finished_models, read_record
-from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
-from modeling_aligned_llava.diagnostics.hooks.loading import load, tokenizer_of
-from modeling_aligned_llava.diagnostics.images import ImageQuestion
-from modeling_aligned_llava.diagnostics.measure.asymmetry import asymmetry
-from modeling_aligned_llava.diagnostics.measure.attention import attention
-from modeling_aligned_llava.diagnostics.measure.embeddings import embedding_tables
-from modeling_aligned_llava.diagnostics.measure.encoders import encoder_norms
-from modeling_aligned_llava.diagnostics.measure.gradients import gradients
-from modeling_aligned_llava.diagnostics.measure.norm_statistics import norm_statistics
-from modeling_aligned_llava.diagnostics.measure.prediction import predicted_rotation
-from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
-from modeling_aligned_llava.diagnostics.measure.profile_file import read_training
-from modeling_aligned_llava.diagnostics.output import result_tables as tables
-from modeling_aligned_llava.diagnostics.output.figures import draw_maps, draw_training
+from modeling_aligned_llava.diagnostics.attention import attention, draw_maps, show_attention
+from modeling_aligned_llava.diagnostics.dynamics import draw_training, read_training, write_dynamics
+from modeling_aligned_llava.diagnostics.embeddings import embedding_tables, show_embeddings
+from modeling_aligned_llava.diagnostics.encoders import encoder_norms, show_encoders
+from modeling_aligned_llava.diagnostics.gradients import gradients, show_gradients
+from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion
+from modeling_aligned_llava.diagnostics.instruments.models import load, tokenizer_of
+from modeling_aligned_llava.diagnostics.instruments.tables import show_table
+from modeling_aligned_llava.diagnostics.instruments.token_statistics import mean_interval
+from modeling_aligned_llava.diagnostics.parameters import norm_statistics, show_parameters
+from modeling_aligned_llava.diagnostics.profile import profile_loaded, show_norms
+from modeling_aligned_llava.diagnostics.theory import predicted_rotation, show_prediction
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.files import write_json
@@ -52,21 +53,21 @@ def diagnose(arguments: argparse.Namespace) -> None:
     for method, checkpoint in checkpoints.items():
         model, processor = load(str(checkpoint), arguments.trust_remote_code)
         profiles[method] = profile_loaded(str(checkpoint), model, processor, sample, out / method / "profile.json")
-        tables.show_norms(profiles[method], out / method / "norms.md")
+        show_norms(profiles[method], out / method / "norms.md")
         _intervene(method, model, processor, sample, out / method)
         static.add(method, model, processor, sample)
     write_dynamics(profiles, out)
-    found = asymmetry(profiles)
-    tables.show_asymmetry(found, out / "asymmetry.md")
-    write_json(out / "asymmetry.json", found)
+    differences = asymmetry(profiles)
+    show_asymmetry(differences, out / "asymmetry.md")
+    write_json(out / "asymmetry.json", differences)
     static.write(out)
     probes = {method: checkpoint.parent / "stage1" / "probe.jsonl" for method, checkpoint in checkpoints.items()}
     runs = {method: read_training(path) for method, path in probes.items() if path.is_file()}
     if runs:
         draw_training(runs, out / "figure5.svg")
     for measured in profiles.values():
-        tables.show_prediction(measured)
-    write_json(out / "predictions.json", {method: predicted_rotation(each) for method, each in profiles.items()})
+        show_prediction(measured)
+    write_json(out / "predictions.json", {method: predicted_rotation(profile) for method, profile in profiles.items()})
     print(f"all tables and figures are in {out}")  # noqa: T201
 
 
@@ -87,12 +88,50 @@ def _intervene(method: str, model: Any, processor: Any, sample: list[ImageQuesti
     """Attention and gradients of one model."""
     with_boxes = [image for image in sample if image.boxes]
     attended = attention(model, processor, with_boxes or sample)
-    tables.show_attention(method, attended, out / "attention.md")
+    show_attention(method, attended, out / "attention.md")
     draw_maps(attended["maps"], out / "attention.svg")
     write_json(out / "attention.json", attended)
     flowing = gradients(model, processor, sample[:DIFFERENTIATED])
-    tables.show_gradients(method, flowing, out / "gradients.md")
+    show_gradients(method, flowing, out / "gradients.md")
     write_json(out / "gradients.json", flowing)
+
+
+def asymmetry(profiles: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """`{model: {quantity: {"mean", "ci95", "change", "change_ci95"}}}`, intervals of 95 % over images.
+
+    `change` is the paired difference from the first model; a model measured on other images does not have it.
+    """
+    reference = next(iter(profiles.values()))
+    differences: dict[str, dict[str, Any]] = {}
+    for model, profile in profiles.items():
+        paired = profile is not reference and profile["image_ids"] == reference["image_ids"]
+        differences[model] = {}
+        for name, column in profile["by_image"].items():
+            values = _tensor(column)
+            differences[model][name] = {"mean": values.mean().item(), "ci95": mean_interval(values)}
+            if paired:
+                change = values - _tensor(reference["by_image"][name])
+                differences[model][name] |= {"change": change.mean().item(), "change_ci95": mean_interval(change)}
+    return differences
+
+
+def _tensor(column: list[float]) -> Tensor:
+    return torch.tensor(column, dtype=torch.float64)
+
+
+def show_asymmetry(models: dict[str, dict[str, Any]], out: Path | None = None) -> None:
+    """Visual minus text of every model, and the paired difference from the first model."""
+    rows = []
+    for model, quantities in models.items():
+        for name, cell in quantities.items():
+            change = _signed_cell(cell["change"], cell["change_ci95"]) if "change" in cell else "-"
+            rows.append([model, name, _signed_cell(cell["mean"], cell["ci95"]), change])
+    heads = ["model", "quantity", "visual - text, 95 %", f"minus {next(iter(models))}, paired, 95 %"]
+    show_table("Asymmetry of visual and text tokens, means over images", heads, rows, out)
+
+
+def _signed_cell(mean: float, interval: list[float]) -> str:
+    return f"{mean:+.4f} [{interval[0]:+.4f}, {interval[1]:+.4f}]"
 
 
 class _StaticTables:
@@ -111,10 +150,10 @@ class _StaticTables:
             self.parameters[method] = norm_statistics(norm)
 
     def write(self, out: Path) -> None:
-        tables.show_encoders(self.encoders, out / "encoders.md")
-        tables.show_embeddings(self.embeddings, out)
+        show_encoders(self.encoders, out / "encoders.md")
+        show_embeddings(self.embeddings, out)
         if self.parameters:
-            tables.show_parameters(self.parameters, out / "parameters.md")
+            show_parameters(self.parameters, out / "parameters.md")
         found = {"encoders": self.encoders, "embeddings": self.embeddings, "parameters": self.parameters}
         write_json(out / "static.json", found)
 

@@ -19,8 +19,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, set_seed
 
 from modeling_aligned_llava.errors import UserError, run_main
-from modeling_aligned_llava.inspection.layer_probe import watch_layers
-from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
+from modeling_aligned_llava.inspection.content_text import is_special, special_ids
+from modeling_aligned_llava.inspection.forward_pass import watch_layers
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer

@@ -37,10 +37,9 @@ def test_benchmarks_need_a_clone(call):
         call(run, "profile", "MODEL", "--data", "mirrors")
 
 
-def test_diagnostics_name_a_package_that_is_missing(monkeypatch):
+def test_diagnostics_name_a_package_that_is_missing(monkeypatch, call):
     monkeypatch.setitem(sys.modules, "rich.table", None)
-    monkeypatch.delitem(sys.modules, "modeling_aligned_llava.diagnostics.commands", raising=False)
     for name in [name for name in sys.modules if name.startswith("modeling_aligned_llava.diagnostics.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UserError, match=r"rich\.table is not installed: pip install .*\[diagnostics\]"):
-        run()
+        call(run, "profile", "MODEL", "--images", "images")

@@ -14,7 +14,7 @@ from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
+from modeling_aligned_llava.inspection.content_text import is_special, special_ids
 from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests.real_tokenizers import PACKAGES, real_tokenizer, spans

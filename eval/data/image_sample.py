@@ -13,7 +13,7 @@ from PIL import Image
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.data.mirror import split_files
-from modeling_aligned_llava.diagnostics.images import Box, ImageQuestion
+from modeling_aligned_llava.diagnostics.instruments.image_questions import Box, ImageQuestion
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.images import open_image

@@ -15,7 +15,7 @@ from eval.data.benchmarks import BENCHMARKS, TITLES
 from eval.report.finished_run import FinishedRun, Line, direction, probability
 from eval.scoring.statistics import holm
 from eval.suite.training import START
-from modeling_aligned_llava.diagnostics.measure.verdict import verdict
+from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
 from modeling_aligned_llava.loading.files import write_text
 
 

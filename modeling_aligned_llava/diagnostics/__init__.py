@@ -1,1 +1,1 @@
-"""Measures how a model treats its visual tokens: norms and rotations from encoder to last layer (paper section 4)."""
+"""The paper's measurements on any vision-language model: `command_line.py` lists them, one module measures each."""

@@ -1,14 +1,11 @@
 """`aligned-llava COMMAND ...`, a console command of the extra `diagnostics`."""
 
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.diagnostics.command_line import run_command
+from modeling_aligned_llava.errors import run_main
 
 
 def run() -> None:
-    try:
-        from modeling_aligned_llava.diagnostics.commands import COMMANDS, run_command
-    except ModuleNotFoundError as error:
-        raise UserError(f"{error.name} is not installed: pip install 'modeling-aligned-llava[diagnostics]'") from None
-    run_command("aligned-llava", COMMANDS)
+    run_command("aligned-llava")
 
 
 def main() -> None:

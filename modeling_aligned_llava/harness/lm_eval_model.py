@@ -31,7 +31,7 @@ from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
 from modeling_aligned_llava.inference.served import UNLIMITED
-from modeling_aligned_llava.inspection.causality import sees_targets
+from modeling_aligned_llava.inspection.forward_pass import sees_targets
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from modeling_aligned_llava.inspection.early_exit import input_of
+from modeling_aligned_llava.inspection.forward_pass import input_of
 
 
 class NoSharedPrefix(Exception):

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import LogitsProcessor
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.finite import not_finite
+from modeling_aligned_llava.inspection.forward_pass import not_finite
 
 
 def no_answer(config: Any, dtype: torch.dtype | str, question: str) -> UserError:

@@ -1,8 +1,8 @@
-"""Norm and direction of hidden states by layer and modality (paper Figs. 3-5), by hooks on any decoder.
+"""Numbers of every token by decoder layer, with hooks on any decoder: for the probe of training and for profiles.
 
-Entry l of `norm` is the mean L2 norm of the input of decoder layer l; the last entry is that of the last layer's
-output, before the final norm (which `output_hidden_states` would include). Entry l of `cosine` compares input and
-output of layer l.
+`LayerPass` collects them in one forward pass. Its point l is the input of decoder layer l; the last point is the
+output of the last layer, before the final norm (which `output_hidden_states` would include). `probe_layers` has the
+means of norm and cosine by modality (paper Figs. 3-5).
 """
 
 from collections.abc import Callable, Iterator
@@ -13,63 +13,74 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from modeling_aligned_llava.inspection.finite import check_finite
+from modeling_aligned_llava.inspection.content_text import content_text, is_special, sinks
+from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked, watch_layers
 from modeling_aligned_llava.inspection.model_parts import image_token_id
-from modeling_aligned_llava.inspection.text_stream import is_special, sinks
 
 
-class LayerProfile:
-    """Running sums over tokens by layer and modality, in float64, on the model's device until read.
+class LayerPass:
+    """K numbers of each token at all points of one forward pass, and which tokens are sinks there.
 
-    Text means content, as in the diagnostics: special tokens, and tokens that are a sink in any layer, do not count.
+    Args:
+        depth: L, the number of decoder layers.
+        measure: `measure(before, after)` gives the numbers [K, rows, tokens] of a layer with this input and output,
+            [rows, tokens, D]; after the last layer, those of its output alone, for `after` None.
     """
 
+    def __init__(self, depth: int, measure: Callable[[Tensor, Tensor | None], Tensor]):
+        self.depth, self.measure = depth, measure
+
+    def begin(self, masks: dict[str, Tensor]) -> None:
+        """Start a pass, with [rows, tokens] masks: "visual", "text" and "special" among others."""
+        self.masks = masks
+        self._values: list[Tensor] = []  # each [K, rows, tokens]
+        self._sunk: list[Tensor] = []  # each [rows, tokens]
+
+    def after_layer(self, layer: int, before: Tensor, after: Tensor) -> None:
+        self._add(before.detach(), after.detach())
+        if layer == self.depth - 1:
+            self._add(after.detach(), None)
+
+    def _add(self, states: Tensor, after: Tensor | None) -> None:
+        self._values.append(self.measure(states, after))
+        self._sunk.append(sinks(states.float()))
+
+    def end(self) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Values [K, L + 1, rows, tokens], sinks [L + 1, rows, tokens], and the masks with content as "text"."""
+        device = self.masks["text"].device  # that of the ids: layers may be on several
+        values = torch.stack([point.to(device) for point in self._values], 1)
+        sunk = torch.stack([point.to(device) for point in self._sunk])
+        return values, sunk, {**self.masks, "text": content_text(self.masks["text"], self.masks["special"], sunk)}
+
+
+class LayerMeans:
+    """Means of norm and cosine over tokens by layer and modality: sums in float64, on the model's device."""
+
     def __init__(self) -> None:
-        self.sums: dict[str, list[Tensor]] = {}  # modality -> number of tokens, norms [L + 1], cosines [L]
+        self.sums: dict[str, list[Tensor]] = {}  # modality -> number of tokens, sums of norm and cosine [2, L + 1]
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Return `{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`, without empty modalities."""
+        """Return `{"text" | "visual": {"tokens": n, "norm": [L + 1], "cosine": [L]}}`, without empty modalities.
+
+        Entry l of `norm` is the mean L2 norm at point l; entry l of `cosine` compares input and output of layer l.
+        """
+        means = {name: (int(count), sums / count) for name, (count, sums) in self.sums.items() if count}
         return {
-            name: {"tokens": int(n), "norm": (norms / n).tolist(), "cosine": (cosines / n).tolist()}
-            for name, (n, norms, cosines) in self.sums.items()
-            if n
+            name: {"tokens": count, "norm": norm.tolist(), "cosine": cosine[:-1].tolist()}
+            for name, (count, (norm, cosine)) in means.items()
         }
 
-    def begin(self, visual: Tensor, text: Tensor) -> None:
-        """Start a pass, with the masks [rows, tokens] of its tokens."""
-        self.visual, self.text = visual, text
-        self.states: list[tuple[Tensor, Tensor]] = []  # norm, and whether it is a sink: each [rows, tokens]
-        self.cosines: list[Tensor] = []  # each [rows, tokens]
-
-    def add(self, states: Tensor) -> None:
-        states = states.detach().float()
-        self.states.append((torch.linalg.vector_norm(states, dim=-1).double(), sinks(states)))
-
-    def add_cosine(self, before: Tensor, after: Tensor) -> None:
-        # 1 - cos can be 1e-5 in deep layers, which bfloat16 and nearly float32 cannot resolve
-        self.cosines.append(torch.cosine_similarity(before.detach().double(), after.detach().double(), dim=-1))
-
-    def end(self, model: Any) -> None:
-        """Add the pass to the sums.
-
-        Raises:
-            UserError: states of one of its tokens are not finite.
-        """
-        norms, sunk, cosines = (
-            torch.stack([each.to(self.text.device) for each in column])  # (L + 1 or L, rows, tokens)
-            for column in (*zip(*self.states, strict=True), self.cosines)
-        )
-        for layer, sizes in enumerate(norms):
-            check_finite(sizes[self.text | self.visual], model, f"states at decoder layer {layer}")
-        for name, mask in (("text", self.text & ~sunk.any(0)), ("visual", self.visual)):
-            found = [mask.sum(), norms[:, mask].sum(1), cosines[:, mask].sum(1)]
+    def add(self, values: Tensor, masks: dict[str, Tensor]) -> None:
+        """Add norm and cosine [2, L + 1, rows, tokens] of one pass."""
+        for name in ("text", "visual"):
+            sums = [masks[name].sum(), values[..., masks[name]].sum(-1)]
             known = self.sums.get(name)
-            self.sums[name] = [a + b for a, b in zip(known, found, strict=True)] if known else found
+            self.sums[name] = [a + b for a, b in zip(known, sums, strict=True)] if known else sums
 
 
 @contextmanager
-def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) -> Iterator[LayerProfile]:
-    """Collect a profile from every forward pass with `input_ids` inside the `with` block, without padding.
+def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) -> Iterator[LayerMeans]:
+    """Collect means from every forward pass with `input_ids` inside the `with` block, without padding.
 
     It keeps sums alone. Probe without gradients: a pass recomputed for gradient checkpointing would count twice.
 
@@ -84,48 +95,30 @@ def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) 
     image_token = image_token_id(model.config)
     if not isinstance(layers, nn.ModuleList) or image_token is None:
         raise ValueError(f"{type(model).__name__} has no decoder layers or no image token id to probe")
-    profile = LayerProfile()
+    means, one_pass = LayerMeans(), LayerPass(len(layers), _norm_and_cosine)
 
     def before_model(_, args, kwargs):
         ids, mask = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get("attention_mask")
         visual, real = ids == image_token, torch.ones_like(ids).bool() if mask is None else mask.bool()
-        profile.begin(real & visual, real & ~visual & ~is_special(ids, special))
+        one_pass.begin({"visual": real & visual, "text": real & ~visual, "special": is_special(ids, special)})
 
-    def after_layer(index: int, before: Tensor, after: Tensor) -> None:
-        profile.add(before)
-        profile.add_cosine(before, after)
-        if index == len(layers) - 1:
-            profile.add(after)
+    def after_model(*_):
+        values, _sunk, masks = one_pass.end()
+        for layer, norms in enumerate(values[0]):
+            check_finite(norms[masks["visual"] | one_pass.masks["text"]], model, f"states at decoder layer {layer}")
+        means.add(values, masks)
 
     handles = [
         model.register_forward_pre_hook(before_model, with_kwargs=True),
-        model.register_forward_hook(lambda *_: profile.end(model)),
+        model.register_forward_hook(after_model),
     ]
-    try:
-        with watch_layers(layers, after_layer):
-            yield profile
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked(handles), watch_layers(layers, one_pass.after_layer):
+        yield means
 
 
-@contextmanager
-def watch_layers(layers: nn.ModuleList, look: Callable[[int, Tensor, Tensor], None]) -> Iterator[None]:
-    """Call `look(layer, before, after)` with input and output of every decoder layer, [rows, tokens, D]."""
-
-    def hook(index: int, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        before = args[0] if args else kwargs["hidden_states"]
-        after = output[0] if isinstance(output, tuple) else output
-        look(index, before, after)
-
-    handles = [
-        layer.register_forward_hook(
-            lambda _, args, kwargs, output, index=index: hook(index, args, kwargs, output), with_kwargs=True
-        )
-        for index, layer in enumerate(layers)
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+def _norm_and_cosine(before: Tensor, after: Tensor | None) -> Tensor:
+    norm = torch.linalg.vector_norm(before.float(), dim=-1).double()
+    if after is None:
+        return torch.stack([norm, torch.full_like(norm, torch.nan)])
+    # 1 - cos can be 1e-5 in deep layers, which bfloat16 and nearly float32 cannot resolve
+    return torch.stack([norm, torch.cosine_similarity(before.double(), after.double(), dim=-1)])

@@ -123,24 +123,24 @@ def model_parts(model: Any, connector: str | None = None) -> ModelParts:
     decoder = model.get_decoder()
     embedding = model.get_input_embeddings()
     vision = _vision_encoder(model, modules, embedding)
-    in_vision = {id(each) for each in vision.modules()} if vision is not None else set()
+    in_vision = {id(module) for module in vision.modules()} if vision is not None else set()
     layers = getattr(decoder, "layers", None)
     if not isinstance(layers, nn.ModuleList):
         layers = _longest_list(decoder, in_vision)
     if layers is None:
         raise UserError(f"{kind} has no list of decoder layers")
-    in_layers = {id(each) for each in layers.modules()}
-    found = _connector(model, modules, in_layers, connector)
-    if found is None and (reason := REFUSED.get(model.config.model_type)):
+    in_layers = {id(module) for module in layers.modules()}
+    bridge = _connector(model, modules, in_layers, connector)
+    if bridge is None and (reason := REFUSED.get(model.config.model_type)):
         raise UserError(f"{kind} cannot be measured: {reason}")
-    if found is None and vision is None:
+    if bridge is None and vision is None:
         raise UserError(f"{kind} is a text-only model: it has no vision encoder, so there are no visual tokens")
-    if found is None:
+    if bridge is None:
         raise UserError(f"{kind}: found no connector between vision and language; name its module with --connector")
     paths = {id(module): path for path, module in modules.items()}
-    parts = {"embedding": embedding, "layers": layers, "vision": vision, "connector": found}
+    parts = {"embedding": embedding, "layers": layers, "vision": vision, "connector": bridge}
     names = {part: paths[id(module)] for part, module in parts.items() if module is not None}
-    return ModelParts(embedding, decoder, layers, vision, found, image_token_id(model.config), names)
+    return ModelParts(embedding, decoder, layers, vision, bridge, image_token_id(model.config), names)
 
 
 def image_token_id(config: Any) -> int | None:
@@ -151,11 +151,11 @@ def image_token_id(config: Any) -> int | None:
 
 def _vision_encoder(model: Any, modules: dict[str, nn.Module], embedding: nn.Module) -> nn.Module | None:
     """The image encoder. `get_encoder` returns the model itself, or None, where there is none."""
-    found = model.get_encoder(modality="image")
-    if found is None or any(each is embedding for each in found.modules()):
+    encoder = model.get_encoder(modality="image")
+    if encoder is None or any(module is embedding for module in encoder.modules()):
         paths = (path for name in _VISION_ENCODERS for path in modules if path.rpartition(".")[2] == name)
         return modules[first] if (first := next(paths, None)) else None
-    return found
+    return encoder
 
 
 def _connector(model: Any, modules: dict[str, nn.Module], in_layers: set[int], path: str | None) -> nn.Module | None:
@@ -164,11 +164,11 @@ def _connector(model: Any, modules: dict[str, nn.Module], in_layers: set[int], p
         if path not in modules:
             raise UserError(f"--connector: the model has no module {path}")
         return modules[path]
-    own = FAMILIES.get(model.config.model_type)
-    others = (family.connector.rpartition(".")[2] for family in FAMILIES.values())
-    for name in ([own.connector] if own else []) + [*dict.fromkeys(others), *_OTHER_CONNECTORS]:
-        for found, module in modules.items():
-            if f".{found}".endswith(f".{name}") and id(module) not in in_layers:
+    family = FAMILIES.get(model.config.model_type)
+    others = (other.connector.rpartition(".")[2] for other in FAMILIES.values())
+    for name in ([family.connector] if family else []) + [*dict.fromkeys(others), *_OTHER_CONNECTORS]:
+        for place, module in modules.items():
+            if f".{place}".endswith(f".{name}") and id(module) not in in_layers:
                 return module
     return None
 
@@ -176,9 +176,12 @@ def _connector(model: Any, modules: dict[str, nn.Module], in_layers: set[int], p
 def _longest_list(root: nn.Module, excluded: set[int]) -> nn.ModuleList | None:
     """The longest list of modules that have children, wherever the decoder keeps its blocks."""
     lists = (
-        each
-        for each in root.modules()
-        if isinstance(each, nn.ModuleList) and len(each) and id(each) not in excluded and any(each[0].children())
+        module
+        for module in root.modules()
+        if isinstance(module, nn.ModuleList)
+        and len(module)
+        and id(module) not in excluded
+        and any(module[0].children())
     )
     return max(lists, key=len, default=None)
 

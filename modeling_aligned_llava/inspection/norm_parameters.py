@@ -18,7 +18,7 @@ from modeling_aligned_llava.norm_alignment import GlobalWeightCompensatedLayerNo
 
 def alignment_norm(model: nn.Module) -> GlobalWeightCompensatedLayerNorm | None:
     """Return the norm on the connector of a model of ours or of another family; None without one."""
-    return next((each for each in model.modules() if isinstance(each, GlobalWeightCompensatedLayerNorm)), None)
+    return next((part for part in model.modules() if isinstance(part, GlobalWeightCompensatedLayerNorm)), None)
 
 
 @torch.no_grad()
@@ -69,13 +69,9 @@ def norm_parameters(model: PreTrainedModel) -> dict[str, Any]:
 
 
 def _recorded(values: Tensor) -> dict[str, float]:
-    found = statistics(values)
-    return {
-        "l2": found["l2"],
-        "mean_abs": found["mean_abs"],
-        "mean_abs_std": found["std_abs"],
-        "std": found["std"],
-    }
+    names = {"l2": "l2", "mean_abs": "mean_abs", "mean_abs_std": "std_abs", "std": "std"}
+    numbers = statistics(values)
+    return {recorded: numbers[name] for recorded, name in names.items()}
 
 
 def _whole(parameter: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
 """The norm of text inside the decoder: that of the hidden states that enter one of its layers.
 
 The first layers of a Pre-Norm decoder lift text from the norm of its embeddings to many times that
-(docs/reference.md). Text means content, as in the diagnostics: special tokens and sinks do not count.
+(docs/reference.md).
 """
 
-import re
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
@@ -14,19 +13,17 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.early_exit import input_of
-from modeling_aligned_llava.inspection.finite import check_finite
+from modeling_aligned_llava.inspection.content_text import content_text, is_special, sinks, special_ids
+from modeling_aligned_llava.inspection.forward_pass import check_finite, input_of
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts
 
 
-_MARK = re.compile(r"(image|video|vision)\w*_token_(id|index)")
 TEXTS, TOKENS = 64, 512  # how many texts are measured, and how much of each
-SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
 
 
 @torch.no_grad()
 def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], layer: int = 1) -> float:
-    """Return the mean L2 norm of the hidden states of text that enter decoder layer `layer`.
+    """Return the mean L2 norm of the hidden states of content text that enter decoder layer `layer`.
 
     It is given at the scale of the decoder's input: a decoder that multiplies its input by a constant (Granite's
     `embedding_multiplier`) does so with visual tokens too, after the connector and its norm.
@@ -54,7 +51,7 @@ def mean_stream_norm(model: Any, tokenizer: PreTrainedTokenizerBase, texts: Iter
             scale = common_factor(embedded, _entering(parts, 0, inputs_embeds=embedded)) or 1.0
         states = _entering(parts, layer, input_ids=on_device).float()  # [1, tokens, D]
         check_finite(states, model, f"the states of text that enter decoder layer {layer}")
-        content = ~is_special(ids, special) & ~sinks(states).cpu()
+        content = content_text(torch.ones_like(ids).bool(), is_special(ids, special), sinks(states)[None].cpu())
         norms = states.norm(dim=-1).cpu()[content]
         total, count = total + norms.double().sum().item(), count + norms.numel()
     if not count:
@@ -76,37 +73,10 @@ def common_factor(before: Tensor, after: Tensor) -> float | None:
 
 def _entering(parts: ModelParts, layer: int, **inputs: Tensor) -> Tensor:
     """The states that enter a layer of the decoder."""
-    found = input_of(parts.layers[layer], lambda: parts.decoder(**inputs, use_cache=False))
-    assert found is not None
-    args, kwargs = found
+    entering = input_of(parts.layers[layer], lambda: parts.decoder(**inputs, use_cache=False))
+    assert entering is not None
+    args, kwargs = entering
     return args[0] if args else kwargs["hidden_states"]
 
 
-def special_ids(tokenizer: Any, config: Any = None) -> frozenset[int]:
-    """Ids that are no content: special tokens, what the tokenizer's files call special, and marks of a model's images.
-
-    Marks of chat formats, such as Llama 3's `<|start_header_id|>`, are in none of the tokenizer's own lists.
-
-    Args:
-        config: of the model; None: of text alone.
-    """
-    added = getattr(tokenizer, "added_tokens_decoder", {})
-    flagged = [number for number, token in added.items() if token.special]
-    marks = [value for name, value in (config.to_dict() if config else {}).items() if _MARK.fullmatch(name)]
-    return frozenset([*tokenizer.all_special_ids, *flagged, *(mark for mark in marks if isinstance(mark, int))])
-
-
-def is_special(ids: Tensor, special: frozenset[int]) -> Tensor:
-    """Where `ids` are among the ids of `special_ids`, in the shape of `ids`."""
-    return torch.isin(ids, torch.tensor(sorted(special), dtype=ids.dtype, device=ids.device))
-
-
-def sinks(states: Tensor) -> Tensor:
-    """[rows, tokens]: tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
-    largest = states.abs().amax(-1)
-    if not bool((largest > SINK_SIZE).any()):
-        return torch.zeros_like(largest, dtype=torch.bool)
-    return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
-
-
-__all__ = ["is_special", "mean_stream_norm", "sinks", "special_ids"]
+__all__ = ["common_factor", "mean_stream_norm"]

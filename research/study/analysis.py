@@ -16,8 +16,8 @@ from scipy.stats import t
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.scoring.scores import EvaluatedModel, score_rows
 from eval.scoring.statistics import TAIL
-from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
-from modeling_aligned_llava.diagnostics.output.tables import markdown_table, number, show_table
+from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
+from modeling_aligned_llava.diagnostics.instruments.tables import markdown_table, number, show_table
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json, write_text
 from research.study.grid import Study

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from modeling_aligned_llava.diagnostics.output.svg import draw_curve, svg_axes
+from modeling_aligned_llava.diagnostics.instruments.svg import draw_curve, svg_axes
 from modeling_aligned_llava.loading.files import write_text
 from research.study.analysis import Record, records_by_arm
 from research.study.grid import Study

@@ -15,7 +15,7 @@ from typing import Any
 
 from eval.run.record import made_by
 from eval.scoring.items import Items
-from modeling_aligned_llava.diagnostics.measure.attention import ATTENTION_NUMBERS
+from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.files import read_json, write_json, write_text

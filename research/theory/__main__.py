@@ -1,6 +1,6 @@
 """Every equation of the paper's Appendix B against its simulation: `python -m research.theory`."""
 
-from modeling_aligned_llava.diagnostics.output.tables import number, show_table
+from modeling_aligned_llava.diagnostics.instruments.tables import number, show_table
 from modeling_aligned_llava.errors import UserError, run_main
 from research.theory.simulation import GROUPS
 

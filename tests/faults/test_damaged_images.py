@@ -14,9 +14,9 @@ import datasets
 import pytest
 from PIL import Image
 
-from modeling_aligned_llava.diagnostics.hooks.loading import load
-from modeling_aligned_llava.diagnostics.images import in_folder
-from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
+from modeling_aligned_llava.diagnostics.instruments.image_questions import in_folder
+from modeling_aligned_llava.diagnostics.instruments.models import load
+from modeling_aligned_llava.diagnostics.profile import profile_loaded
 from modeling_aligned_llava.harness.documents import Documents
 from tests.faults.damaged_images import damaged_images, encoded, png
 from tests.faults.harness import bounded_memory, in_campaign, unless_refused

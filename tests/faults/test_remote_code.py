@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
+from modeling_aligned_llava.diagnostics.instruments import models as diagnostics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.checkpoint import load_part

@@ -9,8 +9,8 @@ import transformers as hf
 from PIL import Image
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
-from modeling_aligned_llava.diagnostics.images import ImageQuestion
+from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of
 from tests.modeling_aligned_llava.harness import remote_llava
 from tests.modeling_aligned_llava.tiny_parts import (
     END,

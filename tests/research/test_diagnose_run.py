@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from modeling_aligned_llava.diagnostics.hooks.loading import load
+from modeling_aligned_llava.diagnostics.instruments.models import load
 from modeling_aligned_llava.errors import UserError
 from research import diagnose_run
 from research.diagnose_run import main

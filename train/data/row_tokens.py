@@ -8,7 +8,7 @@ from datasets import Features
 from PIL.Image import Image
 from transformers import PreTrainedTokenizerBase
 
-from modeling_aligned_llava.inspection.text_stream import special_ids
+from modeling_aligned_llava.inspection.content_text import special_ids
 from train.data.row import BadRow
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from datasets import Dataset
 
+from modeling_aligned_llava.inspection.content_text import special_ids
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
-from modeling_aligned_llava.inspection.text_stream import special_ids
 from train.monitoring.log import JsonLinesFile
 
 

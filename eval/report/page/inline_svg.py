@@ -9,7 +9,7 @@ from cycler import cycler
 from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 
-from modeling_aligned_llava.diagnostics.output.svg import svg_axes
+from modeling_aligned_llava.diagnostics.instruments.svg import svg_axes
 
 
 INK = "#010203"  # placeholder for the text colour of the page, as each of SERIES is for a variable of its style sheet

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from eval.report.page.inline_svg import Drawing, inline_svg, series
-from modeling_aligned_llava.diagnostics.output.svg import draw_curve, log_scale
+from modeling_aligned_llava.diagnostics.instruments.svg import draw_curve, log_scale
 
 
 STYLES = {"visual": "-", "text": "--"}

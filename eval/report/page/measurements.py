@@ -14,11 +14,11 @@ import torch
 from eval.data.benchmarks import BENCHMARKS
 from eval.data.image_sample import SAMPLE, in_benchmarks
 from eval.report.finished_run import FinishedRun, without_paths
-from modeling_aligned_llava.diagnostics.hooks.loading import load
-from modeling_aligned_llava.diagnostics.images import ImageQuestion, in_folder
-from modeling_aligned_llava.diagnostics.measure.attention import AttentionReader, attention_by_image
-from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
-from modeling_aligned_llava.diagnostics.statistics.bootstrap import mean_interval
+from modeling_aligned_llava.diagnostics.attention import AttentionReader, attention_by_image
+from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion, in_folder
+from modeling_aligned_llava.diagnostics.instruments.models import load
+from modeling_aligned_llava.diagnostics.instruments.token_statistics import mean_interval
+from modeling_aligned_llava.diagnostics.profile import profile_loaded
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.device import resolve_dtype
 from modeling_aligned_llava.loading.files import read_json, write_json

@@ -14,7 +14,7 @@ from eval.report.finished_run import TITLES, FinishedRun, direction, probability
 from eval.report.tables.footnotes import TWO_SEEDS
 from eval.report.tables.table4 import ScoreEntry
 from eval.scoring.statistics import detectable
-from modeling_aligned_llava.diagnostics.measure.verdict import verdict
+from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
 
 
 INERT = "Are the visual tokens inert?"

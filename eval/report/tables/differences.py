@@ -7,7 +7,7 @@ import matplotlib
 from matplotlib.axes import Axes
 
 from eval.report.tables.table4 import HEADINGS, table_lines
-from modeling_aligned_llava.diagnostics.output.svg import svg_axes
+from modeling_aligned_llava.diagnostics.instruments.svg import svg_axes
 from modeling_aligned_llava.loading.files import write_text
 
 

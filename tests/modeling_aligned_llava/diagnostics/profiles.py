@@ -2,8 +2,8 @@
 
 import torch
 
-from modeling_aligned_llava.diagnostics.measure.layers import measuring
-from modeling_aligned_llava.diagnostics.measure.profile import summarise
+from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import measuring
+from modeling_aligned_llava.diagnostics.norm_profile.profile_file import summarise
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.modeling_aligned_llava.tiny_families import tiny

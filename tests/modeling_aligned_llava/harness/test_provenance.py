@@ -19,7 +19,7 @@ from tests.modeling_aligned_llava.harness.test_lmms_eval_model import adapter, r
         (ADAPTERS, "modeling_aligned_llava/harness/lmms_eval_model.py", True),
         (ADAPTERS, "modeling_aligned_llava/inference/prompt.py", True),
         (ADAPTERS, "modeling_aligned_llava/norm_alignment.py", True),  # by relative imports
-        (ADAPTERS, "modeling_aligned_llava/diagnostics/measure/profile.py", False),
+        (ADAPTERS, "modeling_aligned_llava/diagnostics/profile.py", False),
         (SCORING, "eval/data/benchmarks.py", True),  # by another module
         (SCORING, "eval/scoring/items.py", True),
         (SCORING, "eval/report/answer.py", False),

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoProcessor, Blip2Processor, BlipImageProcessor
 
-from modeling_aligned_llava.diagnostics.hooks.loading import inputs_of
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.inference.prompt import _say_bare, names_image_token, user_turn
 from modeling_aligned_llava.loading.chat_templates import template_of

@@ -49,11 +49,11 @@ def test_special_tokens_and_sinks_do_not_count_as_text(tiny_checkpoint):
         states = model(input_ids=ids, output_hidden_states=True).hidden_states[:-1]
         with probe_layers(model, frozenset([9])) as profile:
             model(input_ids=ids)
-    (found,) = profile.records().values()
+    (text,) = profile.records().values()
     content = [0, 2, 3, 4]
-    assert found["tokens"] == 4
+    assert text["tokens"] == 4
     norms = [state[0, content].norm(dim=-1).mean().item() for state in states]
-    assert found["norm"][:-1] == pytest.approx(norms, rel=1e-6)
+    assert text["norm"][:-1] == pytest.approx(norms, rel=1e-6)
 
 
 def test_states_that_are_not_finite_are_one_line(tiny_checkpoint):

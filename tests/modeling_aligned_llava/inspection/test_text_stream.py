@@ -8,10 +8,10 @@ from transformers import AddedToken, AutoTokenizer
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, mean_stream_norm
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.content_text import is_special, special_ids
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
-from modeling_aligned_llava.inspection.text_stream import is_special, special_ids
 from tests.conftest import TEXTS, tiny_tokenizer
-from tests.modeling_aligned_llava.diagnostics.measure.family_checkpoints import llava_granite
+from tests.modeling_aligned_llava.diagnostics.family_checkpoints import llava_granite
 from tests.modeling_aligned_llava.tiny_families import tiny
 
 
@@ -48,9 +48,9 @@ def test_special_tokens_and_sinks_do_not_count(model, tokenizer):
     with torch.no_grad():
         embedding[row, 0] = 1e6
         states = states_of(model, tokenizer, text, 1)
-        found = mean_stream_norm(model, tokenizer, [text])
+        norm = mean_stream_norm(model, tokenizer, [text])
         embedding[row] = kept
-    assert found == pytest.approx(states[[1, *range(3, len(states) - 1)]].norm(dim=-1).mean().item())
+    assert norm == pytest.approx(states[[1, *range(3, len(states) - 1)]].norm(dim=-1).mean().item())
 
 
 def test_what_the_files_of_a_tokenizer_call_special_is_no_content(model, tokenizer):
@@ -60,11 +60,11 @@ def test_what_the_files_of_a_tokenizer_call_special_is_no_content(model, tokeniz
     tokenizer.add_tokens([mark, AddedToken("<think>", special=False)])
     number, think = tokenizer.convert_tokens_to_ids(["<|start_header_id|>", "<think>"])
     assert number not in tokenizer.all_special_ids
-    found = special_ids(tokenizer, model.config)
-    assert {number, model.config.image_token_id, *tokenizer.all_special_ids} <= found and think not in found
+    special = special_ids(tokenizer, model.config)
+    assert {number, model.config.image_token_id, *tokenizer.all_special_ids} <= special and think not in special
     text = "<|start_header_id|>two cats"
     ids = torch.tensor([tokenizer(text)["input_ids"]])
-    assert is_special(ids, found)[0].tolist() == [True, *[False] * (ids.shape[1] - 1)]
+    assert is_special(ids, special)[0].tolist() == [True, *[False] * (ids.shape[1] - 1)]
     resized = copy.deepcopy(model)
     resized.resize_token_embeddings(len(tokenizer))
     with torch.no_grad():
@@ -82,9 +82,9 @@ def test_a_layer_that_text_does_not_enter_is_refused(model, tokenizer):
 @pytest.mark.parametrize("family", list(FAMILIES))
 def test_every_family_is_measured(family):
     model, _ = tiny(family)
-    found = mean_stream_norm(model, tiny_tokenizer(), ["abc"])
-    align(model, "norm-stream", stream_norm=found)
-    assert model.config.alignment_norm["stream_norm"] == found > 0
+    norm = mean_stream_norm(model, tiny_tokenizer(), ["abc"])
+    align(model, "norm-stream", stream_norm=norm)
+    assert model.config.alignment_norm["stream_norm"] == norm > 0
 
 
 def test_a_decoder_that_scales_its_input_scales_visual_tokens_too():

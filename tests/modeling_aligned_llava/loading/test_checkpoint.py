@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
 from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
+from modeling_aligned_llava.diagnostics.instruments import models as diagnostics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator

@@ -7,7 +7,7 @@ from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.layer_probe import watch_layers
+from modeling_aligned_llava.inspection.forward_pass import watch_layers
 from research.study.layer_bypass import bypass_layers
 
 

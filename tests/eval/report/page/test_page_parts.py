@@ -19,7 +19,7 @@ from eval.report.page.settings import settings
 from eval.report.page.summary import answer, caveats, differences, limitations
 from eval.report.page.training_curves import training
 from eval.report.tables.table4 import columns
-from modeling_aligned_llava.diagnostics.measure.profile import profile
+from modeling_aligned_llava.diagnostics.profile import profile
 from tests.eval.report.stand_in import write_run
 from tests.eval.score_rows import three_seeds
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile

@@ -1,0 +1,68 @@
+"""`compare`: two profiles number by number; it fails if they differ by more than the tolerance."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Any
+
+from modeling_aligned_llava.diagnostics.instruments.tables import number, show_table
+from modeling_aligned_llava.diagnostics.norm_profile.profile_file import read_profile
+from modeling_aligned_llava.diagnostics.norm_profile.verdict import show_verdict
+from modeling_aligned_llava.errors import UserError
+
+
+def run(arguments: argparse.Namespace) -> None:
+    first, second = read_profile(arguments.first), read_profile(arguments.second)
+    if sorted(first["image_ids"]) != sorted(second["image_ids"]):
+        raise UserError("the two profiles were measured on different images: their numbers cannot be compared")
+    differences = compare(first, second, arguments.tolerance, arguments.cosine_tolerance)
+    beyond = [difference for difference in differences if not difference.within]
+    rows = [
+        [cell.where, number(cell.first), number(cell.second), number(cell.off), "" if cell.within else "differs"]
+        for cell in differences
+    ]
+    show_table("Two profiles", ["where", str(arguments.first), str(arguments.second), "off by", ""], rows)
+    for profile in (first, second):
+        show_verdict(profile)
+    if beyond:
+        raise UserError(f"{len(beyond)} of {len(differences)} numbers differ, the first: {beyond[0].where}")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One number of both profiles; `off` is relative for norms and absolute for cosines, None if one lacks it."""
+
+    where: str
+    first: float | None
+    second: float | None
+    off: float | None
+    within: bool
+
+
+def compare(
+    first: dict[str, Any], second: dict[str, Any], tolerance: float, cosine_tolerance: float
+) -> list[Difference]:
+    """Mean and median of every stage, mean norm and cosine of every layer, in the order of the data flow."""
+    differences = []
+    for name in dict.fromkeys([*first["norms"], *second["norms"]]):
+        for statistic in ("mean", "median"):
+            ours, theirs = (profile["norms"].get(name, {}).get(statistic) for profile in (first, second))
+            differences.append(_difference(f"{name}, {statistic}", ours, theirs, tolerance, relative=True))
+    for series in ("visual", "text"):
+        for quantity, limit in (("norm", tolerance), ("cosine", cosine_tolerance)):
+            columns = [
+                profile["layers"].get(series, {}).get(quantity, {}).get("mean", []) for profile in (first, second)
+            ]
+            for layer in range(max(map(len, columns))):
+                ours, theirs = (column[layer] if layer < len(column) else None for column in columns)
+                where = f"layer {layer}, {series} {quantity}"
+                differences.append(_difference(where, ours, theirs, limit, relative=quantity == "norm"))
+    return differences
+
+
+def _difference(where: str, first: float | None, second: float | None, tolerance: float, relative: bool) -> Difference:
+    if first is None or second is None:
+        return Difference(where, first, second, None, False)
+    off = second - first
+    if relative and off:
+        off = off / first if first else float("inf")
+    return Difference(where, first, second, off, abs(off) <= tolerance)

@@ -1,0 +1,113 @@
+"""`embeddings`: norms of text embeddings: module output, stored rows, the largest rows (paper Eq. 11, Tables 6-8)."""
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from modeling_aligned_llava.diagnostics.instruments.models import load_language
+from modeling_aligned_llava.diagnostics.instruments.tables import number, paper_row, show_table, spread
+from modeling_aligned_llava.diagnostics.instruments.token_statistics import embedding_statistics
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.content_text import special_ids
+from modeling_aligned_llava.inspection.forward_pass import check_finite
+from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.norm_alignment import embedding_norms
+
+
+SPREADS = 4  # norms of random rows of width D vary by 1 / sqrt(2 D), one standard deviation
+
+
+def run(arguments: argparse.Namespace) -> None:
+    tables: dict[str, Any] = {}
+    norms = {}
+    for path in dict.fromkeys([*arguments.models, *([arguments.base] if arguments.base else [])]):
+        model, tokenizer = load_language(path, arguments.trust_remote_code)
+        norms[path] = (embedding_norms(model.get_input_embeddings()), tokenizer)
+        tables[path] = embedding_tables(model, *norms[path], arguments.top)
+    show_embeddings(tables, arguments.out)
+    if arguments.base:
+        shift = base_against_vl(*norms[arguments.base], *norms[arguments.models[0]])
+        tables["shift"] = shift
+        title = f"{arguments.models[0]} over {arguments.base}"
+        show_table(title, ["", ""], [[name, number(value)] for name, value in shift.items()])
+    if arguments.out is not None:
+        write_json(arguments.out / "embeddings.json", tables)
+
+
+def embedding_tables(model: Any, norms: Tensor, tokenizer: Any, top: int = 10) -> dict[str, Any]:
+    """Statistics of module output and stored rows, and the `top` largest rows; `norms` are those of the output.
+
+    `initial_rows`: stored rows with the norm of a random initialisation, an upper limit of those never trained. They
+    are not left out anywhere, because trained rows can have that norm too.
+
+    Raises:
+        UserError: a row is not finite.
+    """
+    check_finite(norms, model, "the norms of text embeddings")
+    stored = embedding_norms(model.get_input_embeddings(), stored=True)
+    width = model.get_input_embeddings().weight.shape[1]
+    std = getattr(model.config.get_text_config(), "initializer_range", None)
+    statistics = embedding_statistics(stored)
+    if std is not None:
+        off = (stored / (std * math.sqrt(width)) - 1).abs()
+        statistics["initial_rows"] = int((off < SPREADS / math.sqrt(2 * width)).sum())
+    return {
+        "module output": embedding_statistics(norms),
+        "stored rows": statistics,
+        "largest": largest_rows(norms, tokenizer, top),
+    }
+
+
+def largest_rows(norms: Tensor, tokenizer: Any, top: int = 10) -> list[dict[str, Any]]:
+    """The `top` rows of largest norm with their tokens; ties are ordered by id."""
+    order = sorted(range(len(norms)), key=lambda i: (-norms[i].item(), i))[:top]
+    return [{"id": i, "token": repr(tokenizer.decode([i]))[1:-1], "norm": norms[i].item()} for i in order]
+
+
+def base_against_vl(base: Tensor, base_tokenizer: Any, vl: Tensor, vl_tokenizer: Any) -> dict[str, float]:
+    """How training on images changed the norms of the tokens that both vocabularies share.
+
+    Raises:
+        UserError: they share none.
+    """
+    ids = vl_tokenizer.get_vocab()
+    pairs = [(i, ids[token]) for token, i in base_tokenizer.get_vocab().items() if token in ids]
+    pairs = [(i, j) for i, j in pairs if i < len(base) and j < len(vl)]
+    if not pairs:
+        raise UserError("--base: the two vocabularies have no token in common")
+    first, second = ([pair[k] for pair in pairs] for k in (0, 1))
+    change = vl[second].double() - base[first].double()
+    special = special_ids(vl_tokenizer)
+    of_special = sum(change[k].item() for k, j in enumerate(second) if j in special)
+    return {
+        "common tokens": float(len(pairs)),
+        "ratio of means": (vl[second].double().mean() / base[first].double().mean()).item(),
+        "mean change": change.mean().item(),
+        "share of the change in special tokens": of_special / change.sum().item() if change.any() else 0.0,
+    }
+
+
+def show_embeddings(models: dict[str, dict[str, Any]], out: Path | None = None) -> None:
+    """Tables 6-8: norms of the embedding rows, and the largest rows of each model; `out` is a folder."""
+    rows = []
+    for model, tables in models.items():
+        paper = paper_row("embeddings", model)
+        for name in ("module output", "stored rows"):
+            norms = tables[name]
+            counts = [str(norms.get(key, "-")) for key in ("count", "zero_rows", "untrained_rows", "initial_rows")]
+            cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), *counts]
+            rows.append([f"{model}: {name}", *cells, spread(paper.get("mean"), paper.get("std"))])
+    heads = ["embedding", "mean ± std over rows", "median", "rows", "zero", "untrained", "at initial scale", "paper"]
+    show_table("Norms of text embeddings, non-zero rows (Eq. 11, Table 6)", heads, rows, out and out / "embeddings.md")
+    for position, (model, tables) in enumerate(models.items()):
+        paper = paper_row("largest_rows", model)
+        theirs = f"{paper.get('token', '')} {number(paper['norm'])}" if paper else "-"
+        rows = [
+            [str(rank), row["token"], str(row["id"]), number(row["norm"]), theirs if rank == 1 else "-"]
+            for rank, row in enumerate(tables["largest"], 1)
+        ]
+        path = out and out / f"largest-rows-{position}.md"
+        show_table(f"{model}: largest rows (Tables 7-8)", ["rank", "token", "id", "norm", "paper"], rows, path)

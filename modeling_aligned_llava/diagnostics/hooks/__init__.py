@@ -1,1 +1,0 @@
-"""Loading any vision-language model and observing its forward pass."""

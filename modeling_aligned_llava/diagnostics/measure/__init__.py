@@ -1,1 +1,0 @@
-"""Measurements of a model: each returns numbers and prints nothing."""

@@ -1,1 +1,0 @@
-"""Tables and figures of the diagnostics, with the paper's values."""

@@ -1,1 +1,0 @@
-"""Sums over tokens and intervals over images."""

@@ -1,0 +1,109 @@
+"""`compare`, `dynamics` and `theory PROFILE` on profiles of a tiny model."""
+
+import copy
+import json
+
+import pytest
+
+from modeling_aligned_llava.diagnostics.compare import compare
+from modeling_aligned_llava.diagnostics.theory import log_tangent_fit, predicted_rotation
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
+from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
+from tests.one_line import one_line
+
+
+@pytest.fixture(scope="module")
+def profiles():
+    return small_profile(), small_profile(1.05)
+
+
+def test_compare_names_the_first_number_that_differs(profiles, tmp_path, run, capsys):
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, profile in zip(paths, profiles, strict=True):
+        path.write_text(json.dumps(profile), encoding="utf-8")
+    run("compare", paths[0], paths[0])
+    with pytest.raises(UserError, match="the first: connector output, mean"):
+        run("compare", *paths)
+    run("compare", *paths, "--tolerance", "0.06", "--cosine-tolerance", "0.1")
+    differences = {difference.where: difference for difference in compare(*profiles, 0.02, 0.01)}
+    assert differences["connector output, mean"].off == pytest.approx(0.05, abs=1e-3)
+    assert differences["text embeddings, mean"].within and differences["connector input, mean"].within
+    moved = read_json(paths[1]) | {"image_ids": ["other"]}
+    paths[1].write_text(json.dumps(moved), encoding="utf-8")
+    with pytest.raises(UserError, match="different images"):
+        run("compare", *paths)
+
+
+def test_files_that_are_not_profiles_are_rejected(tmp_path, run):
+    (tmp_path / "old.json").write_text('{"schema": 0}', encoding="utf-8")
+    (tmp_path / "text.json").write_text("no json", encoding="utf-8")
+    for name, line in (("old.json", "schema version 2"), ("text.json", "is not JSON"), ("none.json", "there is no")):
+        with pytest.raises(UserError, match=line):
+            run("compare", tmp_path / name, tmp_path / name)
+
+
+@pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
+def test_numbers_of_states_that_were_not_finite_are_refused(profiles, value, tmp_path, run):
+    broken, stage = copy.deepcopy(profiles[0]), copy.deepcopy(profiles[0])
+    broken["layers"]["text"]["norm"]["mean"][-1] = value
+    stage["norms"]["connector output"]["skipped"] = 8
+    for profile in (broken, stage):
+        (tmp_path / "old.json").write_text(json.dumps(profile), encoding="utf-8")
+        for command in (("compare", tmp_path / "old.json"), ("theory",), ("dynamics", "--out", tmp_path)):
+            with one_line("old.json: the states of tiny were not finite; measure it again"):
+                run(command[0], tmp_path / "old.json", *command[1:])
+    record = {"tokens": 4, "norm": [1.0, value], "cosine": [0.5]}
+    lines = [json.dumps({"step": 0}), json.dumps({"step": 10, "text": record})]
+    (tmp_path / "probe.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    with one_line(r"probe\.jsonl, line 2: the states of this model were not finite"):
+        run("dynamics", "--training", tmp_path / "probe.jsonl", "--out", tmp_path)
+
+
+def test_dynamics_draws_and_tabulates(profiles, tmp_path, run):
+    for name, profile in zip(("a", "b"), profiles, strict=True):
+        (tmp_path / f"{name}.json").write_text(json.dumps(profile), encoding="utf-8")
+    training = tmp_path / "probe.jsonl"
+    record = {"tokens": 4, "norm": [1.0, 2.0, 3.0], "cosine": [0.5, 0.9]}
+    lines = [json.dumps({"step": step, "text": record, "visual": record}) for step in (0, 10)]
+    training.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    out = tmp_path / "figures"
+    arguments = [tmp_path / "a.json", f"other={tmp_path / 'b.json'}", "--training", training, "--out", out]
+    run("dynamics", *arguments)
+    assert {path.name for path in out.iterdir()} == {
+        "dynamics.svg",
+        "attribution.svg",
+        "dynamics-a.md",
+        "dynamics-other.md",
+        "figure5.svg",
+    }
+    first = (out / "dynamics.svg").read_bytes()
+    run("dynamics", *arguments)
+    assert (out / "dynamics.svg").read_bytes() == first
+    run("dynamics", *arguments, "--paper-convention")
+    assert (out / "dynamics.svg").read_bytes() != first
+    with pytest.raises(UserError, match="nothing to draw"):
+        run("dynamics", "--out", out)
+
+
+def test_the_predicted_ratio_is_that_of_the_norms(profiles, tmp_path, run):
+    (tmp_path / "a.json").write_text(json.dumps(profiles[0]), encoding="utf-8")
+    run("theory", tmp_path / "a.json", "--json", tmp_path / "prediction.json")
+    (rotation,) = read_json(tmp_path / "prediction.json").values()
+    visual, text = (profiles[0]["layers"][series]["log_norm"]["mean"] for series in ("visual", "text"))
+    assert rotation["predicted_ratio"][0] == pytest.approx(2.718281828459045 ** (text[0] - visual[0]))
+    assert len(rotation["measured_ratio"]) == len(rotation["coherence"]) == 2
+
+
+def test_fit_of_a_prediction():
+    assert log_tangent_fit([-1.0, -2.0], [-1.0, -2.0]) == {"share": 1.0, "r_squared": 1.0}
+    assert log_tangent_fit([1.0, 2.0], [-1.0, -2.0])["r_squared"] < 0
+
+
+def test_visual_tokens_of_zeros_make_a_profile_without_nan(tmp_path):
+    profile = small_profile(0.0)
+    json.dumps(profile, allow_nan=False)
+    assert profile["norms"]["visual tokens at layer 0"]["mean"] == 0
+    assert profile["layers"]["text"]["norm"]["mean"][0] > 0
+    with pytest.raises(UserError, match="no angles to compare"):
+        predicted_rotation(profile)
