@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
-from eval.run.finished_models import find_data_root, finished_models, read_record
+from eval.plan.models import find_data_root, finished_models, read_record
 from modeling_aligned_llava.diagnostics.commands.dynamics import write_dynamics
 from modeling_aligned_llava.diagnostics.hooks.loading import load, tokenizer_of
 from modeling_aligned_llava.diagnostics.images import ImageQuestion

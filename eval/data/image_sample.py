@@ -46,7 +46,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
     if sample is None:
         raise UserError(f"{benchmark.title} has no images to sample")
     key = sample.id_column
-    found = []
+    questions = []
     for file in split_files(root, benchmark):
         try:
             reader = pyarrow.parquet.ParquetFile(file)
@@ -59,7 +59,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
         for number, row in enumerate(rows):
             if not isinstance(row["question"], str):
                 raise UserError(f"--data: {file}, row {number} has no question")
-        found += [
+        questions += [
             ImageQuestion(
                 f"{benchmark.key}/{row[key]}",
                 partial(_decode, file, number),
@@ -68,7 +68,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
             )
             for number, row in enumerate(rows)
         ]
-    return found
+    return questions
 
 
 def _decode(file: Path, number: int) -> Image.Image:

@@ -12,9 +12,9 @@ import numpy as np
 from scipy.stats import ttest_1samp
 
 from eval.data.benchmarks import BENCHMARKS, TITLES
+from eval.plan.trainings import START
 from eval.report.finished_run import FinishedRun, Line, direction, probability
-from eval.scoring.statistics import holm
-from eval.suite.training import START
+from eval.score.statistics import holm
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
 from modeling_aligned_llava.loading.files import write_text
 

@@ -13,8 +13,8 @@ from huggingface_hub import EvalResult, ModelCard
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from eval.data.benchmarks import BY_KEY, Benchmark
-from eval.report.tables import table4 as tables
-from eval.report.tables.writers import plain
+from eval.tables.files import markdown, plain
+from eval.tables.table4 import read_scores
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
@@ -62,7 +62,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     if config.get("model_type") != "aligned_llava":
         raise UserError(f"{checkpoint} is a {config.get('model_type')} model, not aligned_llava")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
-    rows = tables.read_scores(run)
+    rows = read_scores(run)
     model = _evaluated(checkpoint, record, run)
     # An error message may contain paths of the machine; its class is enough here.
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
@@ -97,8 +97,8 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         fields={name: _shown(config.get(name)) for name in FIELDS},
         loading=_Markdown(LOADING.format(name=repository)),
         scored=any(cell["status"] == "ok" for cell in cells),
-        table=_Markdown(tables.markdown(rows)),
-        own_table=_Markdown(tables.markdown(cells) if combined else ""),
+        table=_Markdown(markdown(rows)),
+        own_table=_Markdown(markdown(cells) if combined else ""),
         parts=parts,
         recipe=list(stages),
         settings={

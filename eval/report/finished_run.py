@@ -11,9 +11,8 @@ from typing import Any
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.benchmarks import TITLES as BENCHMARK_TITLES
-from eval.report.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
-from eval.run.finished_models import find_checkpoint, find_data_root, read_record
-from eval.scoring.scores import EvaluatedModel
+from eval.plan.models import Model, find_checkpoint, find_data_root, read_record
+from eval.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
 
 
 TITLES = BENCHMARK_TITLES | {"avg": "mean of the nine"}
@@ -54,7 +53,7 @@ class FinishedRun:
         return cls(folder, read_scores(folder), read_record(folder))
 
     @cached_property
-    def models(self) -> list[EvaluatedModel]:
+    def models(self) -> list[Model]:
         """The checkpoints in the order of the table, each seed one. Their names are those of the run's folders."""
         named = {
             (model["backbone"], model["method"], model["seed"]): name
@@ -65,7 +64,7 @@ class FinishedRun:
         models = []
         for backbone, method, seed in keys:
             name = method if seed is None or len(seeds) == 1 else f"{method}-seed{seed}"
-            models.append(EvaluatedModel(named.get((backbone, method, seed), name), backbone, method, seed))
+            models.append(Model(named.get((backbone, method, seed), name), backbone, method, seed))
         return models
 
     @property

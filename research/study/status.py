@@ -1,6 +1,7 @@
 """The live table of a study: running cells, the latest results, and a bar with ETA."""
 
 import time
+from threading import Lock
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -8,15 +9,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 from rich.text import Text
 
-from eval.engine.steps import Event
-from eval.suite.job import Job
-from eval.suite.status import Status
-from eval.suite.training import STAGES
+from eval.plan.job import Job
+from eval.plan.trainings import STAGES
+from eval.run.status import Status
 from research.study.grid import Cell, Study
 
 
 SHOWN = 12  # finished cells
-STARTED: Event = ("started",)  # the first event of a cell
 
 
 class CellTable:
@@ -35,7 +34,7 @@ class CellTable:
         self.cells = {cell.name: cell for cell in left}
         self.running: dict[str, tuple[Status, float]] = {}
         self.finished: dict[str, tuple[float, float]] = {}  # loss and seconds
-        self.started = time.monotonic()
+        self.started, self.lock = time.monotonic(), Lock()
         self.bar = Progress(
             TextColumn(study.name),
             BarColumn(),
@@ -74,27 +73,24 @@ class CellTable:
     def _count(self) -> str:
         return f"{len(self.finished)} of {len(self.left)} cells"
 
-    def show(self, name: str, event: Event) -> None:
-        """An event of a cell, or of what is evaluated besides the cells."""
-        if name not in self.cells:
-            return
-        if event == STARTED:
-            self.running[name] = Status(self.jobs.get(name, []), set(), Console(quiet=True), [name]), time.monotonic()
-        elif event[0] == "recorded":
-            self._end(name, event[1])
-        else:
-            self.running[name][0].show(event)
+    def begin(self, name: str) -> Status:
+        """A cell is begun; returns what its trainings and evaluations tell how far they are."""
+        status = Status(self.jobs.get(name, []), set(), Console(quiet=True), [name])
+        self.running[name] = status, time.monotonic()
+        return status
 
     def fail(self, name: str, reason: str) -> None:
         """A cell failed."""
         self.running.pop(name, None)
         self.console.print(f"[red]{name} failed:[/red]", Text(reason), soft_wrap=True)
 
-    def _end(self, name: str, loss: float) -> None:
-        _, start = self.running.pop(name)
-        self.finished[name] = loss, time.monotonic() - start
-        if not self.console.is_terminal:
+    def end(self, name: str, loss: float) -> None:
+        """A cell is recorded."""
+        with self.lock:
+            _, start = self.running.pop(name)
+            self.finished[name] = loss, time.monotonic() - start
             done = sum(self.costs[name] for name in self.finished)
+        if not self.console.is_terminal:
             left = (sum(self.costs.values()) / done - 1) * (time.monotonic() - self.started) / 60
             text = f"{name}: held-out loss {loss:.4f}; {self._count()}, {left:.0f} min left"
             self.console.print(text, highlight=False, soft_wrap=True)

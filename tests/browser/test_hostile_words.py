@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from eval.report import measurements
 from eval.report.finished_run import FinishedRun
-from eval.report.page import measurements
-from eval.report.page.report import report
+from eval.report.page import report
 from tests.benchmark_stand_in import write_llava
 from tests.eval.report.stand_in import write_run
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.scoring.items import Items
-from eval.scoring.scores import EvaluatedModel, score_rows
+from eval.score.items import Items
+from eval.score.scores import Model, score_rows
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import benchmark_stand_in as stand_in
 
@@ -56,7 +56,7 @@ def write_run(
             write_logs(stage)
         models[name] = {"method": name, "seed": 42, "backbone": "toy", "path": str(folder / "elsewhere" / name)}
         models[name]["sha256"] = hash_checkpoint(checkpoint) if checkpoint else "0" * 64
-    rows = score_rows([EvaluatedModel(name, "toy", name, 42) for name in names], results, "baseline")
+    rows = score_rows([Model(name, "toy", name, 42) for name in names], results, "baseline")
     (folder / "scores.json").write_text(json.dumps(rows))
     (folder / "run.json").write_text(json.dumps(_record(models)))
     return folder
