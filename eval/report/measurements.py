@@ -67,7 +67,7 @@ def image_sample(run: FinishedRun) -> list[ImageQuestion]:
 
 
 def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
-    weights = run.weights(name)
+    weights = run.record.get("models", {}).get(name, {}).get("sha256")
     if weights is None:
         raise UserError("run.json does not record which weights were evaluated")
     data = {key: task["sha256"] for key, task in run.record["data"]["tasks"].items() if key in SAMPLE}

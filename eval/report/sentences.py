@@ -10,7 +10,7 @@ from typing import Any
 from eval.data.benchmarks import BENCHMARKS
 from eval.report.answer import by_score, corrected, read_answer
 from eval.report.card import is_official
-from eval.report.finished_run import TITLES, FinishedRun, direction, probability
+from eval.report.finished_run import TITLES, FinishedRun, Line, direction, probability
 from eval.score.statistics import detectable
 from eval.tables.table4 import TWO_SEEDS, ScoreEntry
 from modeling_aligned_llava.diagnostics.measure.verdict import verdict
@@ -33,79 +33,32 @@ def answer(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]:
     """
     if answered := read_answer(run.folder):
         return [("", answered)]
-    compared = {line.name: by_score(line) for line in run.lines}
-    tested = corrected({name: found for name, found in compared.items() if found is not None})
-    found = [f"{name}: {difference}" for name, difference in tested.items()]
-    inert = [f"{name} is {said['summary']}." for name, said in _verdicts(measured).items()]
-    parts = [(INERT, inert), (HELPS if found else "", [_compared(run), *found])]
+    gains = {line.name: gain for line in run.lines if (gain := by_score(line)) is not None}
+    helps = [f"{name}: {gain}" for name, gain in corrected(gains).items()]
+    inert = [f"{name} is {verdict['summary']}." for name, verdict in _verdicts(measured).items()]
+    parts = [(INERT, inert), (HELPS if helps else "", [_compared(run), *helps])]
     return [(heading, sentences) for heading, sentences in parts if sentences]
 
 
 def caveats(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[str]:
     """What the study found in such a decoder, and what the answer does not say."""
     verdicts = {} if read_answer(run.folder) else _verdicts(measured)
-    said: list[str] = next(iter(verdicts.values()))["lines"][-2:] if verdicts else []
-    if run.is_toy:
-        return [*said, "This is a toy result: tiny models, benchmarks of their own. It says nothing about real sizes."]
+    notes: list[str] = next(iter(verdicts.values()))["lines"][-2:] if verdicts else []
     cells = [row for line in run.lines for row in line.cells.values()]
-    if run.has_scores and not is_official(cells, run.data() or run.folder):
-        return [
-            *said,
+    if run.is_toy:
+        notes.append("This is a toy result: tiny models, benchmarks of their own. It says nothing about real sizes.")
+    elif run.has_scores and not is_official(cells, run.data() or run.folder):
+        notes.append(
             "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
-            "with published ones.",
-        ]
-    return said
-
-
-def differences(run: FinishedRun) -> list[Part]:
-    """How each model differs from the baseline."""
-    return [
-        (f"{line.name} against {baseline}", found)
-        for line in run.lines
-        if (found := _differences(baseline := run.baselines.get(line.backbone), line.cells))
-    ]
-
-
-def limitations(run: FinishedRun) -> list[str]:
-    """What is missing, and what the numbers do not say."""
-    limits = [f"{name}: no scores because its evaluation did not finish." for name in run.unscored]
-    if not run.has_scores:
-        return [*limits, "No benchmark was run: the answer rests on the loss on rows kept from training."]
-    limits += [sentence for line in run.lines for sentence in _gaps(line.name, line.cells)]
-    limits += [sentence for line in run.lines for sentence in _unparseable(line.name, line.cells)]
-    if any(DETECTABLE in sentence for _, sentences in differences(run) for sentence in sentences):
-        limits.append(
-            f'"{DETECTABLE.capitalize()}" is the smallest true difference that a test at p < 0.05, before Holm\'s '
-            "correction, detects in 80 % of repetitions."
+            "with published ones."
         )
-    return limits + _seeds(run)
+    return notes
 
 
 def _verdicts(measured: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Those of the models that were measured and have visual tokens."""
-    found = {name: verdict(each["profile"]) for name, each in measured.items() if "profile" in each}
-    return {name: said for name, said in found.items() if said is not None}
-
-
-def _seeds(run: FinishedRun) -> list[str]:
-    """What the intervals leave out because there are too few seeds, or other ones than the baseline's."""
-    trainings = Counter((model.backbone, model.method) for model in run.models)
-    once = [line.name for line in run.lines if trainings[line.backbone, line.method] == 1]
-    found = []
-    if run.baselines and once:
-        who = "per method" if len(once) == len(run.lines) else f"of {_listed(once)}"
-        found.append(
-            f"One training {who}: the intervals cover the choice of questions. Another training may differ by more."
-        )
-    if any(len(line.seeds) == 2 for line in run.lines):
-        found.append(TWO_SEEDS)
-    for line in run.lines:
-        baseline = run.baselines.get(line.backbone)
-        if baseline not in (None, line.method) and line.seeds and not _differences(baseline, line.cells):
-            found.append(
-                f"{line.name}: no difference, because {baseline} does not have a score with each of these seeds."
-            )
-    return found
+    verdicts = {name: verdict(measures["profile"]) for name, measures in measured.items() if "profile" in measures}
+    return {name: told for name, told in verdicts.items() if told is not None}
 
 
 def _compared(run: FinishedRun) -> str:
@@ -123,28 +76,32 @@ def _compared(run: FinishedRun) -> str:
     return f"{_listed(others)} compared with {_listed(list(dict.fromkeys(run.baselines.values())))} on {where}."
 
 
+def differences(run: FinishedRun) -> list[Part]:
+    """How each model differs from the baseline."""
+    return [
+        (f"{line.name} against {baseline}", sentences)
+        for line in run.lines
+        if (sentences := _differences(baseline := run.baselines.get(line.backbone), line.cells))
+    ]
+
+
 def _differences(baseline: str | None, cells: dict[str, ScoreEntry]) -> list[str]:
     """A sentence each for the average and for the benchmarks that are lower, higher, and indistinguishable."""
-    found = []
+    sentences = []
     average = cells.get("avg")
     if average is not None and average["delta"] is not None:
-        found.append(f"Mean of the nine: {_average(average)}.")
+        sentences.append(f"Mean of the nine: {_average(average)}.")
     tested = [cells[b.key] for b in BENCHMARKS if b.key in cells and cells[b.key]["delta"] is not None]
+    named = {cell["benchmark"]: f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f}" for cell in tested}
     if tested and not tested[0].get("seeds"):
-        by_benchmark = [f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f})" for cell in tested]
-        return [*found, f"By benchmark, not tested: {_listed(by_benchmark)}."]
+        return [*sentences, f"By benchmark, not tested: {_listed([f'{name})' for name in named.values()])}."]
     for sign, word in ((-1, "lower"), (1, "higher")):
-        where = [f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f})" for cell in tested if direction(cell) == sign]
-        if where:
-            found.append(f"Significantly {word} than {baseline} (p < 0.05 after Holm's correction): {_listed(where)}.")
-    same = [
-        f"{TITLES[cell['benchmark']]} ({cell['delta']:+.1f}{_smallest(cell)})"
-        for cell in tested
-        if direction(cell) == 0
-    ]
-    if same:
-        found.append(f"Difference not distinguishable from zero: {_listed(same)}.")
-    return found
+        if where := [f"{named[cell['benchmark']]})" for cell in tested if direction(cell) == sign]:
+            title = f"Significantly {word} than {baseline} (p < 0.05 after Holm's correction)"
+            sentences.append(f"{title}: {_listed(where)}.")
+    if same := [f"{named[cell['benchmark']]}{_smallest(cell)})" for cell in tested if not direction(cell)]:
+        sentences.append(f"Difference not distinguishable from zero: {_listed(same)}.")
+    return sentences
 
 
 def _average(cell: ScoreEntry) -> str:
@@ -154,10 +111,8 @@ def _average(cell: ScoreEntry) -> str:
     numbers = f"{cell['delta']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}"
     if not cell.get("seeds"):
         return f"{numbers} over questions"
-    numbers = f"{numbers}, {probability(cell['p_value'])}"
-    if direction(cell) == 0:
-        return f"difference not distinguishable from zero ({numbers})"
-    return f"{'higher' if cell['delta'] > 0 else 'lower'} ({numbers})"
+    way = {1: "higher", -1: "lower", 0: "difference not distinguishable from zero"}[direction(cell)]
+    return f"{way} ({numbers}, {probability(cell['p_value'])})"
 
 
 def _smallest(cell: ScoreEntry) -> str:
@@ -165,31 +120,61 @@ def _smallest(cell: ScoreEntry) -> str:
     return f"; {DETECTABLE} {detectable((high - low) / WIDTH):.1f}" if high > low else ""
 
 
-def _gaps(name: str, cells: dict[str, ScoreEntry]) -> list[str]:
+def limitations(run: FinishedRun) -> list[str]:
+    """What is missing, and what the numbers do not say."""
+    limits = [f"{name}: no scores because its evaluation did not finish." for name in run.unscored]
+    if not run.has_scores:
+        return [*limits, "No benchmark was run: the answer rests on the loss on rows kept from training."]
+    limits += [sentence for line in run.lines for sentence in _gaps(line)]
+    for line in run.lines:
+        unread = {key: cell["unparseable"] or 0 for key, cell in line.cells.items()}
+        if where := [f"{TITLES.get(key, key)} {share:.1%}" for key, share in unread.items() if share > UNPARSEABLE]:
+            limits.append(f"{line.name}: answers that could not be read and count as wrong: {_listed(where)}.")
+    if any(DETECTABLE in sentence for _, sentences in differences(run) for sentence in sentences):
+        limits.append(
+            f'"{DETECTABLE.capitalize()}" is the smallest true difference that a test at p < 0.05, before Holm\'s '
+            "correction, detects in 80 % of repetitions."
+        )
+    return limits + _seeds(run)
+
+
+def _gaps(line: Line) -> list[str]:
     """What failed and what was not run, with the reasons."""
-    found = [
-        f"{name}: {TITLES.get(key, key)} failed ({cell['reason']})."
+    cells = {key: cell for key, cell in line.cells.items() if key != "avg"}
+    gaps = [
+        f"{line.name}: {TITLES.get(key, key)} failed ({cell['reason']})."
         for key, cell in cells.items()
-        if cell["status"] == "failed" and key != "avg"
+        if cell["status"] == "failed"
     ]
     absent: dict[str, list[str]] = {}
     for key, cell in cells.items():
-        if cell["status"] == "not run" and key != "avg":
+        if cell["status"] == "not run":
             absent.setdefault(cell["reason"] or "no reason recorded", []).append(TITLES.get(key, key))
-    found += [f"{name}: not run on {_listed(titles)} ({reason})." for reason, titles in absent.items()]
-    average = cells.get("avg")
-    if found and average is not None and average["status"] != "ok":
-        found.append(f"{name}: there is no mean of the nine because not all of them have a score.")
-    return found
+    gaps += [f"{line.name}: not run on {_listed(titles)} ({reason})." for reason, titles in absent.items()]
+    if gaps and "avg" in line.cells and line.cells["avg"]["status"] != "ok":
+        gaps.append(f"{line.name}: there is no mean of the nine because not all of them have a score.")
+    return gaps
 
 
-def _unparseable(name: str, cells: dict[str, ScoreEntry]) -> list[str]:
-    where = [
-        f"{TITLES.get(key, key)} {cell['unparseable']:.1%}"
-        for key, cell in cells.items()
-        if (cell["unparseable"] or 0) > UNPARSEABLE
-    ]
-    return [f"{name}: answers that could not be read and count as wrong: {_listed(where)}."] if where else []
+def _seeds(run: FinishedRun) -> list[str]:
+    """What the intervals leave out because there are too few seeds, or other ones than the baseline's."""
+    trainings = Counter((model.backbone, model.method) for model in run.models)
+    once = [line.name for line in run.lines if trainings[line.backbone, line.method] == 1]
+    limits = []
+    if run.baselines and once:
+        which = "per method" if len(once) == len(run.lines) else f"of {_listed(once)}"
+        limits.append(
+            f"One training {which}: the intervals cover the choice of questions. Another training may differ by more."
+        )
+    if any(len(line.seeds) == 2 for line in run.lines):
+        limits.append(TWO_SEEDS)
+    for line in run.lines:
+        baseline = run.baselines.get(line.backbone)
+        if baseline not in (None, line.method) and line.seeds and not _differences(baseline, line.cells):
+            limits.append(
+                f"{line.name}: no difference, because {baseline} does not have a score with each of these seeds."
+            )
+    return limits
 
 
 def _listed(words: list[str]) -> str:

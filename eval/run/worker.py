@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -125,7 +126,7 @@ class Worker:
         )
         seconds = time.perf_counter() - start
         root, trial = Path(self.job.root), self.job.limit is not None
-        result = read_result(benchmark, folder, task.rows, images, root, trial).to_json()
+        result = asdict(read_result(benchmark, folder, task.rows, images, root, trial))
         engine = {} if self.server is None else {"engine": self.server.engine}
         return result | {"seconds": seconds, "made_by": made_by() | engine}
 

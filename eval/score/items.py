@@ -8,9 +8,8 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from eval.data import mirror
 from eval.data.benchmarks import Benchmark
@@ -81,9 +80,6 @@ class TaskResult:
     further: dict[str, float]
     answer_tokens: int | None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def _subtask(benchmark: Benchmark, root: Path) -> Callable[[Line], str]:
     """Which part of the breakdown a line belongs to."""
@@ -95,30 +91,14 @@ def _subtask(benchmark: Benchmark, root: Path) -> Callable[[Line], str]:
     return lambda line: names[line["doc_id"]] if names else ""
 
 
-def sample_lines(folder: Path) -> list[Line]:
+def _sample_lines(folder: Path) -> list[Line]:
     """All lines of the sample logs under `folder`, each with the name of its (sub)task in `file`."""
-    found: list[Line] = []
+    samples: list[Line] = []
     for path in sorted(folder.rglob("*samples_*.jsonl")):
         subtask = re.sub(r"_\d{4}-\d\d-\d\dT.*", "", path.stem.split("samples_", 1)[1])
         with path.open(encoding="utf-8") as lines:
-            found.extend(json.loads(line) | {"file": subtask} for line in lines)
-    return found
-
-
-def group_by_item(benchmark: Benchmark, lines: list[Line]) -> dict[str, list[Line]]:
-    """Item id -> its lines: one, or all rotations of an MMBench question."""
-    groups: dict[str, list[Line]] = defaultdict(list)
-    for line in lines if benchmark.order is None else sorted(lines, key=benchmark.order):
-        groups[benchmark.item(line)].append(line)
-    return groups
-
-
-def _harness_results(folder: Path) -> dict[str, Any]:
-    """The harness's results file. The submission files that some scorers write beside it do not count."""
-    paths = [path for path in folder.rglob("*results*.json") if path.parent.name != "submissions"]
-    if len(paths) != 1:
-        raise ValueError(f"the harness wrote {len(paths)} results files, expected one")
-    return json.loads(paths[0].read_text(encoding="utf-8"))
+            samples.extend(json.loads(line) | {"file": subtask} for line in lines)
+    return samples
 
 
 def read_result(
@@ -136,8 +116,12 @@ def read_result(
         ValueError: there are no results, the number of samples is not that of rows, or the items do not add up to the
             harness's score.
     """
-    results = _harness_results(folder)
-    lines = sample_lines(folder)
+    # The submission files that some scorers write beside the results do not count.
+    paths = [path for path in folder.rglob("*results*.json") if path.parent.name != "submissions"]
+    if len(paths) != 1:
+        raise ValueError(f"the harness wrote {len(paths)} results files, expected one")
+    results = json.loads(paths[0].read_text(encoding="utf-8"))
+    lines = _sample_lines(folder)
     counted = sum(count["effective"] for count in results["n-samples"].values())
     if counted != expected_rows or len(lines) != expected_rows:
         raise ValueError(f"{expected_rows} rows in the data, the harness saw {counted} and scored {len(lines)}")
@@ -152,9 +136,12 @@ def read_result(
         score *= benchmark.fixed_rows / expected_rows
 
     items, subtask = Items(), _subtask(benchmark, root)
-    for name, own in group_by_item(benchmark, lines).items():
-        stratum = benchmark.stratum(own) if benchmark.stratum else ""
-        items.add(name, benchmark.correct(own), stratum, images.get(own[0]["doc_id"], ""), subtask(own[0]))
+    by_item: dict[str, list[Line]] = defaultdict(list)  # one line, or all rotations of an MMBench question
+    for line in lines if benchmark.order is None else sorted(lines, key=benchmark.order):
+        by_item[benchmark.item(line)].append(line)
+    for name, logged in by_item.items():
+        stratum = benchmark.stratum(logged) if benchmark.stratum else ""
+        items.add(name, benchmark.correct(logged), stratum, images.get(logged[0]["doc_id"], ""), subtask(logged[0]))
     recomputed = items.score(benchmark.macro)
     if abs(recomputed - score) > 1e-6:
         raise ValueError(f"the harness reports {score:.4f}, its sample log adds up to {recomputed:.4f}")

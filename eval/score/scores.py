@@ -52,7 +52,6 @@ class ScoreRow:
 
 
 Results = dict[str, dict[str, Any]]  # benchmark -> result.json of one model, or {"status", "reason"}
-Estimate = statistics.Comparison | seeds.SeedMean
 NOT_RUN = {"status": "not run", "reason": "not asked for"}
 
 
@@ -67,13 +66,13 @@ class Line:
 
     def rows(self) -> list[ScoreRow]:
         """The nine benchmarks, their average, extra ones."""
-        scores: list[Estimate] = []
-        deltas: list[Estimate] = []
+        scores: list[Any] = []  # Comparison or SeedMean, of each benchmark
+        deltas: list[Any] = []
         rows = [self._row(benchmark, scores, deltas) for benchmark in BENCHMARKS]
         with_p = [row for row in rows if row.p_value is not None]
         for row, adjusted in zip(with_p, statistics.holm([row.p_value or 0.0 for row in with_p]), strict=True):
             row.p_holm = adjusted
-        average = self._average(rows, list(scores), list(deltas))
+        average = self._average(rows, scores, deltas)
         extra = [b for b in EXTRA_BENCHMARKS if any(b.key in results for results in self.results)]
         return [*rows, average, *(self._row(benchmark, scores, deltas) for benchmark in extra)]
 
@@ -83,102 +82,86 @@ class Line:
         row.seeds = [model.seed for model in self.models if model.seed is not None] if several else []
         return row
 
-    def _row(self, benchmark: Benchmark, scores: list[Estimate], deltas: list[Estimate]) -> ScoreRow:
+    def _row(self, benchmark: Benchmark, scores: list[Any], deltas: list[Any]) -> ScoreRow:
         """A cell; what it estimates is added to `scores` and `deltas`."""
-        found = [results.get(benchmark.key, NOT_RUN) for results in self.results]
+        results = [of_model.get(benchmark.key, NOT_RUN) for of_model in self.results]
         row = self._new_row(benchmark.key)
-        row.status, row.reason = self._status(found)
+        row.status, row.reason = self._status(results)
         if row.status != "ok":
             return row
-        items = [Items(**result["items"]) for result in found]
-        own = _score(items, benchmark)
-        scores.append(own)
-        row.score, row.ci95, row.n = float(np.mean([r["score"] for r in found])), _ends(own), len(items[0].id)
-        row.unparseable = float(np.mean([result["unparseable"] for result in found]))
+        items = [Items(**result["items"]) for result in results]
+        if len(items) > 1:
+            score: Any = seeds.score(items, benchmark.macro)
+        else:
+            score = statistics.score(items[0], benchmark.macro, benchmark.key)
+        scores.append(score)
+        row.score, row.ci95 = float(np.mean([result["score"] for result in results])), _ends(score)
+        row.n, row.unparseable = len(items[0].id), float(np.mean([result["unparseable"] for result in results]))
         # results of older versions have no further numbers
-        row.subtasks = _mean_breakdown(items, [result.get("further", {}) for result in found])
-        others = [results.get(benchmark.key, NOT_RUN) for results in self.baselines or [{}]]
+        row.subtasks = _mean_breakdown(items, [result.get("further", {}) for result in results])
+        others = [of_model.get(benchmark.key, NOT_RUN) for of_model in self.baselines or [{}]]
         if all(other["status"] == "ok" for other in others):
-            deltas.append(_difference([Items(**other["items"]) for other in others], items, benchmark))
-            self._compare(row, deltas[-1])
+            baselines = [Items(**other["items"]) for other in others]
+            if len(items) > 1:
+                delta: Any = seeds.difference(baselines, items, benchmark.macro)
+            else:
+                delta = statistics.difference(baselines[0], items[0], benchmark.macro, benchmark.key)
+            deltas.append(delta)
+            self._compare(row, delta)
         return row
 
-    def _status(self, found: list[dict[str, Any]]) -> tuple[str, str | None]:
+    def _status(self, results: list[dict[str, Any]]) -> tuple[str, str | None]:
         """Of all seeds together: ok if each is, else the reasons of the others."""
-        bad = [(model, result) for model, result in zip(self.models, found, strict=True) if result["status"] != "ok"]
+        bad = [(model, result) for model, result in zip(self.models, results, strict=True) if result["status"] != "ok"]
         if not bad:
             return "ok", None
         status = "failed" if any(result["status"] == "failed" for _, result in bad) else "not run"
         reasons = {result["reason"] for _, result in bad}
-        if len(reasons) == 1 and len(bad) == len(found):
+        if len(reasons) == 1 and len(bad) == len(results):
             return status, reasons.pop()
         return status, "; ".join(f"seed {model.seed}: {result['reason']}" for model, result in bad)
 
-    def _compare(self, row: ScoreRow, gap: Estimate) -> None:
-        row.delta, row.delta_ci95 = gap.value, _ends(gap)
-        row.p_value = gap.p_value if self.tested else None
+    def _compare(self, row: ScoreRow, delta: Any) -> None:
+        row.delta, row.delta_ci95 = delta.value, _ends(delta)
+        row.p_value = delta.p_value if self.tested else None
 
-    def _average(self, rows: list[ScoreRow], scores: list[Estimate], deltas: list[Estimate]) -> ScoreRow:
+    def _average(self, rows: list[ScoreRow], scores: list[Any], deltas: list[Any]) -> ScoreRow:
         """The mean of the nine, if all nine have a score. It is a single test, so there is no Holm adjustment."""
-        row = self._new_row("avg")
-        missing = [each for each in rows if each.status != "ok"]
-        if missing:
-            row.status = "failed" if any(each.status == "failed" for each in missing) else "not run"
-            row.reason = "without " + ", ".join(each.benchmark for each in missing)
-            return row
-        mean = _mean(scores)
-        row.score, row.ci95, row.n = mean.value, _ends(mean), len(scores)
+        average = self._new_row("avg")
+        if missing := [row for row in rows if row.status != "ok"]:
+            average.status = "failed" if any(row.status == "failed" for row in missing) else "not run"
+            average.reason = "without " + ", ".join(row.benchmark for row in missing)
+            return average
+        mean = seeds.mean if len(self.models) > 1 else statistics.mean
+        of_scores: Any = mean(scores)
+        average.score, average.ci95, average.n = of_scores.value, _ends(of_scores), len(scores)
         if len(deltas) == len(scores):
-            self._compare(row, _mean(deltas))
-        return row
+            self._compare(average, mean(deltas))
+        return average
 
 
-# One checkpoint is resampled, several seeds have variance components: statistics.py and seeds.py.
-
-
-def _ends(estimate: Estimate) -> list[float] | None:
+def _ends(estimate: Any) -> list[float] | None:
     return None if estimate.ci95 is None else list(estimate.ci95)
-
-
-def _score(items: list[Items], benchmark: Benchmark) -> Estimate:
-    if len(items) > 1:
-        return seeds.score(items, benchmark.macro)
-    return statistics.score(items[0], benchmark.macro, benchmark.key)
-
-
-def _difference(baselines: list[Items], models: list[Items], benchmark: Benchmark) -> Estimate:
-    if len(models) > 1:
-        return seeds.difference(baselines, models, benchmark.macro)
-    return statistics.difference(baselines[0], models[0], benchmark.macro, benchmark.key)
-
-
-def _mean(parts: list[Estimate]) -> Estimate:
-    of_seeds = [part for part in parts if isinstance(part, seeds.SeedMean)]
-    return (
-        seeds.mean(of_seeds) if of_seeds else statistics.mean([p for p in parts if not isinstance(p, seeds.SeedMean)])
-    )
 
 
 def _mean_breakdown(items: list[Items], further: list[dict[str, float]]) -> dict[str, dict[str, float]]:
     """The parts of a benchmark, then its further numbers, each with its mean over seeds."""
-    parts = [
-        each.breakdown() | {name: {"score": value, "n": len(each.id)} for name, value in numbers.items()}
-        for each, numbers in zip(items, further, strict=True)
+    breakdowns = [
+        of_seed.breakdown() | {name: {"score": value, "n": len(of_seed.id)} for name, value in numbers.items()}
+        for of_seed, numbers in zip(items, further, strict=True)
     ]
     return {
-        name: {"score": float(np.mean([part[name]["score"] for part in parts])), "n": first["n"]}
-        for name, first in parts[0].items()
+        part: {"score": float(np.mean([breakdown[part]["score"] for breakdown in breakdowns])), "n": first["n"]}
+        for part, first in breakdowns[0].items()
     }
 
 
 def baselines(models: list[Model], wanted: str) -> dict[str, str]:
     """Backbone -> the method that its others are compared with: `wanted` if it has that, else its first."""
-    found: dict[str, str] = {}
+    firsts: dict[str, str] = {}
     for model in models:
-        if model.method == wanted:
-            found[model.backbone] = wanted
-        found.setdefault(model.backbone, model.method)
-    return found
+        firsts.setdefault(model.backbone, model.method)
+    return firsts | {model.backbone: wanted for model in models if model.method == wanted}
 
 
 def lines(models: list[Model], results: dict[str, Results], baseline: str) -> list[Line]:
@@ -186,23 +169,21 @@ def lines(models: list[Model], results: dict[str, Results], baseline: str) -> li
     compared = baselines(models, baseline)
     names = {(model.backbone, model.method, model.seed): model.name for model in models}
 
-    def line(own: list[Model], tested: bool) -> Line:
-        reference = compared[own[0].backbone]
-        others = [names.get((model.backbone, reference, model.seed)) for model in own]
+    def line(seeds: list[Model], tested: bool) -> Line:
+        reference = compared[seeds[0].backbone]
+        others = [names.get((model.backbone, reference, model.seed)) for model in seeds]
         paired = [results[name] for name in others if name is not None]
-        complete = own[0].method != reference and len(paired) == len(own)
-        return Line(own, [results[model.name] for model in own], paired if complete else None, tested)
+        complete = seeds[0].method != reference and len(paired) == len(seeds)
+        return Line(seeds, [results[model.name] for model in seeds], paired if complete else None, tested)
 
-    groups: dict[tuple[str, str], list[Model]] = {}
-    for model in models:
-        groups.setdefault((model.backbone, model.method), []).append(model)
-    found = []
-    for group in groups.values():
+    table = []
+    for backbone, method in dict.fromkeys((model.backbone, model.method) for model in models):
+        group = [model for model in models if (model.backbone, model.method) == (backbone, method)]
         trained = [model for model in group if model.seed is not None]
         if len(trained) > 1:
-            found.append(line(trained, tested=True))
-        found += [line([model], tested=len(trained) < 2) for model in group]
-    return found
+            table.append(line(trained, tested=True))
+        table += [line([model], tested=len(trained) < 2) for model in group]
+    return table
 
 
 def pairing(models: list[Model], baseline: str) -> list[str]:
@@ -213,9 +194,8 @@ def pairing(models: list[Model], baseline: str) -> list[str]:
     seeds_of: dict[tuple[str, str], set[int | None]] = {}
     for model in models:
         seeds_of.setdefault((model.backbone, model.method), set()).add(model.seed)
-    for (backbone, method), own in seeds_of.items():
-        lacking = sorted(map(str, own - seeds_of[backbone, compared[backbone]]))
-        if lacking:
+    for (backbone, method), trained in seeds_of.items():
+        if lacking := sorted(map(str, trained - seeds_of[backbone, compared[backbone]])):
             sentences.append(f"{method} is not compared: {compared[backbone]} lacks seed {', '.join(lacking)}")
     return sentences
 
