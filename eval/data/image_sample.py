@@ -23,11 +23,6 @@ SAMPLE = ("mmbench", "pope", "mmstar")  # each has an `image_sample`; their orde
 SEED = 42
 
 
-def sampled_benchmarks(root: Path) -> tuple[str, ...]:
-    """Which of MMBench, POPE and MM-Star a data root has."""
-    return tuple(key for key in SAMPLE if (root / BY_KEY[key].folder).is_dir())
-
-
 def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[ImageQuestion]:
     """A sample of the rows of MMBench, POPE and MM-Star (or those of them in `keys`) in a data root.
 

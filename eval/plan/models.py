@@ -79,19 +79,6 @@ def read_record(run: Path) -> dict[str, Any]:
     return read_json(run / "run.json") or {}
 
 
-def finished_models(run: Path) -> dict[str, Path]:
-    """Name -> checkpoint of every vision-language model that the run has trained or was given with `--models`.
-
-    `baseline` comes first, then by name; methods still in training are absent.
-    """
-    record = read_record(run)
-    trained = {path.parent.parent.name for path in run.glob("checkpoints/*/stage2/config.json")}
-    folders = {name: find_checkpoint(run, record, name) for name in trained | set(record.get("models", {}))}
-    ready = {name: folder for name, folder in folders.items() if folder and (folder / "config.json").exists()}
-    seeing = {name: folder for name, folder in ready.items() if name in trained or sees_images(folder)}
-    return {name: seeing[name] for name in sorted(seeing, key=lambda name: (name != "baseline", name))}
-
-
 def find_checkpoint(run: Path, record: dict[str, Any], name: str) -> Path | None:
     """A model's checkpoint: where it was evaluated, or its last stage in the run's folder."""
     recorded = record.get("models", {}).get(name, {}).get("path")

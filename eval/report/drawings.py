@@ -120,57 +120,37 @@ def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -
         profiles: model name -> its profile.
         colours: model name -> number of its series, the same in all figures.
     """
-    return [
-        Drawing(
-            title,
-            inline_svg(
-                f"layers-{name}", f"{title}: {', '.join(profiles)}", _draw_layers(name, logarithmic, profiles, colours)
-            ),
-            ["model", "tokens", "layer", "mean", "95 % interval"],
-            _layer_rows(name, profiles),
-        )
-        for name, (title, logarithmic) in (QUANTITIES.items() if profiles else ())
-    ]
+    return [_layers(name, profiles, colours) for name in (QUANTITIES if profiles else ())]
 
 
-def _draw_layers(
-    name: str, logarithmic: bool, profiles: dict[str, dict[str, Any]], colours: dict[str, int]
-) -> Callable[[Axes], None]:
+def _layers(quantity: str, profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -> Drawing:
+    title, logarithmic = QUANTITIES[quantity]
+    curves = {
+        (model, tokens): profile["layers"][tokens][quantity]
+        for model, profile in profiles.items()
+        for tokens in STYLES
+        if quantity in profile["layers"].get(tokens, {})
+    }
+
     def draw(axes: Axes) -> None:
-        for model, profile in profiles.items():
-            for tokens, style in STYLES.items():
-                columns = profile["layers"].get(tokens, {}).get(name)
-                if columns is None:
-                    continue
-                draw_curve(
-                    axes,
-                    range(len(columns["mean"])),
-                    columns["mean"],
-                    columns.get("ci95"),
-                    alpha=0.2,
-                    color=series(colours[model]),
-                    linestyle=style,
-                    label=f"{model}, {tokens}",
-                )
+        for (model, tokens), columns in curves.items():
+            means, style = columns["mean"], {"color": series(colours[model]), "linestyle": STYLES[tokens]}
+            label = f"{model}, {tokens}"
+            draw_curve(axes, range(len(means)), means, columns.get("ci95"), alpha=0.2, label=label, **style)
         axes.set_xlabel("layer", loc="right")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if logarithmic:
             log_scale(axes)
         _legend(axes)
 
-    return draw
-
-
-def _layer_rows(name: str, profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    rows = []
-    for model, profile in profiles.items():
-        for tokens in STYLES:
-            columns = profile["layers"].get(tokens, {}).get(name, {"mean": []})
-            intervals = columns.get("ci95") or [None] * len(columns["mean"])
-            for layer, (mean, interval) in enumerate(zip(columns["mean"], intervals, strict=True)):
-                between = "" if interval is None or mean is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
-                rows.append([model, tokens, layer, mean, between])
-    return rows
+    rows: list[list[Any]] = []
+    for (model, tokens), columns in curves.items():
+        intervals = columns.get("ci95") or [None] * len(columns["mean"])
+        for layer, (mean, interval) in enumerate(zip(columns["mean"], intervals, strict=True)):
+            between = "" if interval is None or mean is None else f"{interval[0]:.4g} to {interval[1]:.4g}"
+            rows.append([model, tokens, layer, mean, between])
+    svg = inline_svg(f"layers-{quantity}", f"{title}: {', '.join(profiles)}", draw)
+    return Drawing(title, svg, ["model", "tokens", "layer", "mean", "95 % interval"], rows)
 
 
 def training_curves(run: FinishedRun, colours: dict[str, int]) -> tuple[dict[str, list[Drawing]], list[str]]:
@@ -228,23 +208,19 @@ def _figure(
     curves = {label: points for label, points in curves.items() if points}
     if not curves:
         return []
-    rows = [[label, step, value] for label, points in curves.items() for step, value in _thinned(points, LINES)]
-    svg = inline_svg(name, f"{title}: {'; '.join(curves)}", _draw(curves, colours, logarithmic))
-    return [Drawing(title, svg, ["curve", "step", "value"], rows)]
 
-
-def _draw(curves: Curves, colours: dict[str, int], logarithmic: bool) -> Callable[[Axes], None]:
     def draw(axes: Axes) -> None:
         for label, points in curves.items():
             steps, values = zip(*_thinned(points, POINTS), strict=True)
-            style = "--" if label.endswith(", text") else "-"
+            style = STYLES["text"] if label.endswith(", text") else "-"
             axes.plot(steps, values, style, color=series(colours[label]), linewidth=1.3, label=label)
         axes.set_xlabel("step", loc="right")
         if logarithmic:
             axes.set_yscale("log")
         _legend(axes)
 
-    return draw
+    rows = [[label, step, value] for label, points in curves.items() for step, value in _thinned(points, LINES)]
+    return [Drawing(title, inline_svg(name, f"{title}: {'; '.join(curves)}", draw), ["curve", "step", "value"], rows)]
 
 
 def _thinned(points: list[tuple[int, float]], limit: int) -> list[tuple[int, float]]:

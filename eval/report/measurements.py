@@ -109,12 +109,12 @@ def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[s
         if reader.covered is not None and reader.maps:
             values["inside"].append(_mean([(share * reader.covered).sum().item() for share in reader.maps.values()]))
             values["area"].append(reader.covered.mean().item())
-    return {name: _with_interval(torch.tensor(column)) for name, column in values.items()}
+    columns = {name: torch.tensor(column) for name, column in values.items()}
+    return {
+        name: {"mean": column.mean().item(), "ci95": mean_interval(column), "pictures": len(column)}
+        for name, column in columns.items()
+    }
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def _with_interval(values: torch.Tensor) -> dict[str, Any]:
-    return {"mean": values.mean().item(), "ci95": mean_interval(values), "pictures": len(values)}

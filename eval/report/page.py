@@ -37,39 +37,6 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
     profiles = {name: measures["profile"] for name, measures in measured.items() if "profile" in measures}
     firsts = {(model.backbone, model.method): model.name for model in reversed(run.models)}  # of each method's seeds
     stages, training_notes = training_curves(run, colours)
-    script = _asset("report.js")
-    return (
-        _environment()
-        .get_template("report.html.jinja")
-        .render(
-            run=run,
-            title=f"{run.folder.resolve().name}: {' · '.join(line.name for line in run.lines)}",
-            style=_asset("report.css"),
-            script=script,
-            script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-            answer=answer(run, measured),
-            caveats=caveats(run, measured),
-            compared=differences(run),
-            limits=limitations(run),
-            columns=list(columns(run.rows).values()),
-            scores=measured_scores(run, run.lines) if run.has_scores else [],
-            single_seeds=measured_scores(run, run.single_seeds),
-            notes=[*notes(run.rows), *departures(run.record)] if run.has_scores else [],
-            paper=published_scores(run),
-            differences=differences_figure(run),
-            everything=(EVERYTHING, every_number(run)),
-            measured=measured,
-            layers=layer_curves({name: profiles[name] for name in profiles if name in firsts.values()}, colours),
-            norms=_norms(profiles),
-            stages=stages,
-            training_notes=training_notes,
-            settings=settings(run),
-            recipes=recipes(run),
-        )
-    )
-
-
-def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -80,11 +47,32 @@ def _environment() -> Environment:
     environment.globals["zip"] = zip
     environment.filters["shown"] = shown
     environment.filters["percent"] = lambda share: f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
-    return environment
-
-
-def _asset(name: str) -> Markup:
-    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))  # our own files  # noqa: S704
+    style, script = ((TEMPLATES / f"report.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    return environment.get_template("report.html.jinja").render(
+        run=run,
+        title=f"{run.folder.resolve().name}: {' · '.join(line.name for line in run.lines)}",
+        style=Markup(style),  # our own files  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        answer=answer(run, measured),
+        caveats=caveats(run, measured),
+        compared=differences(run),
+        limits=limitations(run),
+        columns=list(columns(run.rows).values()),
+        scores=measured_scores(run, run.lines) if run.has_scores else [],
+        single_seeds=measured_scores(run, run.single_seeds),
+        notes=[*notes(run.rows), *departures(run.record)] if run.has_scores else [],
+        paper=published_scores(run),
+        differences=differences_figure(run),
+        everything=(EVERYTHING, every_number(run)),
+        measured=measured,
+        layers=layer_curves({name: profiles[name] for name in profiles if name in firsts.values()}, colours),
+        norms=[_norms(name, profile) for name, profile in profiles.items()],
+        stages=stages,
+        training_notes=training_notes,
+        settings=settings(run),
+        recipes=recipes(run),
+    )
 
 
 def shown(value: Any) -> str:
@@ -96,19 +84,10 @@ def shown(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _norms(profiles: dict[str, dict[str, Any]]) -> list[list[Any]]:
-    """By model: mean norm of visual tokens at layer 0 and of text embeddings, their ratios, number of images."""
-    return [
-        [
-            name,
-            profile["norms"]["visual tokens at layer 0"]["mean"],
-            profile["norms"]["text embeddings"]["mean"],
-            profile["ratio"],
-            profile["median_ratio"],
-            profile["images"],
-        ]
-        for name, profile in profiles.items()
-    ]
+def _norms(name: str, profile: dict[str, Any]) -> list[Any]:
+    """Of a model: mean norm of visual tokens at layer 0 and of text embeddings, their ratios, number of images."""
+    means = [profile["norms"][tokens]["mean"] for tokens in ("visual tokens at layer 0", "text embeddings")]
+    return [name, *means, profile["ratio"], profile["median_ratio"], profile["images"]]
 
 
 @dataclass(frozen=True)
@@ -163,13 +142,12 @@ def every_number(run: FinishedRun) -> list[list[Any]]:
     for line in [*run.lines, *run.single_seeds]:
         for key, row in line.cells.items():
             state = row["status"] if row["reason"] is None else f"{row['status']}: {row['reason']}"
-            ends = [
-                _interval(row[of]) if row[value] is not None else ""
-                for of, value in (("ci95", "score"), ("delta_ci95", "delta"))
-            ]
-            numbers = [row["score"], ends[0], row["n"], row["delta"], ends[1]]
-            numbers += [row["p_value"], row["p_holm"], row["unparseable"]]
-            lines.append([line.name, TITLES.get(key, key), *numbers, state])
+            of_score, of_delta = (
+                "" if row[value] is None else _interval(row[ends])
+                for value, ends in (("score", "ci95"), ("delta", "delta_ci95"))
+            )
+            numbers = [row["score"], of_score, row["n"], row["delta"], of_delta, row["p_value"], row["p_holm"]]
+            lines.append([line.name, TITLES.get(key, key), *numbers, row["unparseable"], state])
     return lines
 
 
@@ -178,20 +156,18 @@ def _interval(ends: list[float] | None, sign: str = "") -> str:
 
 
 def settings(run: FinishedRun) -> dict[str, list[list[Any]]]:
-    """Title -> lines of (name, value); parts that are not recorded are left out."""
+    """Title -> lines of (name, value); none without a record."""
     record = run.record
-    parts: dict[str, list[list[Any]]] = {}
     if not record:
-        return parts
-    parts["Evaluation"] = [[name, _setting(value)] for name, value in record["settings"].items()]
-    parts["Versions"] = [[name, version] for name, version in record["versions"].items()]
-    parts["Versions"].append(["code", record["code"] or "not recorded"])
-    parts["Hardware"] = [[name, _setting(value)] for name, value in record["hardware"].items()]
-    parts["Checkpoints (sha256)"] = [[name, model["sha256"]] for name, model in record["models"].items()]
-    parts["Data (rows, sha256)"] = [
-        [key, f"{task['rows']:,} rows, {task['sha256']}"] for key, task in record["data"]["tasks"].items()
-    ]
-    return parts
+        return {}
+    data = record["data"]["tasks"].items()
+    return {
+        "Evaluation": [[name, _setting(value)] for name, value in record["settings"].items()],
+        "Versions": [*map(list, record["versions"].items()), ["code", record["code"] or "not recorded"]],
+        "Hardware": [[name, _setting(value)] for name, value in record["hardware"].items()],
+        "Checkpoints (sha256)": [[name, model["sha256"]] for name, model in record["models"].items()],
+        "Data (rows, sha256)": [[key, f"{task['rows']:,} rows, {task['sha256']}"] for key, task in data],
+    }
 
 
 def recipes(run: FinishedRun) -> tuple[list[str], list[list[str]]]:

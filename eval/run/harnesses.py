@@ -41,7 +41,7 @@ class LmmsEval:
         return AlignedLlava(
             pretrained=job.checkpoint,
             dtype=job.dtype,
-            device=self.job.device,
+            device=job.device,
             batch_size=job.batch_size,
             max_new_tokens=job.max_new_tokens,
             answer_log=None if task is None else job.answer_log(task),
@@ -73,19 +73,11 @@ class LmmsEval:
         results = simple_evaluate(
             model=adapter,
             model_args=arguments,
-            tasks=[benchmark.task],
-            limit=self.job.limit,
-            batch_size=self.job.batch_size,
-            device=self.job.device,
-            task_manager=self.tasks,
-            bootstrap_iters=0,
             cli_args=SimpleNamespace(output_path=str(folder), process_with_media=False, reasoning_tags=REASONING_TAGS),
             process_docs_parallel=1,
+            **_settings(self.job, benchmark, self.tasks),
         )
-        samples = results.pop("samples")
-        tracker.save_results_aggregated(results=results, samples=samples, datetime_str=get_datetime_str())
-        for name, rows in samples.items():
-            tracker.save_results_samples(task_name=name, samples=rows)
+        _save(tracker, results, datetime_str=get_datetime_str())
         return adapter.images
 
 
@@ -105,7 +97,7 @@ class LmEval:
         self.model = AlignedLlavaLM(
             job.checkpoint,
             dtype=job.dtype,
-            device=self.job.device,
+            device=job.device,
             batch_size=job.batch_size,
             fingerprint=job.weights,
             trust_remote_code=job.trust_remote_code,
@@ -114,6 +106,7 @@ class LmEval:
         )
 
     def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
+        """As that of lmms-eval."""
         from lm_eval.evaluator import simple_evaluate
         from lm_eval.loggers import EvaluationTracker
 
@@ -123,18 +116,24 @@ class LmEval:
         tracker.general_config_tracker.log_experiment_args(
             "aligned_llava", f"pretrained={self.job.checkpoint}", None, None, False
         )
-        results = simple_evaluate(
-            model=self.model,
-            tasks=[benchmark.task],
-            limit=self.job.limit,
-            num_fewshot=benchmark.shots,
-            batch_size=self.job.batch_size,
-            device=self.job.device,
-            task_manager=self.tasks,
-            bootstrap_iters=0,
-        )
-        samples = results.pop("samples")
-        tracker.save_results_aggregated(results=results, samples=samples)
-        for name, rows in samples.items():
-            tracker.save_results_samples(task_name=name, samples=rows)
+        settings = _settings(self.job, benchmark, self.tasks)
+        _save(tracker, simple_evaluate(model=self.model, num_fewshot=benchmark.shots, **settings))
         return {}
+
+
+def _settings(job: Job, benchmark: Benchmark, tasks: Any) -> dict[str, Any]:
+    return {
+        "tasks": [benchmark.task],
+        "limit": job.limit,
+        "batch_size": job.batch_size,
+        "device": job.device,
+        "task_manager": tasks,
+        "bootstrap_iters": 0,
+    }
+
+
+def _save(tracker: Any, results: dict[str, Any], **stamp: str) -> None:
+    samples = results.pop("samples")
+    tracker.save_results_aggregated(results=results, samples=samples, **stamp)
+    for name, rows in samples.items():
+        tracker.save_results_samples(task_name=name, samples=rows)

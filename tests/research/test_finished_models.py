@@ -1,4 +1,4 @@
-from eval.plan.models import finished_models
+from research.diagnose_run import finished_models
 
 
 def test_finished_models_are_found_baseline_first(tmp_path):
@@ -7,6 +7,6 @@ def test_finished_models_are_found_baseline_first(tmp_path):
         folder.mkdir(parents=True)
         if name != "norm-gwc":
             (folder / "config.json").write_text("{}")
-    found = finished_models(tmp_path)
-    assert list(found) == ["baseline", "a", "norm"] and found["a"] == tmp_path / "checkpoints/a/stage2"
+    models = finished_models(tmp_path)
+    assert list(models) == ["baseline", "a", "norm"] and models["a"] == tmp_path / "checkpoints/a/stage2"
     assert finished_models(tmp_path / "absent") == {}
