@@ -118,9 +118,9 @@ def test_the_card_of_one_seed_has_the_mean_and_its_own_scores(results):
     write_json(run / "scores.json", score_rows(models, scores, "baseline"))
     card = model_card(checkpoint, run, "a/b")
     assert {entry.metric_value for entry in card.data.eval_results} == {75.0}
-    shared, own = card.text.split("### This checkpoint alone")
-    assert "| toy norm-gwc, 2 seeds | 80.00<br>" in shared and "| toy norm-gwc | 75.00<br>" in own
-    assert "2 seeds" not in own and one_seed not in card.text
+    shared, alone = card.text.split("### This checkpoint alone")
+    assert "| toy norm-gwc, 2 seeds | 80.00<br>" in shared and "| toy norm-gwc | 75.00<br>" in alone
+    assert "2 seeds" not in alone and one_seed not in card.text
 
 
 def test_names_and_reasons_are_text(results):

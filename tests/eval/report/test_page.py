@@ -47,8 +47,8 @@ def test_a_whole_run_is_measured_once_and_the_page_is_the_same_to_the_byte(
     (folder / "report.html").unlink()
     call(__main__.main, folder)
     assert (folder / "report.html").read_bytes() == first
-    found = Text(first.decode())
-    assert "inside the boxes" in found.text and "Gradient norm before clipping, stage 2" in found.text
+    text_of = Text(first.decode())
+    assert "inside the boxes" in text_of.text and "Gradient norm before clipping, stage 2" in text_of.text
     assert "error" not in capsys.readouterr().err
 
 
@@ -66,10 +66,10 @@ def test_the_page_loads_nothing_and_shows_no_path(tmp_path, tiny_llava):
 
 def test_ids_are_unique_and_every_reference_finds_one(tmp_path, tiny_llava):
     folder = write_run(tmp_path / "run", tiny_llava)
-    found = Text(made(folder, measurements.measure(FinishedRun.read(folder)))).elements
-    ids = [attributes["id"] for _, attributes in found if "id" in attributes]
+    elements = Text(made(folder, measurements.measure(FinishedRun.read(folder)))).elements
+    ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
-    for _, attributes in found:
+    for _, attributes in elements:
         named = [*(attributes.get("aria-labelledby") or "").split(), attributes.get("for")]
         named += [(attributes.get(name) or "").removeprefix("#") for name in ("href", "xlink:href")]
         assert all(name in ids for name in named if name), attributes
@@ -125,10 +125,3 @@ def test_scores_alone_make_a_page(tmp_path, capsys):
         assert measured[name]["error"] in html and f"{name}: no profile in the report" in errors
     notes = re.findall(r'<section aria-labelledby="(\w+)">(?:(?!</section>).)*class="note"', html, re.DOTALL)
     assert {"limits", "training", "settings"} <= set(notes)
-
-
-def test_a_trial_does_not_get_into_a_report(tmp_path, refusal):
-    folder = write_run(tmp_path, None)
-    write_json(folder / "scores.json", [row | {"limit": 8} for row in read_json(folder / "scores.json")])
-    assert "a trial with --limit 8" in refusal(__main__.main, folder)
-    assert not (folder / "report.html").exists()

@@ -147,7 +147,9 @@ def test_another_engine_gives_the_same_scores_and_ends_with_the_run(whole_run, m
 
 
 def servers(vllm):
-    words = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]  # None of one that just ended
+    words = [
+        process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])
+    ]  # None of one that just ended
     return [command for command in words if command[1:3] == [str(vllm), "serve"]]
 
 
@@ -290,10 +292,10 @@ def scored(tiny_llava, mirror_root, tmp_path_factory):
     tasks = {key: Task(key, mirror.count_rows(mirror_root, BY_KEY[key]), "") for key in MULTIMODAL}
     places = {"checkpoint": tiny_llava, "root": mirror_root, "output": folder, "answers": folder / "answers"}
     paths = {name: str(place) for name, place in places.items()} | {"cache": str(folder / "cache")}
-    own = {"tasks": [*tasks.values()], "batch_size": 4, "max_new_tokens": 4, "dtype": "float32", "device": "cpu"}
+    settings = {"tasks": [*tasks.values()], "batch_size": 4, "max_new_tokens": 4, "dtype": "float32", "device": "cpu"}
     before = Path.cwd()
     enter_workspace(str(mirror_root), folder / "workspace")
-    harness = LmmsEval(replace(job("oracle"), **paths, **own))
+    harness = LmmsEval(replace(job("oracle"), **paths, **settings))
 
     def score(key, oracle, images):
         harness.adapter = lambda task, progress: oracle

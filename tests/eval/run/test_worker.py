@@ -38,11 +38,11 @@ def ended(tmp_path, mirror_root):
 
     def run(reported):
         places = {"output": str(tmp_path), "answers": str(tmp_path), "root": str(mirror_root)}
-        own = replace(job("a"), tasks=[Task("pope", 4, "")], limit=4, **places)
-        worker = Worker(own, io.StringIO())
+        pope = replace(job("a"), tasks=[Task("pope", 4, "")], limit=4, **places)
+        worker = Worker(pope, io.StringIO())
         worker.harness = SimpleNamespace(evaluate=lambda *arguments: write(*arguments, reported))
         worker.run()
-        return read_json(own.result("pope"))
+        return read_json(pope.result("pope"))
 
     return run
 

@@ -32,9 +32,9 @@ def test_questions_of_mmbench_about_one_image_are_one_cluster(write_log):
     folder = write_log("mmbench_en_dev_static", "gpt_eval_score,none", 100.0, lines, **settings)
     benchmark = replace(BY_KEY["mmbench"], correct=lambda own: 1.0, parses=lambda line: True, subtasks=None)
     images = {0: "one", 1: "one", 2: "other", 3: "one", 4: "one", 5: "other"}
-    found = read_result(benchmark, folder, 6, images, folder)
-    assert found.answer_tokens == 1024
-    assert (found.items.id, found.items.cluster) == (["1", "2", "3"], ["one", "one", "other"])
+    result = read_result(benchmark, folder, 6, images, folder)
+    assert result.answer_tokens == 1024
+    assert (result.items.id, result.items.cluster) == (["1", "2", "3"], ["one", "one", "other"])
 
 
 def test_a_trial_scales_what_divides_by_a_fixed_number_of_rows(write_log):

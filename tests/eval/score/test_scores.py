@@ -42,9 +42,9 @@ def two_seeds(**norms):
 
 def of_seeds(rows, method, benchmark):
     """Seed -> row; the mean over seeds is that of None."""
-    found = [r for r in rows if (r["source"], r["method"], r["benchmark"]) == ("measured", method, benchmark)]
-    assert len({r["seed"] for r in found}) == len(found)
-    return {r["seed"]: r for r in found}
+    measured = [r for r in rows if (r["source"], r["method"], r["benchmark"]) == ("measured", method, benchmark)]
+    assert len({r["seed"] for r in measured}) == len(measured)
+    return {r["seed"]: r for r in measured}
 
 
 def test_the_line_of_several_seeds_is_their_mean_and_has_the_only_tests():

@@ -97,8 +97,8 @@ def test_parts_of_a_benchmark_add_up_to_it(rows):
 def test_further_numbers_follow_the_parts_with_their_mean_over_seeds():
     models = [Model(f"baseline-seed{seed}", "toy", "baseline", seed) for seed in (1, 2)]
     results = {model.name: nine(20) for model in models}
-    for found, value in zip(results.values(), (40.0, 50.0), strict=True):
-        found["pope"] = found["pope"] | {"further": {"F1": value}}
+    for of_model, value in zip(results.values(), (40.0, 50.0), strict=True):
+        of_model["pope"] = of_model["pope"] | {"further": {"F1": value}}
     mean = score_rows(models, results, "baseline")
     assert cell(mean, "baseline", "pope")["subtasks"]["F1"] == {"score": 45.0, "n": 40}
 
@@ -126,9 +126,9 @@ def test_tables_without_scores_name_the_file(tmp_path):
 
 
 def test_departures_from_the_stock_harness_are_named_with_their_models():
-    shared, own = "Answers: greedy.", "Stop strings end an answer."
-    models = {"a": {"deviations": [shared, own]}, "b": {"deviations": [shared]}, "text": {}}
+    shared, single = "Answers: greedy.", "Stop strings end an answer."
+    models = {"a": {"deviations": [shared, single]}, "b": {"deviations": [shared]}, "text": {}}
     record = {"models": models, "settings": {"max_new_tokens": 16}}
     (note,) = table4.departures(record)
-    assert note == f"Not as lmms-eval does it. {shared} (a) {own} Answers end after 16 tokens."
+    assert note == f"Not as lmms-eval does it. {shared} (a) {single} Answers end after 16 tokens."
     assert table4.departures({}) == []
