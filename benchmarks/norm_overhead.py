@@ -35,7 +35,7 @@ def configuration(method: str, width: int) -> AlignedLlavaConfig:
         num_key_value_heads=4,
         vocab_size=64,
     )
-    fields = {**method_fields(method), "text_norm": TEXT_NORM, "visual_norm": VISUAL_NORM}
+    fields = {**method_fields(method), "text_norm": TEXT_NORM}
     return AlignedLlavaConfig(vision_config=SiglipVisionConfig(hidden_size=VISION_WIDTH), text_config=text, **fields)
 
 

@@ -23,37 +23,26 @@ PALIGEMMA_DIVIDES = _MINOR < (5, 13)  # PaliGemma divides what leaves its connec
 
 _CHOICES = {
     "projector_norm": ("none", "layernorm", "rmsnorm"),
-    "projector_init": ("default", "rescaled"),
     "norm_init": ("text", "ones"),
-    "norm_target": ("text", "geomean", "stream", "visual"),
+    "norm_target": ("text", "stream"),
     "norm_parametrization": ("absolute", "relative"),
-    "norm_gain": ("vector", "scalar", "fixed"),
-    "norm_bias": (True, False),
 }
-# The measured norms whose geometric mean, times `target_scale`, is the target.
-_MEASURED_FOR = {
-    "text": ("text_norm",),
-    "geomean": ("text_norm", "visual_norm"),
-    "stream": ("stream_norm",),
-    "visual": ("visual_norm",),
-}
+_MEASURED = {"text": "text_norm", "stream": "stream_norm"}  # target -> the field that, times `target_scale`, it is
 # Fields that define what the saved tensors of a norm mean: with another value they would compute something else.
 _MEANING = (
     "projector_norm",
     "norm_init",
     "norm_target",
     "norm_parametrization",
-    "norm_gain",
-    "norm_bias",
     "norm_eps",
     "target_scale",
     "text_norm",
-    "visual_norm",
     "stream_norm",
     "stream_layer",
 )
-_COMPENSATION = ("compensation_exponent", "compensation_max", "compensation_eps")
-_RESCALING = ("projector_init", "projector_scale")
+_COMPENSATION = ("compensation_exponent", "compensation_eps")
+# Fields of earlier checkpoints that nothing reads now, with the value at which they changed nothing.
+_DROPPED = {"projector_init": "default", "projector_scale": 1.0, "norm_gain": "vector", "compensation_max": None}
 
 
 class AlignedLlavaConfig(LlavaConfig):
@@ -61,30 +50,20 @@ class AlignedLlavaConfig(LlavaConfig):
 
     Args:
         method: name of the method that the checkpoint was made for; None for a combination without a name.
-        projector_norm: "none" (plain LLaVA), "layernorm" or "rmsnorm" (no centring).
-        projector_init: "default", or "rescaled": assembly sets `projector_scale` to `target / visual_norm`, so that
-            visual tokens start at the target without any norm.
-        projector_scale: constant factor of the projector's output, outside its parameters: it is not trained, and the
-            optimizer's steps are as large, relative to the weights, as without it.
+        projector_norm: "none" (plain LLaVA), "layernorm" or "rmsnorm" (no centring, no bias).
         norm_init: "text" starts the gain at `target / sqrt(d)`, so that every visual token has the target's norm
             (Eq. 11); "ones" is torch's default (the ablation of Table 5).
-        norm_target: "text": the target is `target_scale * text_norm`; "geomean": it is
-            `target_scale * sqrt(text_norm * visual_norm)`; "stream": `target_scale * stream_norm`; "visual":
-            `target_scale * visual_norm`, a factor of the norm that the projector has by itself.
+        norm_target: "text": the target is `target_scale * text_norm`; "stream": `target_scale * stream_norm`.
         stream_layer: the decoder layer at whose input `stream_norm` is measured, from 1.
         norm_parametrization: "absolute" trains the gain itself; "relative" trains a factor that starts at 1 and is
             multiplied by the constant `target / sqrt(d)`.
-        norm_gain: "vector" (one gain per dimension), "scalar" (one number) or "fixed" (not trained).
-        norm_bias: whether the norm has a bias.
         norm_eps: epsilon of the norm.
         text_norm: `s`, the mean L2 norm of the non-zero text embeddings; None: measured when the norm is initialised.
-        visual_norm: `N`, the mean L2 norm of the initial projector's tokens, measured by assembly on images.
         stream_norm: the mean L2 norm of the hidden states of text that enter decoder layer `stream_layer`, measured by
             assembly on training text.
         target_scale: factor k included in `target`.
         compensation_exponent: strength of Global Weight Compensation: the gradient flowing back through the norm is
             multiplied by `1 / max(mean|gain|, compensation_eps) ** exponent` (Eq. 12 is exponent 1; 0 is off).
-        compensation_max: upper limit of that factor; None: no limit.
         compensation_eps: lower limit of mean|gain| (public descriptions of the paper give 1e-3).
 
     Raises:
@@ -99,21 +78,15 @@ class AlignedLlavaConfig(LlavaConfig):
 
     method: str | None = None
     projector_norm: str = "layernorm"
-    projector_init: str = "default"
-    projector_scale: float = 1.0
     norm_init: str = "text"
     norm_target: str = "text"
     stream_layer: int = 1
     norm_parametrization: str = "absolute"
-    norm_gain: str = "vector"
-    norm_bias: bool = True
     norm_eps: float = 1e-5
     text_norm: float | None = None
-    visual_norm: float | None = None
     stream_norm: float | None = None
     target_scale: float = 1.0
     compensation_exponent: float = 1.0
-    compensation_max: float | None = None
     compensation_eps: float = 1e-3
 
     def __post_init__(self, **kwargs):
@@ -127,23 +100,21 @@ class AlignedLlavaConfig(LlavaConfig):
         Raises:
             ValueError: a field is out of range, or would change what the tensors of the checkpoint mean.
         """
-        fields = (*_MEANING, *_COMPENSATION, *_RESCALING)
+        fields = (*_MEANING, *_COMPENSATION)
         saved = {name: config_dict.get(name, getattr(cls, name)) for name in fields}
         result = super().from_dict(config_dict, **kwargs)
         config = result[0] if isinstance(result, tuple) else result
         config.check_alignment()
         changed = [name for name in fields if saved[name] is not None and getattr(config, name) != saved[name]]
-        for name in (name for name in changed if name in _RESCALING):
-            raise ValueError(f"{name} scales the projector: choose it at assembly, not when a checkpoint is loaded")
         if "none" not in (saved["projector_norm"], config.projector_norm):
             for name in (name for name in changed if name in _MEANING):
                 raise ValueError(
                     f"{name} cannot change from {saved[name]!r} to {getattr(config, name)!r}: the checkpoint holds a "
                     "norm whose tensors would mean something else; switch from a baseline checkpoint"
                 )
-        in_no_tensor = config.norm_parametrization == "relative" or config.norm_gain == "fixed"
-        if in_no_tensor and saved["projector_norm"] != "none" and config.starts_at_target and config.target is None:
-            measured = " or ".join(_MEASURED_FOR[config.norm_target])
+        relative = config.norm_parametrization == "relative"  # the target is in no tensor
+        if relative and "none" not in (saved["projector_norm"], config.projector_norm) and config.target is None:
+            measured = _MEASURED[config.norm_target]
             raise ValueError(f"the config holds no {measured}, on which its norm depends; copy config.json again")
         if changed and "method" not in kwargs:
             config.method = None  # the combination no longer has a name
@@ -174,27 +145,18 @@ class AlignedLlavaConfig(LlavaConfig):
     @property
     def needs_text_norm(self) -> bool:
         """Whether the initial norm depends on `text_norm`."""
-        return self.starts_at_target and "text_norm" in _MEASURED_FOR[self.norm_target]
-
-    @property
-    def needs_visual_norm(self) -> bool:
-        """Whether the initial norm, or projector, depends on `visual_norm`."""
-        return self.projector_init == "rescaled" or (
-            self.starts_at_target and "visual_norm" in _MEASURED_FOR[self.norm_target]
-        )
+        return self.starts_at_target and self.norm_target == "text"
 
     @property
     def needs_stream_norm(self) -> bool:
-        """Whether the initial norm, or projector, depends on `stream_norm`."""
-        return self.norm_target == "stream" and (self.starts_at_target or self.projector_init == "rescaled")
+        """Whether the initial norm depends on `stream_norm`."""
+        return self.starts_at_target and self.norm_target == "stream"
 
     @property
     def target(self) -> float | None:
-        """The initial L2 norm of visual tokens; None while a norm that it depends on has not been measured."""
-        norms = [getattr(self, name) for name in _MEASURED_FOR[self.norm_target]]
-        if None in norms:
-            return None
-        return self.target_scale * (norms[0] if len(norms) == 1 else math.sqrt(math.prod(norms)))
+        """The initial L2 norm of visual tokens; None while the norm that it depends on has not been measured."""
+        norm = getattr(self, _MEASURED[self.norm_target])
+        return None if norm is None else self.target_scale * norm
 
     def check_alignment(self) -> None:
         """Raise a one-line `ValueError` if a field of the norm is out of range."""
@@ -202,10 +164,10 @@ class AlignedLlavaConfig(LlavaConfig):
             if getattr(self, name) not in choices:
                 known = ", ".join("null" if choice is None else str(choice) for choice in choices)
                 raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
-        for name in ("norm_eps", "target_scale", "projector_scale", "compensation_eps"):
+        for name in ("norm_eps", "target_scale", "compensation_eps"):
             if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a number above 0, not {getattr(self, name)!r}")
-        for name in ("text_norm", "visual_norm", "stream_norm", "compensation_max"):
+        for name in ("text_norm", "stream_norm"):
             value = getattr(self, name)
             if value is not None and (not _is_number(value) or value <= 0):
                 raise ValueError(f"{name} must be a number above 0 or null, not {value!r}")
@@ -215,10 +177,11 @@ class AlignedLlavaConfig(LlavaConfig):
             raise ValueError(f"compensation_exponent must be from 0 to 1, not {self.compensation_exponent!r}")
         if self.norm_parametrization == "relative" and self.norm_init != "text":
             raise ValueError("norm_parametrization 'relative' starts at the text norm: norm_init must be 'text'")
-        if self.projector_init == "rescaled" and self.projector_norm != "none":
-            raise ValueError("projector_init 'rescaled' would be undone by a norm: projector_norm must be 'none'")
-        if self.projector_scale != 1.0 and self.projector_init != "rescaled":
-            raise ValueError(f"projector_scale {self.projector_scale:g} needs projector_init 'rescaled'")
+        bias = self.projector_norm == "layernorm"
+        dropped = _DROPPED if self.projector_norm == "none" else {**_DROPPED, "norm_bias": bias}
+        for name, default in dropped.items():
+            if getattr(self, name, default) != default:
+                raise ValueError(f"{name} {getattr(self, name)!r} is no longer supported; only {default!r} is")
 
 
 def _is_number(value: object) -> bool:

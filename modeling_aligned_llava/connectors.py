@@ -57,8 +57,6 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
     config = _norm_config(settings)
     if config.needs_text_norm and text_norm is None:
         settings["text_norm"] = config.text_norm = _measured_text_norm(model)
-    if config.needs_visual_norm and config.visual_norm is None:
-        raise UserError("align: this target needs visual_norm, the mean norm of the connector's tokens; pass it")
     if config.needs_stream_norm and config.stream_norm is None:
         raise UserError("align: this target needs stream_norm; pass mean_stream_norm(model, tokenizer, texts)")
     if next(connector.parameters()).is_meta:
@@ -160,8 +158,6 @@ def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
         config.check_alignment()  # before transformers 5.4 a config did not check itself
     except ValueError as error:
         raise UserError(f"align: {error}") from error
-    if config.projector_init == "rescaled":
-        raise UserError("align adds a norm; a rescaled projector is made by python -m modeling_aligned_llava.assembly")
     return config
 
 

@@ -1,19 +1,23 @@
-"""Errors that a user can cause, and signals: one clear line on stderr and an exit status, no traceback."""
+"""What our programs print: their own lines, and for errors of a user and signals one line, without a traceback."""
 
 import errno
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from types import FrameType
 from typing import NoReturn
 
-from modeling_aligned_llava.quiet import quiet
+from huggingface_hub.utils import disable_progress_bars
 
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
+# For programs whose lines are read: FORCE_COLOR would make them draw a live table instead.
+NOT_A_TERMINAL = {"TTY_COMPATIBLE": "0"}
+OURS = "(modeling_aligned_llava|train|eval|tinyworld|__main__)"
 OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
@@ -72,14 +76,26 @@ def _raising_on_signals(received: list[int]) -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         if os.getpid() != process:
             os._exit(128 + number)  # a forked worker has nothing to clean up
-        for each in STOPPING:
-            signal.signal(each, signal.SIG_IGN)
+        for stopping in STOPPING:
+            signal.signal(stopping, signal.SIG_IGN)
         received.append(number)
         raise Stopped(number)
 
-    before = {each: signal.signal(each, stop) for each in STOPPING}
+    before = {stopping: signal.signal(stopping, stop) for stopping in STOPPING}
     try:
         yield
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for stopping, handler in before.items():
+            signal.signal(stopping, handler)
+
+
+def quiet() -> None:
+    """Silence progress bars and Python warnings of libraries; errors, logged warnings and our own warnings stay.
+
+    `python -W default` shows the warnings again.
+    """
+    disable_progress_bars()  # one for each of a dozen small files; transformers, imported later, follows it
+    if "transformers" in sys.modules:
+        sys.modules["transformers"].utils.logging.disable_progress_bar()
+    if not sys.warnoptions:
+        warnings.filterwarnings("ignore", module=rf"(?!{OURS}(\.|$))")

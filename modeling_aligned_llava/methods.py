@@ -14,7 +14,7 @@ import yaml
 from .errors import UserError
 
 
-_MEASURED = {"text_norm", "visual_norm", "stream_norm", "projector_scale"}  # belong to a checkpoint, not to a method
+_MEASURED = {"text_norm", "stream_norm"}  # belong to a checkpoint, not to a method
 
 
 @cache

@@ -36,10 +36,7 @@ def build_norm(config: AlignedLlavaConfig, dim: int) -> GlobalWeightCompensatedL
         dim,
         eps=config.norm_eps,
         centred=config.projector_norm == "layernorm",
-        gain=config.norm_gain,
-        bias=config.norm_bias,
         compensation_exponent=config.compensation_exponent,
-        compensation_max=config.compensation_max,
         compensation_eps=config.compensation_eps,
     )
     if config.target is not None:
@@ -72,17 +69,14 @@ def forget_absent_layers(model: Any) -> None:
 
 
 class AlignedLlavaMultiModalProjector(LlavaMultiModalProjector):
-    """LLaVA's two-layer projector, then a constant factor or the norm: [..., vision width] -> [..., D]."""
+    """LLaVA's two-layer projector, then the norm: [..., vision width] -> [..., D]."""
 
     def __init__(self, config: AlignedLlavaConfig):
         super().__init__(config)
-        self.scale = config.projector_scale
         self.norm = build_norm(config, config.text_config.hidden_size)
 
     def forward(self, image_features):
         hidden_states = super().forward(image_features)
-        if self.scale != 1.0:
-            hidden_states = hidden_states * self.scale
         return hidden_states if self.norm is None else self.norm(hidden_states)
 
 
@@ -117,14 +111,10 @@ class AlignedLlavaPreTrainedModel(LlavaPreTrainedModel):
         embedding = cast(nn.Embedding, self.get_input_embeddings())
         if embedding.weight.is_meta:
             return
-        for name, needed, data in (
-            ("visual_norm", config.needs_visual_norm, "images"),
-            ("stream_norm", config.needs_stream_norm, "text"),
-        ):
-            if needed and getattr(config, name) is None:
-                raise ValueError(
-                    f"this method needs {name}, which python -m modeling_aligned_llava.assembly measures on {data}"
-                )
+        if config.needs_stream_norm and config.stream_norm is None:
+            raise ValueError(
+                "this method needs stream_norm, which python -m modeling_aligned_llava.assembly measures on text"
+            )
         if not config.needs_text_norm or config.text_norm is not None:
             return
         if norm_loaded:

@@ -41,14 +41,10 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
     Args:
         dim: D, the hidden size of the language model.
         eps: epsilon of the LayerNorm.
-        centred: False leaves the mean in: `xhat = x / rms(x)` (RMSNorm).
-        gain: "vector": `weight` [D]; "scalar": `weight` [1], one learnable number; "fixed": no `weight`, the gain
-            stays at `gain_init`.
-        bias: False: no `bias`.
+        centred: False leaves the mean in and has no bias: `xhat = x / rms(x)` (RMSNorm).
         gain_init: initial value of every element of the gain; `s / sqrt(D)` gives every token the norm `s` (Eq. 11).
         scale: constant factor of gain and bias (1 for the paper's parametrisation).
         compensation_exponent: 1 is the paper's compensation, 0 is none.
-        compensation_max: upper limit of the factor; None: no limit.
         compensation_eps: lower limit of mean|gain|; public descriptions of the paper give 1e-3, far below real gains.
     """
 
@@ -58,30 +54,24 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         eps: float = 1e-5,
         *,
         centred: bool = True,
-        gain: str = "vector",
-        bias: bool = True,
         gain_init: float = 1.0,
         scale: float = 1.0,
         compensation_exponent: float = 1.0,
-        compensation_max: float | None = None,
         compensation_eps: float = 1e-3,
     ):
         super().__init__()
         self.dim, self.eps, self.centred, self.gain_init, self.scale = dim, eps, centred, gain_init, scale
         self.compensation_exponent = compensation_exponent
-        self.compensation_max = compensation_max
         self.compensation_eps = compensation_eps
         # Never below float32: a gain of 0.0134 in bfloat16 loses every update below 3e-5.
         dtype = torch.promote_types(torch.get_default_dtype(), torch.float32)
-        size = {"vector": dim, "scalar": 1, "fixed": 0}[gain]
-        self.weight = nn.Parameter(torch.empty(size, dtype=dtype)) if size else None
-        self.bias = nn.Parameter(torch.empty(dim, dtype=dtype)) if bias else None
+        self.weight = nn.Parameter(torch.empty(dim, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(dim, dtype=dtype)) if centred else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Set the gain to `gain_init` and the bias to zero."""
-        if self.weight is not None:
-            nn.init.constant_(self.weight, self.gain_init)
+        nn.init.constant_(self.weight, self.gain_init)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
@@ -90,11 +80,10 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
 
         Call it only inside a forward pass: under FSDP and ZeRO-3 the gain is whole only there.
         """
-        gain = torch.tensor(self.gain_init) if self.weight is None else self.weight.detach()
+        gain = self.weight.detach()
         gain = gain.to(torch.promote_types(gain.dtype, torch.float32))
         mean_gain = (gain.abs().mean() * self.scale).clamp_min(self.compensation_eps)
-        factor = mean_gain.pow(-self.compensation_exponent)
-        return factor if self.compensation_max is None else factor.clamp_max(self.compensation_max)
+        return mean_gain.pow(-self.compensation_exponent)
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise the last dimension of `x` [..., D]; the result has the shape and dtype of `x`."""
@@ -102,17 +91,11 @@ class GlobalWeightCompensatedLayerNorm(nn.Module):
         if self.compensation_exponent > 0 and self.training and torch.is_grad_enabled():
             # Before the gradient is cast down: in float16 small entries would vanish first and be multiplied then.
             x_wide = _ScaleGradient.apply(x_wide, self.compensation_factor())
-        if self.weight is None:
-            gain_D = x_wide.new_full((self.dim,), self.gain_init * self.scale)
-        else:
-            gain_D = self._scaled(self.weight.to(x_wide.dtype)).expand(self.dim)
-        bias_D = None if self.bias is None else self._scaled(self.bias.to(x_wide.dtype))
-        if self.centred:
-            y = F.layer_norm(x_wide, (self.dim,), gain_D, bias_D, self.eps)
-        else:
+        gain_D = self._scaled(self.weight.to(x_wide.dtype))
+        if self.bias is None:
             # With the gain inside, vLLM takes the module for an RMSNorm of gain `weight` and puts its own there.
-            y = F.rms_norm(x_wide, (self.dim,), eps=self.eps) * gain_D
-            y = y if bias_D is None else y + bias_D
+            return (F.rms_norm(x_wide, (self.dim,), eps=self.eps) * gain_D).to(x.dtype)
+        y = F.layer_norm(x_wide, (self.dim,), gain_D, self._scaled(self.bias.to(x_wide.dtype)), self.eps)
         return y.to(x.dtype)
 
     def _scaled(self, parameter: Tensor) -> Tensor:

@@ -19,10 +19,9 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, Offl
 from huggingface_hub.utils.logging import set_verbosity_error
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.errors import UserError, quiet, run_main
 from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.loading.checkpoint import load_strict
-from modeling_aligned_llava.quiet import quiet
 
 
 REPOSITORY, REVISION = "HuggingFaceTB/SmolLM2-135M-Instruct", "12fd25f77366fa6b3b4b768ec3050bf629380bac"

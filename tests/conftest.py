@@ -82,7 +82,7 @@ def tiny_backbones(tmp_path_factory) -> TinyBackbones:
 
 @pytest.fixture(scope="session")
 def tiny_images(tmp_path_factory) -> list[Path]:
-    """Three image files of noise, for methods that are measured on training images."""
+    """Three image files of noise."""
     folder = tmp_path_factory.mktemp("images")
     noise = torch.randint(0, 256, (3, 28, 28, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     for i, pixels in enumerate(noise.numpy()):
@@ -91,7 +91,7 @@ def tiny_images(tmp_path_factory) -> list[Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[..., Path]:
+def tiny_checkpoint(tiny_backbones, tmp_path_factory) -> Callable[..., Path]:
     """`tiny_checkpoint(method, decoder="qwen2")` -> an assembled folder, made once; treat it as read-only."""
     made: dict[tuple[str, str], Path] = {}
 
@@ -102,7 +102,6 @@ def tiny_checkpoint(tiny_backbones, tiny_images, tmp_path_factory) -> Callable[.
                 getattr(tiny_backbones, decoder),
                 tmp_path_factory.mktemp("checkpoints") / f"{method}-{decoder}",
                 fields=method_fields(method),
-                images=tiny_images,
                 texts=TEXTS,
             )
         return made[method, decoder]

@@ -34,7 +34,7 @@ from tests.test_versions import Environment
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
 
-NAMED = ("baseline", "norm", "norm-gwc", "norm-relative", "norm-rms", "norm-fixed", "projector-rescaled")
+NAMED = ("baseline", "norm", "norm-gwc", "norm-relative", "norm-rms")
 METHODS = {name: method_fields(name) for name in NAMED}
 METHODS["norm-rms, relative"] = {**METHODS["norm-rms"], "norm_parametrization": "relative", "method": None}
 TOWERS = ("siglip", "clip")
@@ -104,12 +104,11 @@ def llava(fields, tower):
     clip = tower == "clip"
     torch.manual_seed(0)
     vision = hf.CLIPVisionConfig(**VISION) if clip else hf.SiglipVisionConfig(**VISION, vision_use_head=False)
-    rescaled = {"projector_scale": 0.15} if fields.get("projector_init") == "rescaled" else {}
     strategy = {"vision_feature_select_strategy": "default" if clip else "full"}
     config = AlignedLlavaConfig(
         **{"vision_config": vision, "text_config": hf.Qwen2Config(**TEXT), "image_token_index": IMAGE},
-        **{"image_seq_length": 16, "vision_feature_layer": -1, "text_norm": 1.5, "visual_norm": 10.0},
-        **{**fields, **rescaled, **strategy},
+        **{"image_seq_length": 16, "vision_feature_layer": -1, "text_norm": 1.5},
+        **{**fields, **strategy},
     )
     model = AlignedLlavaForConditionalGeneration(config)
     with torch.no_grad():

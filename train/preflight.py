@@ -30,10 +30,9 @@ from trl import SFTConfig
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
 from modeling_aligned_llava.connectors import check_family
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.disk_errors import require_space
-from modeling_aligned_llava.quiet import NOT_A_TERMINAL
 from train.arguments.groups import ModelArguments
 from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
@@ -248,7 +247,7 @@ def _model_config(run: RunArguments, backbones: ModelArguments) -> PreTrainedCon
         return config
     _, vision = tower_configs(str(backbones.vision_tower))
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
-    measured = dict.fromkeys(("text_norm", "visual_norm", "stream_norm"), 1.0)
+    measured = dict.fromkeys(("text_norm", "stream_norm"), 1.0)
     return joined_config(vision, text, {**run.model.config_fields, **measured})
 
 

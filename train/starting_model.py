@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from transformers import AutoConfig, PreTrainedModel
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
@@ -16,12 +15,10 @@ from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.connectors import align, load_vision_language
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
-from modeling_aligned_llava.loading.images import open_image
 from train.arguments.parse import RunArguments
-from train.data.prepared import first_images, first_texts
+from train.data.prepared import first_texts
 from train.data.sources import Source
 from train.data.stage_tokenization import trained_checkpoint
 
@@ -44,7 +41,6 @@ def starting_folder(run: RunArguments, output: Path, seed: int, sources: list[So
             fields=run.model.config_fields,
             seed=seed,
             chat_template=run.model.chat_template,
-            images=_images(run, sources),
             texts=_texts(run, sources),
             exist_ok=True,
         )
@@ -86,7 +82,7 @@ def load_start(
     """The model in float32 with the norm of the method.
 
     Raises:
-        UserError: it cannot be loaded, is quantized, or the method needs images or texts and there is none.
+        UserError: it cannot be loaded, is quantized, or the method needs texts and there is none.
     """
     config = load_part(AutoConfig, folder)
     if (quantized := getattr(config, "quantization_config", None)) is not None:
@@ -98,27 +94,12 @@ def load_start(
         model = load_vision_language(folder, dtype=torch.float32)
     if getattr(model.config, NORM, None) is None:
         fields = {name: value for name, value in run.model.config_fields.items() if name != "method"}
-        align(model, run.model.method, **fields, **_measured(run, model, processor, sources))
+        needed = AlignedLlavaConfig(**run.model.config_fields)
+        if needed.needs_stream_norm:
+            texts = _texts(run, sources)
+            fields["stream_norm"] = mean_stream_norm(model, processor.tokenizer, texts, needed.stream_layer)
+        align(model, run.model.method, **fields)
     return model.train()
-
-
-def _measured(run: RunArguments, model: PreTrainedModel, processor: Any, sources: list[Source]) -> dict[str, float]:
-    """The norms that the method's target depends on, besides that of text embeddings."""
-    needed = AlignedLlavaConfig(**run.model.config_fields)
-    found = {}
-    if needed.needs_visual_norm:
-        found["visual_norm"] = mean_connector_norm(model, processor, _opened(_images(run, sources)))
-    if needed.needs_stream_norm:
-        found["stream_norm"] = mean_stream_norm(model, processor.tokenizer, _texts(run, sources), needed.stream_layer)
-    return found
-
-
-def _opened(files: Iterable[str | bytes]) -> Iterable[Image.Image]:
-    return (open_image(file) for file in files)
-
-
-def _images(run: RunArguments, sources: list[Source]) -> Iterable[str | bytes]:
-    return first_images(sources, run.data.data_cache)
 
 
 def _texts(run: RunArguments, sources: list[Source]) -> Iterable[str]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.quiet import NOT_A_TERMINAL
+from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError
 
 
 GRACE = 8.0  # seconds between SIGTERM and SIGKILL: training finishes its step and saves a checkpoint

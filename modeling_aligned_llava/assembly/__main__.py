@@ -15,17 +15,13 @@ def main() -> None:
     parser.add_argument("--vision-tower", required=True, help="folder or Hub id of a SigLIP, SigLIP2 or CLIP model")
     parser.add_argument("--language-model", required=True, help="folder or Hub id of a causal language model")
     parser.add_argument("--method", default="norm-gwc", help="a method of configuration/methods.yaml")
-    parser.add_argument("--images", type=Path, help="folder of training images, for methods that measure N")
     parser.add_argument("--texts", type=Path, help="file of training text, one a line, for methods that measure it")
     parser.add_argument("--chat-template", help="name of a shipped template (default: the tokenizer's own)")
     parser.add_argument("--out", required=True, type=Path, help="checkpoint folder to write")
     parser.add_argument("--seed", type=int, default=42, help="seed of the projector (default: %(default)s)")
     args = parser.parse_args()
-    if args.images is not None and not args.images.is_dir():
-        raise UserError(f"--images: there is no folder {args.images}")
     if args.texts is not None and not args.texts.is_file():
         raise UserError(f"--texts: there is no file {args.texts}")
-    images = None if args.images is None else sorted(file for file in args.images.rglob("*") if file.is_file())
     texts = None if args.texts is None else _lines(args.texts)
     out = assemble(
         args.vision_tower,
@@ -34,13 +30,10 @@ def main() -> None:
         fields=method_fields(args.method),
         seed=args.seed,
         chat_template=args.chat_template,
-        images=images,
         texts=texts,
     )
     config = AlignedLlavaConfig.from_pretrained(out)
     measured = [f"text norm s = {config.text_norm:.4f}"]
-    if config.visual_norm is not None:
-        measured.append(f"visual norm N = {config.visual_norm:.4f}")
     if config.stream_norm is not None:
         measured.append(f"text enters layer {config.stream_layer} at {config.stream_norm:.4f}")
     print(f"{args.method}: {', '.join(measured)}, written to {out}")  # noqa: T201

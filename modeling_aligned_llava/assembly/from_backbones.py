@@ -25,13 +25,11 @@ from transformers import (
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.connector_norm import mean_connector_norm
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.loading.chat_templates import choose_template
 from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
-from modeling_aligned_llava.loading.images import open_image
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm
@@ -67,7 +65,6 @@ def assemble(
     fields: dict[str, Any],
     seed: int = 42,
     chat_template: str | None = None,
-    images: Iterable[str | Path | bytes] | None = None,
     texts: Iterable[str] | None = None,
     exist_ok: bool = False,
 ) -> Path:
@@ -81,14 +78,13 @@ def assemble(
         fields: fields of `AlignedLlavaConfig`, as returned by `method_fields`.
         seed: seed of the projector; with one seed all methods start from the same projector.
         chat_template: name of a shipped template; None: the tokenizer's own, which must mark the supervised tokens.
-        images: files of training images in order, for methods that measure N on the first 64 of them.
         texts: training texts in order, for methods that measure the norm of text inside the decoder on the first 64.
         exist_ok: leave `out` as it is if it is there; of several processes that ask at the same moment, one assembles.
 
     Raises:
         UserError: a backbone is missing, incomplete or not supported, or `out` exists and `exist_ok` is not set.
     """
-    make = partial(_assembled, vision_tower, language_model, fields, seed, chat_template, images, texts)
+    make = partial(_assembled, vision_tower, language_model, fields, seed, chat_template, texts)
     return build_checkpoint(Path(out), make, exist_ok)
 
 
@@ -128,7 +124,6 @@ def _assembled(
     fields: dict[str, Any],
     seed: int,
     chat_template: str | None,
-    images: Iterable[str | Path | bytes] | None,
     texts: Iterable[str] | None,
 ) -> tuple[AlignedLlavaForConditionalGeneration, LlavaProcessor]:
     check_source(vision_tower, "vision tower")
@@ -162,7 +157,10 @@ def _assembled(
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
-    _initialise_norm(model, processor, images, texts)
+    if config.needs_stream_norm and config.stream_norm is None:
+        config.stream_norm = mean_stream_norm(model, tokenizer, texts or (), config.stream_layer)
+    if (norm := model.model.multi_modal_projector.norm) is not None:
+        set_initial_gain(norm, config)
     model.generation_config = language.generation_config
     model.generation_config._from_model_config = False  # or transformers would derive it from the config again
     # Chat models have several, and their configs disagree on which.
@@ -171,44 +169,6 @@ def _assembled(
     # Hub ids are for the model card; `save_pretrained` removes local paths.
     config.vision_config.name_or_path, config.text_config.name_or_path = str(vision_tower), str(language_model)
     return model, processor
-
-
-@torch.no_grad()
-def _initialise_norm(
-    model: AlignedLlavaForConditionalGeneration,
-    processor: LlavaProcessor,
-    images: Iterable[str | Path | bytes] | None,
-    texts: Iterable[str] | None,
-) -> None:
-    """Initialise the norm (Eq. 11), or rescale the projector, of a model whose `config.text_norm` is known.
-
-    Some targets need N, the mean token norm of the initial projector, measured here on training images, or the norm
-    of text inside the decoder, measured on training text (docs/reference.md).
-
-    Raises:
-        UserError: the method needs images or texts and there is none, or an image cannot be read.
-    """
-    config, projector = model.config, model.model.multi_modal_projector
-    if config.needs_visual_norm and config.visual_norm is None:
-        config.visual_norm = _mean_token_norm(model, processor, images)
-    if config.needs_stream_norm and config.stream_norm is None:
-        config.stream_norm = mean_stream_norm(model, processor.tokenizer, texts or (), config.stream_layer)
-    if projector.norm is not None:
-        set_initial_gain(projector.norm, config)
-    if config.projector_init == "rescaled":
-        assert config.target is not None and config.visual_norm is not None
-        projector.scale = config.projector_scale = config.target / config.visual_norm
-
-
-def _mean_token_norm(
-    model: AlignedLlavaForConditionalGeneration, processor: LlavaProcessor, images: Iterable[str | Path | bytes] | None
-) -> float:
-    projector = model.model.multi_modal_projector
-    norm, projector.norm = projector.norm, None
-    try:
-        return mean_connector_norm(model, processor, (open_image(file) for file in images or ()))
-    finally:
-        projector.norm = norm
 
 
 def tower_configs(source: str | Path) -> tuple[PreTrainedConfig, PreTrainedConfig]:

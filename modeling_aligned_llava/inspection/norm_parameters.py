@@ -27,10 +27,7 @@ def effective_parameters(norm: GlobalWeightCompensatedLayerNorm) -> tuple[Tensor
 
     Shards of FSDP2 are gathered; under ZeRO-3 the caller gathers the parameters first.
     """
-    if norm.weight is None:
-        gain = torch.full((norm.dim,), norm.gain_init * norm.scale, dtype=torch.float64)
-    else:
-        gain = _whole(norm.weight).expand(norm.dim) * norm.scale
+    gain = _whole(norm.weight) * norm.scale
     return gain, None if norm.bias is None else _whole(norm.bias) * norm.scale
 
 

@@ -33,7 +33,9 @@ def main() -> None:
     args = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the cells: one core each
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    studies = sorted((read_study(path) for path in args.studies), key=lambda study: study.rates_from is not None)
+    studies = sorted(
+        (read_study(path, not args.analyse) for path in args.studies), key=lambda study: study.rates_from is not None
+    )
     for study in studies:
         if not args.analyse:
             devices = find_devices(args.jobs, args.device)

@@ -97,8 +97,8 @@ class Study:
         return any(arm.evaluated for arm in self.arms)
 
 
-def read_study(path: Path) -> Study:
-    """Read and check a study.
+def read_study(path: Path, to_run: bool = True) -> Study:
+    """Read and check a study; one that only has records (not `to_run`) may name methods that are gone.
 
     Raises:
         UserError: the file is not there or not a study; one line says what is wrong.
@@ -118,7 +118,7 @@ def read_study(path: Path) -> Study:
     seeds = content["seeds"]
     if not isinstance(seeds, list) or not seeds or not all(isinstance(seed, int) for seed in seeds):
         raise UserError(f"{path}: seeds must be a list of whole numbers, not {seeds!r}")
-    arms = [arm for entry in content["arms"] for arm in _arms(path, entry, content.get("settings", {}))]
+    arms = [arm for entry in content["arms"] for arm in _arms(path, entry, content.get("settings", {}), to_run)]
     labels = [arm.label for arm in arms]
     for label in labels:
         if labels.count(label) > 1:
@@ -149,7 +149,7 @@ def _contrast(path: Path, name: str, given: Any, labels: list[str]) -> dict[str,
     return dict.fromkeys(given["plus"], 1) | dict.fromkeys(given["minus"], -1)
 
 
-def _arms(path: Path, entry: dict[str, Any], shared: dict[str, Any]) -> Iterator[Arm]:
+def _arms(path: Path, entry: dict[str, Any], shared: dict[str, Any], to_run: bool) -> Iterator[Arm]:
     """The arms of an entry: each method with each combination of levels."""
     if not isinstance(entry, dict) or "methods" not in entry or not entry.keys() <= _ARM_KEYS:
         raise UserError(f"{path}: an entry of arms has methods and some of {_names(_ARM_KEYS)}, not {entry!r}")
@@ -163,7 +163,8 @@ def _arms(path: Path, entry: dict[str, Any], shared: dict[str, Any]) -> Iterator
         for combination in product(*axes.values()):
             levels = dict(zip(axes, (label for label, _ in combination), strict=True))
             settings = _merged([shared, entry.get("settings", {}), *(chosen for _, chosen in combination)])
-            method_fields(method, settings.get("norm_fields"))
+            if to_run:
+                method_fields(method, settings.get("norm_fields"))
             if settings.get("bypassed_layers") and measure == "full":
                 raise UserError(f"{path}: bypassed_layers are not saved in a model, so measure must be held_out_loss")
             yield Arm(method, levels, settings, stages, measure == "full")

@@ -22,7 +22,7 @@ from modeling_aligned_llava.loading.files import read_json, write_json, write_te
 from research.study.grid import Cell, Study
 
 
-MEASURED = ("text_norm", "visual_norm", "stream_norm", "projector_scale", "target_scale")  # of a checkpoint's config
+MEASURED = ("text_norm", "stream_norm", "target_scale")  # of a checkpoint's config
 
 
 def held_out_loss(log: Path) -> float:

@@ -79,7 +79,7 @@ def test_a_norm_variant_is_one_entry(copy):
     [
         ({"projector_nrom": "layernorm"}, "methods.yaml: mine: unknown field 'projector_nrom'; fields: comp"),
         ({"text_norm": 1.0}, "methods.yaml: mine: unknown field 'text_norm'"),
-        ({"norm_gain": "matrix"}, "methods.yaml: mine: norm_gain must be one of vector, scalar, fixed, not 'matrix'"),
+        ({"norm_init": "zeros"}, "methods.yaml: mine: norm_init must be one of text, ones, not 'zeros'"),
     ],
 )
 def test_a_wrong_entry_is_one_line(monkeypatch, entry, message):

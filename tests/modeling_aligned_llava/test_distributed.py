@@ -16,8 +16,7 @@ from tests.train.sharded_on_cpu import shard_on_cpu
 
 
 PROCESSES = 2
-# A gain of one element is sharded over two processes too.
-ARMS = {"vector": {"method": "norm-gwc"}, "scalar": {"method": "norm-scalar", "compensation_exponent": 0.5}}
+ARMS = {"layernorm": {"method": "norm-gwc"}, "rmsnorm": {"method": "norm-rms", "compensation_exponent": 0.5}}
 
 
 def batch():

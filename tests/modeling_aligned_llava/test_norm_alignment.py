@@ -39,37 +39,31 @@ def test_compensation_comes_before_the_gradient_is_cast_down():
     assert torch.equal(x.grad, wide.grad.half()) and x.grad.any()
 
 
-@pytest.fixture
-def norm64():
-    torch.manual_seed(0)
-    norm = GlobalWeightCompensatedLayerNorm(12, eps=EPS).double()
-    with torch.no_grad():
-        norm.weight.copy_(0.02 * torch.randn(12).double())
-        norm.bias.copy_(torch.randn(12).double())
-    return norm
-
-
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({}, lambda c: 1 / c),
         ({"compensation_exponent": 0.0}, lambda c: 1.0),
         ({"compensation_exponent": 0.5}, lambda c: c**-0.5),
-        ({"compensation_max": 3.0}, lambda c: 3.0),
         ({"compensation_eps": 0.5}, lambda c: 2.0),
         ({"scale": 0.25}, lambda c: 1 / (0.25 * c)),
         ({"centred": False}, lambda c: 1 / c),
-        ({"centred": False, "compensation_exponent": 0.5, "compensation_max": 4.0}, lambda c: min(4.0, c**-0.5)),
+        ({"centred": False, "compensation_exponent": 0.5}, lambda c: c**-0.5),
     ],
 )
-def test_forward_and_backward_equal_the_algebra(norm64, settings, expected):
-    for name, value in settings.items():
-        setattr(norm64, name, value)
+def test_forward_and_backward_equal_the_algebra(settings, expected):
+    torch.manual_seed(0)
+    norm64 = GlobalWeightCompensatedLayerNorm(12, eps=EPS, **settings).double()
+    centred = norm64.centred
+    torch.nn.init.normal_(norm64.weight, std=0.02)
+    if centred:
+        torch.nn.init.normal_(norm64.bias)
     x = torch.randn(3, 5, 12, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn(3, 5, 12, dtype=torch.float64)
-    gain, bias = norm64.weight.detach() * norm64.scale, norm64.bias.detach() * norm64.scale
+    gain = norm64.weight.detach() * norm64.scale
+    bias = norm64.bias.detach() * norm64.scale if centred else torch.zeros(12).double()
     factor = expected(norm64.weight.detach().abs().mean().item())
-    y, d_x, d_gain, d_bias = reference(x.detach(), gain, bias, upstream, factor, norm64.centred)
+    y, d_x, d_gain, d_bias = reference(x.detach(), gain, bias, upstream, factor, centred)
 
     out = norm64(x)
     out.backward(upstream)
@@ -78,7 +72,8 @@ def test_forward_and_backward_equal_the_algebra(norm64, settings, expected):
     torch.testing.assert_close(out, y, **close)
     torch.testing.assert_close(x.grad, d_x, **close)
     torch.testing.assert_close(norm64.weight.grad, d_gain * norm64.scale, **close)
-    torch.testing.assert_close(norm64.bias.grad, d_bias * norm64.scale, **close)
+    if centred:
+        torch.testing.assert_close(norm64.bias.grad, d_bias * norm64.scale, **close)
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -86,30 +81,14 @@ def test_forward_and_backward_equal_the_algebra(norm64, settings, expected):
 def test_forward_is_bit_equal_to_the_definition(dtype, centred):
     torch.manual_seed(1)
     norm = GlobalWeightCompensatedLayerNorm(64, gain_init=0.0134, centred=centred)
-    torch.nn.init.normal_(norm.bias)
     x = (40 * torch.randn(2, 7, 64)).to(dtype)
     if centred:
+        torch.nn.init.normal_(norm.bias)
         expected = F.layer_norm(x.float(), (64,), norm.weight, norm.bias, norm.eps).to(dtype)
     else:
-        expected = (F.rms_norm(x.float(), (64,), norm.weight, norm.eps) + norm.bias).to(dtype)
+        expected = F.rms_norm(x.float(), (64,), norm.weight, norm.eps).to(dtype)
     assert norm(x).dtype == dtype
     assert torch.equal(norm(x), expected)
-
-
-@pytest.mark.parametrize("scale", [1.0, 0.25])
-def test_a_scalar_and_a_fixed_gain_are_a_vector_of_equal_elements(scale):
-    settings = {"bias": False, "gain_init": 0.02, "scale": scale}
-    norms = [GlobalWeightCompensatedLayerNorm(16, gain=gain, **settings) for gain in ("vector", "scalar", "fixed")]
-    assert [sorted(norm.state_dict()) for norm in norms] == [["weight"], ["weight"], []]
-    data, upstream = torch.randn(3, 5, 16), torch.randn(3, 5, 16)
-    xs = [data.clone().requires_grad_() for _ in norms]
-    outs = [norm(x) for norm, x in zip(norms, xs, strict=True)]
-    for out in outs:
-        out.backward(upstream)
-    assert torch.equal(outs[0], outs[1]) and torch.equal(outs[0], outs[2])
-    for x in xs[1:]:
-        torch.testing.assert_close(xs[0].grad, x.grad)  # the mean of equal gains is off by a rounding
-    torch.testing.assert_close(norms[1].weight.grad, norms[0].weight.grad.sum()[None])
 
 
 def test_eval_mode_shows_the_true_gradient():

@@ -304,7 +304,6 @@ def test_baseline_takes_the_same_path_and_a_second_round_keeps_the_method(family
     ("name", "settings", "message"),
     [
         ("llava", {"prompt_format": "plain"}, "prompt_format: plain is for models assembled here"),
-        ("llava", {"method": "projector-rescaled"}, "align adds a norm"),
         ("aya_vision", {}, "aya_vision is none of the families it knows"),
     ],
 )

@@ -24,7 +24,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text, versions
-from modeling_aligned_llava.loading.images import open_image, read_size
+from modeling_aligned_llava.loading.images import read_size
 from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
 from train.data.held_out import Part, held_out
 from train.data.quarantine import Entry
@@ -219,18 +219,6 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
     except BadRow as fault:
         return bad_entry(source, number, name, fault)
     return {"id": name, "row": number, "messages": messages, "images": images}
-
-
-def first_images(sources: list[Source], cache: str | None = None) -> Iterator[str | bytes]:
-    """The images of the data in order, as paths or bytes, skipping those that cannot be opened."""
-    for source in sources:
-        raw = raw_table(source, str(prepared_root(cache)))
-        for row in checked_rows(source, raw):
-            for name in row["images"] if isinstance(row, dict) else ():
-                image = embedded_bytes(raw, name) if isinstance(name, EmbeddedImage) else name
-                with suppress(UserError):
-                    open_image(image)
-                    yield image
 
 
 def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str]:

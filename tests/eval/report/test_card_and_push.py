@@ -89,7 +89,6 @@ def test_the_text_says_what_is_known_and_what_is_not_and_its_tables_are_whole(re
         r"| learning_rates | {'a\|b': 0.001} | {'a\|b': 0.001} |",
         "Mean absolute gain 0.0134",
         "| `norm_target` | text |",
-        "| `norm_gain` | vector |",
         "| text embeddings | 1.5000 | 0.2500 | 1.2500 | 8 |",
         "- mmstar: failed (ValueError)",
         "- pope: 10.0% of the answers could not be read",

@@ -88,16 +88,9 @@ def test_user_errors_name_the_culprit(tiny_backbones, tmp_path):
     ):
         with one_line(message):
             assemble(tower, language, out, fields=method_fields("norm"), chat_template=template)
-    broken = tmp_path / "broken.png"
-    broken.write_text("no image")
-    for images, method, message in (
-        (None, "norm-geomean", "target is measured on training images: there are none"),
-        (None, "norm-stream", r"text at layer 1 is measured on training text: there is none \(--texts\)"),
-        ([broken], "norm-geomean", "broken.png cannot be read as an image"),
-    ):
-        with one_line(message):
-            assemble(vision, language, tmp_path / "a", fields=method_fields(method), images=images)
-        assert not (tmp_path / "a").exists()
+    with one_line(r"text at layer 1 is measured on training text: there is none \(--texts\)"):
+        assemble(vision, language, tmp_path / "a", fields=method_fields("norm-stream"))
+    assert not (tmp_path / "a").exists()
 
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2}

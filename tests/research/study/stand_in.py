@@ -46,7 +46,7 @@ def write_stage(folder: Path, loss: float | None, visual: float = 2.0, lift: flo
         ("probe.jsonl", [{**probe, "step": 0}, probe]),
     ):
         (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    measured = {"text_norm": 0.5, "visual_norm": None, "stream_norm": 2.0, "projector_scale": 1.0, "target_scale": 1.0}
+    measured = {"text_norm": 0.5, "stream_norm": 2.0, "target_scale": 1.0}
     (folder / "config.json").write_text(json.dumps(measured))
     (folder / "norm_parameters.json").write_text(json.dumps({"gain": None}))
     (folder / "model.safetensors").write_bytes(b"weights")

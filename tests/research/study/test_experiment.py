@@ -49,6 +49,15 @@ def test_a_norm_stored_in_bfloat16_is_rounded_after_every_step(train):
     assert torch.equal(small, torch.ones(32))  # steps of 1e-3 are below half of 1/256
 
 
+def test_visual_tokens_are_a_constant_times_the_projectors_until_it_holds_the_constant(train):
+    plain, scaled = (train(*words, method="baseline") for words in (["plain"], ["scaled", "--visual_factor", "4"]))
+    start, grown = (lines(folder, "probe.jsonl")[0]["visual"]["norm"][0] for folder in (plain, scaled))
+    assert grown == pytest.approx(4 * start)
+    layer = "model.multi_modal_projector.linear_2.weight"
+    ends = [weights(folder)[layer].norm().item() for folder in (plain, scaled)]
+    assert ends[1] == pytest.approx(4 * ends[0], rel=0.2)
+
+
 def test_the_command_of_a_cell_makes_its_changes(tmp_path):
     changes = {"bypassed_layers": [0, 1], "norm_storage": "bfloat16"}
     study = read_study(write_study(tmp_path, settings={"steps": 0.5, **changes}))

@@ -11,6 +11,8 @@ from train.arguments.parse import parse_arguments
 
 
 STUDIES = sorted((REPOSITORY / "research/studies").rglob("*.yaml"))
+ENDED = ("lifted", "e_smollm2")  # only records are left, of methods that are gone too
+TO_RUN = [path for path in STUDIES if not {path.parent.name, path.stem} & {*ENDED}]
 
 
 def test_cells_are_arms_by_seeds(tmp_path):
@@ -41,11 +43,11 @@ def test_rate_and_steps_are_factors_on_the_recipe():
 def test_levels_may_be_names_and_norm_fields_are_joined(tmp_path):
     varied = {
         "k": {"four": {"norm_fields": {"target_scale": 4.0}}},
-        "bias": {"none": {"norm_fields": {"norm_bias": False}}},
+        "layer": {"two": {"norm_fields": {"stream_layer": 2}}},
     }
     study = read_study(write_study(tmp_path, arms=[{"methods": ["norm"], "vary": varied}], reference="norm"))
-    assert study.arms[0].label == "norm, k four, bias none"
-    assert study.arms[0].settings["norm_fields"] == {"target_scale": 4.0, "norm_bias": False}
+    assert study.arms[0].label == "norm, k four, layer two"
+    assert study.arms[0].settings["norm_fields"] == {"target_scale": 4.0, "stream_layer": 2}
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,8 @@ def test_levels_may_be_names_and_norm_fields_are_joined(tmp_path):
             "bypassed_layers are not saved in a model",
         ),
         (
-            {"arms": [{"methods": ["baseline"], "settings": {"norm_fields": {"norm_gain": 1}}}]},
-            "norm_fields of baseline: norm_gain must be one of",
+            {"arms": [{"methods": ["baseline"], "settings": {"norm_fields": {"norm_init": 1}}}]},
+            "norm_fields of baseline: norm_init must be one of",
         ),
     ],
 )
@@ -90,10 +92,10 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path):
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_settings_of_every_shipped_study_are_known_to_training(path):
-    study = read_study(path)
+    study = read_study(path, path in TO_RUN)
     seeds = {"a_methods": 5, "b_clipping": 5, "c_initialisation": 5, "d_rates": 1, "d_smollm2": 2, "h_rates": 1}
     assert len(study.seeds) >= seeds.get(path.stem, 3)
-    for arm in study.arms:
+    for arm in study.arms if path in TO_RUN else ():
         for stage in arm.stages:
             chosen = stage_settings(study.backbone, stage, arm.settings)
             recipe = REPOSITORY / "configuration/train" / study.backbone / f"{stage}.yaml"
@@ -107,7 +109,7 @@ def test_the_settings_of_every_shipped_study_are_known_to_training(path):
 def test_the_studies_on_tinyworld_take_at_most_twenty_core_hours():
     """At 1.2 minutes for a stage 1 of tinyworld, 3 for a stage 2, 0.4 to start one, and 2 for an evaluation."""
     minutes = 0.0
-    for study in (read_study(path) for path in STUDIES if path.parent.name != "lifted"):
+    for study in map(read_study, TO_RUN):
         for cell in study.cells if study.backbone == "tinyworld" else ():
             steps = {s: stage_settings("tinyworld", s, cell.arm.settings)["max_steps"] for s in cell.arm.stages}
             minutes += 0.4 * len(steps)
