@@ -85,10 +85,10 @@ def answer(
     measured = corrected(scored if benchmarked else by_loss)
     seeds, by = len(losses.get(baseline, {})), "benchmarks" if benchmarked else "held-out loss"
     tested = f" (p after Holm's correction over {len(others)} methods)" if len(others) > 1 else ""
-    told = verdict(profile)
+    judged = verdict(profile)
     inert = "Unknown: they could not be told from text"
-    if told is not None:
-        inert = f"{INERT[told['inert']]}: {told['summary'].partition(': ')[2]}"
+    if judged is not None:
+        inert = f"{INERT[judged['inert']]}: {judged['summary'].partition(': ')[2]}"
     answered = [
         f"Are the visual tokens of {name} inert? {inert}.",
         f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, "

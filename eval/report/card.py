@@ -163,8 +163,9 @@ def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[di
         setting = role.replace(" ", "_")
         recorded = [config[part].get("_name_or_path", ""), *(stage.get(setting, "") for stage in stages.values())]
         name = next((name for name in recorded if name in licences["models"] or is_hub_id(name)), "not recorded")
+        key = f"{setting}_source"
         source = {"name": name, "license": licences["models"].get(name, UNKNOWN), "precision": ""}
-        source = next((told for stage in stages.values() if (told := stage.get(f"{setting}_source"))), source)
+        source = next((stage[key] for stage in stages.values() if stage.get(key)), source)
         parts.append({"role": role, "name": source["name"], "licence": source["license"], "note": source["precision"]})
     data = dict.fromkeys(stage["dataset"] for stage in stages.values() if "dataset" in stage)
     for name in data or ("not recorded",):

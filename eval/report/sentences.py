@@ -58,7 +58,7 @@ def caveats(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[str]:
 def _verdicts(measured: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Those of the models that were measured and have visual tokens."""
     verdicts = {name: verdict(measures["profile"]) for name, measures in measured.items() if "profile" in measures}
-    return {name: told for name, told in verdicts.items() if told is not None}
+    return {name: judged for name, judged in verdicts.items() if judged is not None}
 
 
 def _compared(run: FinishedRun) -> str:

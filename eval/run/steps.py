@@ -4,7 +4,6 @@ A step that fails stops those that need it, and no other.
 """
 
 import os
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -112,14 +111,9 @@ def path_lengths(steps: Sequence[Step]) -> dict[str, float]:
     Raises:
         graphlib.CycleError: steps wait for each other.
     """
-    costs = {step.name: step.cost for step in steps}
-    ahead: defaultdict[str, float] = defaultdict(float)
-    lengths = {}
-    waits_for = {step.name: step.after for step in steps}
-    for name in reversed(list(TopologicalSorter(waits_for).static_order())):
-        lengths[name] = costs[name] + ahead[name]
-        for earlier in waits_for[name]:
-            ahead[earlier] = max(ahead[earlier], lengths[name])
+    costs, lengths = {step.name: step.cost for step in steps}, dict[str, float]()
+    for name in reversed(list(TopologicalSorter({step.name: step.after for step in steps}).static_order())):
+        lengths[name] = costs[name] + max((lengths[step.name] for step in steps if name in step.after), default=0)
     return lengths
 
 
