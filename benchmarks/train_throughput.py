@@ -26,13 +26,13 @@ from trl import SFTConfig, SFTTrainer
 
 from benchmarks.record import environment, write
 from benchmarks.training_worlds import FROZEN, LENGTHS, RATES, SHAPES, Shape, make_model, make_processor, make_rows
-from train.data.collator import ImageTextCollator
-from train.data.family_rows import FamilyCollator, FamilyRows
+from train.data.family_tokens import FamilyCollator, FamilyTokens
+from train.data.images import RowImages
+from train.data.llava_tokens import ImageTextCollator, LlavaTokens
 from train.data.prepared import checked_rows, open_training_data
 from train.data.quarantine import Quarantine
-from train.data.row_images import RowImages
+from train.data.row_tokens import IGNORE_INDEX, RowTokens
 from train.data.sources import raw_table, read_sources
-from train.data.tokenization import IGNORE_INDEX, RowEncoder, Tokenization
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -98,7 +98,7 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str) -> di
     start = time.perf_counter()
     if ours:
         assert isinstance(processor.chat_template, str)
-        encoder: RowEncoder = Tokenization(
+        encoder: RowTokens = LlavaTokens(
             processor.tokenizer,
             template=processor.chat_template,
             image_token_id=model.config.image_token_id,
@@ -106,13 +106,13 @@ def measure(who: str, stage: int, shape: Shape, folder: Path, device: str) -> di
             max_length=None,
         )
         if who == "processor":
-            encoder = FamilyRows(processor, model.config, None)
+            encoder = FamilyTokens(processor, model.config, None)
         data = open_training_data(sources, encoder, folder / "prepared")
         row_images = RowImages(data, Quarantine(folder / "quarantine.jsonl", data.opened, 0.0), seed=0)
         prepared = time.perf_counter() - start
         pad = processor.tokenizer.pad_token_id
         collator: Any = ImageTextCollator(processor.image_processor, pad, row_images)
-        if isinstance(encoder, FamilyRows):
+        if isinstance(encoder, FamilyTokens):
             collator = FamilyCollator(encoder, row_images)
         trainer: SFTTrainer = AlignedSFTTrainer(
             train_dataset=data.dataset,

@@ -19,8 +19,9 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 from modeling_aligned_llava.methods import method_fields
 from tests.real_tokenizers import PACKAGES, real_tokenizer, spans
 from tests.train.data.rows import turns
-from train.data.conversations import messages_of
-from train.data.tokenization import IGNORE_INDEX, Tokenization, expand
+from train.data.llava_tokens import LlavaTokens, expand
+from train.data.row import messages_of
+from train.data.row_tokens import IGNORE_INDEX
 
 
 pytestmark = pytest.mark.slow
@@ -92,7 +93,7 @@ def generator(family):
 
 def tokenization(family, prompt_format="chat"):
     template = chat_template("plain") if prompt_format == "plain" else str(family.processor.chat_template)
-    return Tokenization(family.tokenizer, template, IMAGE_ID[family.name], IMAGE_TOKENS, None)
+    return LlavaTokens(family.tokenizer, template, IMAGE_ID[family.name], IMAGE_TOKENS, None)
 
 
 def row(name):

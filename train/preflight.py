@@ -33,16 +33,16 @@ from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.disk_errors import require_space
-from train.arguments.groups import ModelArguments
-from train.arguments.parse import RunArguments, accumulation_steps, parse_with_backbones
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
+from train.data.row_tokens import RowTokens
 from train.data.sources import raw_table, read_sources
-from train.data.stage_tokenization import stage_tokenization, trained_checkpoint
-from train.data.tokenization import RowEncoder
+from train.data.stage_tokens import tokens_without_model, trained_checkpoint
 from train.monitoring.log import PROGRESS_JSON
-from train.stage_folder import StageFolder, peek_settings
+from train.parse import Settings, accumulation_steps, parse_with_backbones
+from train.settings import DataArguments, ModelArguments, read_settings
+from train.stage_folder import StageFolder
 
 
 TIMED = "--three-steps"  # the run that `_measure` starts
@@ -92,48 +92,51 @@ def preflight(argv: list[str], console: Console) -> bool:
         help="time two steps of a run, started as $LAUNCH says (default: where there is a GPU; not with --stage1)",
     )
     ours, theirs = parser.parse_known_args(argv)
-    run, training, backbones = parse_with_backbones(theirs, ours.stage1)
-    if backbones is None or _holds_model(run.model.model_name_or_path):
-        backbones = run.model
+    given = read_settings(theirs)
+    settings, backbones = parse_with_backbones(given, ours.stage1)
+    training, batch_size = settings.training, settings.optimization.global_batch_size
+    if backbones is None or _holds_model(settings.model.model_name_or_path):
+        backbones = settings.model
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
-    found = Preflight(f"{run.model.method}: {training.output_dir}")
-    with found.step("output folder"):
-        _check_folder(run, training, peek_settings(theirs) or {})
+    checks = Preflight(f"{settings.model.method}: {training.output_dir}")
+    with checks.step("output folder"):
+        _check_folder(str(training.output_dir), given)
     how = rows = None
-    with found.step("template"):
-        how = stage_tokenization(run, training, None if backbones is run.model else backbones)
+    with checks.step("template"):
+        how = tokens_without_model(settings, None if backbones is settings.model else backbones)
     if how is not None:
-        with found.step("data"):
-            rows = _check_data(found, run, how)
+        with checks.step("data"):
+            rows = _check_data(checks, settings.data, batch_size, how)
     if backbones.model_name_or_path is None or _holds_model(backbones.model_name_or_path):
-        with found.step("memory"):
-            _check_cost(found, run, training, backbones, rows, ours)
-    if ours.measure and ours.stage1 is None and not found.reasons:
-        with found.step("measured"):
-            _measure(found, theirs, training, rows[0] if rows else 0, run.optimization.global_batch_size)
-    console.print(found.table)
-    for reason in found.reasons:
+        with checks.step("memory"):
+            _check_cost(checks, settings, backbones, rows, ours)
+    if ours.measure and ours.stage1 is None and not checks.reasons:
+        with checks.step("measured"):
+            _measure(checks, theirs, training, rows[0] if rows else 0, batch_size)
+    console.print(checks.table)
+    for reason in checks.reasons:
         console.print(f"cannot run: {reason}", soft_wrap=True, markup=False)
-    return not found.reasons
+    return not checks.reasons
 
 
-def _check_folder(run: RunArguments, training: SFTConfig, settings: dict) -> None:
-    folder = StageFolder(str(training.output_dir))
-    if changes := folder.changed_settings(settings):
-        raise UserError(f"{folder.path} was started with other settings ({'; '.join(changes)})")
+def _check_folder(output_dir: str, given: dict) -> None:
+    folder = StageFolder(output_dir)
+    folder.check_settings(given)
     parent = _existing(folder.path)
     if not os.access(parent, os.W_OK):
         raise UserError(f"{parent} is not writable")
 
 
-def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[int, list[dict]]:
+def _check_data(
+    checks: Preflight, data: DataArguments, global_batch_size: int, how: RowTokens
+) -> tuple[int, list[dict]]:
     """The number of all rows, and the usable rows of a sample."""
     total = 0
     good: list[dict] = []
     entries: list[Entry] = []
-    for source in read_sources(run.data.data_path, run.data.image_folder):
-        raw = raw_table(source, str(prepared_root(run.data.data_cache)))
+    for source in read_sources(data.data_path, data.image_folder):
+        raw = raw_table(source, str(prepared_root(data.data_cache)))
         total += round(len(raw) * source.weight)
         sample = raw.with_format("arrow")[: min(SAMPLE, len(raw))]
         for row in usable_rows(source, how, sample, 0):
@@ -143,39 +146,38 @@ def _check_data(found: Preflight, run: RunArguments, how: RowEncoder) -> tuple[i
                 good.append(row)
     damaged = [entry for entry in entries if not entry.filtered]
     seen = len(good) + len(entries)
-    found.row("rows", f"{total:,}; of the first {seen:,}: {len(good):,} usable, {len(damaged)} damaged")
-    if len(damaged) > run.data.bad_rows_limit * seen:
+    checks.row("rows", f"{total:,}; of the first {seen:,}: {len(good):,} usable, {len(damaged)} damaged")
+    if len(damaged) > data.bad_rows_limit * seen:
         raise UserError(
             f"{len(damaged)} of the first {seen} rows are damaged, more than bad_rows_limit: {damaged[0].reason}, "
             f"row {damaged[0].row} of {damaged[0].file} {damaged[0].detail}".rstrip()
         )
     if not good:
         raise UserError(f"none of the first {seen} rows can be used: {entries[0].reason} ({entries[0].detail})")
-    if total < run.optimization.global_batch_size:
-        raise UserError(f"{total} rows are fewer than one global batch of {run.optimization.global_batch_size}")
+    if total < global_batch_size:
+        raise UserError(f"{total} rows are fewer than one global batch of {global_batch_size}")
     stored = {name: [good[0][name]] for name in how.columns}
     row = {name: values[0] for name, values in how.expanded(stored).items()}
     answer = next(text for kind, text in how.pieces(row) if kind == "supervised")
-    found.row("template", f"an answer ends with {answer[-12:]!r}")
+    checks.row("template", f"an answer ends with {answer[-12:]!r}")
     return total, good
 
 
 def _check_cost(
-    found: Preflight,
-    run: RunArguments,
-    training: SFTConfig,
+    checks: Preflight,
+    settings: Settings,
     backbones: ModelArguments,
     rows: tuple[int, list[dict]] | None,
     ours: argparse.Namespace,
 ) -> None:
-    optimization, lora = run.optimization, cast("dict | None", run.model.lora)
-    model = meta_model(
-        _model_config(run, backbones), optimization.rates, optimization.frozen, bool(training.bf16), lora
-    )
+    training, optimization = settings.training, settings.optimization
+    lora, batch_size = cast("dict | None", settings.model.lora), optimization.global_batch_size
+    config = _model_config(settings.model.config_fields, backbones)
+    model = meta_model(config, optimization.rates, optimization.frozen, bool(training.bf16), lora)
     engine = ours.engine or default_engine(model, ours.processes)
     micro = training.per_device_train_batch_size
-    steps = accumulation_steps(run.optimization.global_batch_size, micro, ours.processes)
-    found.row("step", f"{run.optimization.global_batch_size} = {micro} rows x {ours.processes} processes x {steps}")
+    steps = accumulation_steps(batch_size, micro, ours.processes)
+    checks.row("step", f"{batch_size} = {micro} rows x {ours.processes} processes x {steps}")
     longest = max((row["length"] for row in (rows[1] if rows else ())), default=training.max_length or 2048)
     batch = Batch(rows=micro, length=longest, images=micro)
     checkpointing = bool(training.gradient_checkpointing)
@@ -184,24 +186,24 @@ def _check_cost(
     )
     parts = f"weights {need.weights / 1e9:.1f}, gradients {need.gradients / 1e9:.1f}, Adam {need.optimizer / 1e9:.1f}"
     parts += f", copies {need.copies / 1e9:.1f}, activations {need.activations / 1e9:.1f} at {longest} tokens"
-    found.row("memory per device", f"{need.total / 1e9:.1f} GB of {ours.device_gb:.0f} ({engine}): {parts}")
+    checks.row("memory per device", f"{need.total / 1e9:.1f} GB of {ours.device_gb:.0f} ({engine}): {parts}")
     if need.total + SPARE > ours.device_gb * 1e9:
-        found.fail(
+        checks.fail(
             "memory",
             f"{need.total / 1e9:.1f} GB and {SPARE / 1e9:.0f} GB to spare do not fit into {ours.device_gb:.0f} GB: "
             "take more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
         )
-    _check_disk(found, training, model)
+    _check_disk(checks, training, model)
 
 
-def _check_disk(found: Preflight, training: SFTConfig, model: nn.Module) -> None:
+def _check_disk(checks: Preflight, training: SFTConfig, model: nn.Module) -> None:
     everything = sum(parameter.numel() for parameter in model.parameters())
     checkpoint = 4 * everything + 8 * count(model)
     kept = (training.save_total_limit or 1) + 1
     need = kept * checkpoint + 4 * everything
     what = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB and the model"
-    with found.step("disk"):
-        found.row("disk", require_space(_existing(Path(str(training.output_dir))), need, what))
+    with checks.step("disk"):
+        checks.row("disk", require_space(_existing(Path(str(training.output_dir))), need, what))
 
 
 def _steps(training: SFTConfig, rows: int, global_batch_size: int) -> int:
@@ -210,7 +212,7 @@ def _steps(training: SFTConfig, rows: int, global_batch_size: int) -> int:
     )
 
 
-def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, global_batch_size: int) -> None:
+def _measure(checks: Preflight, argv: list[str], training: SFTConfig, rows: int, global_batch_size: int) -> None:
     """Time the second and third step of a run of the same settings, which ends then, without saving.
 
     Raises:
@@ -235,10 +237,10 @@ def _measure(found: Preflight, argv: list[str], training: SFTConfig, rows: int, 
         logged = json.loads((Path(folder) / "log.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     seconds, steps = (ends[2] - ends[0]) / 2, _steps(training, rows, global_batch_size)
     memory = f", peak memory {logged['peak_memory_bytes'] / 1e9:.1f} GB" if "peak_memory_bytes" in logged else ""
-    found.row("measured", f"{seconds:.2f} s a step, {seconds * steps / 3600:.1f} hours for {steps:,} steps{memory}")
+    checks.row("measured", f"{seconds:.2f} s a step, {seconds * steps / 3600:.1f} hours for {steps:,} steps{memory}")
 
 
-def _model_config(run: RunArguments, backbones: ModelArguments) -> PreTrainedConfig:
+def _model_config(fields: dict, backbones: ModelArguments) -> PreTrainedConfig:
     """The configuration of the model: that of the checkpoint, or what assembly will make of the backbones."""
     if backbones.model_name_or_path is not None:
         config = load_part(AutoConfig, trained_checkpoint(backbones.model_name_or_path))
@@ -248,7 +250,7 @@ def _model_config(run: RunArguments, backbones: ModelArguments) -> PreTrainedCon
     _, vision = tower_configs(str(backbones.vision_tower))
     text = load_part(AutoConfig, str(backbones.language_model), "language model")
     measured = dict.fromkeys(("text_norm", "stream_norm"), 1.0)
-    return joined_config(vision, text, {**run.model.config_fields, **measured})
+    return joined_config(vision, text, {**fields, **measured})
 
 
 def _holds_model(folder: str | None) -> bool:

@@ -16,13 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from modeling_aligned_llava.errors import UserError, run_main
-from train.arguments.parse import parse_arguments
+from train.data.images import open_row
 from train.data.prepared import TrainingData, open_training_data, read_column, row_lengths
 from train.data.quarantine import counts_of
-from train.data.row_images import open_row
+from train.data.row_tokens import Kind, RowTokens
 from train.data.sources import read_sources
-from train.data.stage_tokenization import stage_tokenization
-from train.data.tokenization import Kind, RowEncoder
+from train.data.stage_tokens import tokens_without_model
+from train.parse import parse_settings
+from train.settings import read_settings
 
 
 SUPERVISED = "bold green"
@@ -39,14 +40,14 @@ def run_preview(argv: list[str], console: Console) -> None:
     parser.add_argument("--rows", type=int, default=3, help="number of rows to show")
     parser.add_argument("--first", type=int, default=0, help="index of the first row to show")
     ours, theirs = parser.parse_known_args(argv)
-    run, training = parse_arguments([*theirs, "--bf16", "false"])
-    how = stage_tokenization(run, training)
+    settings = parse_settings(read_settings(theirs) | {"bf16": False})
+    how = tokens_without_model(settings)
     data = open_training_data(
-        read_sources(run.data.data_path, run.data.image_folder),
+        read_sources(settings.data.data_path, settings.data.image_folder),
         how,
-        run.data.data_cache,
-        int(training.seed),
-        run.monitoring.eval_rows,
+        settings.data.data_cache,
+        int(settings.training.seed),
+        settings.monitoring.eval_rows,
     )
     shown = range(ours.first, min(ours.first + ours.rows, len(data.dataset)))
     for number in shown:
@@ -54,7 +55,7 @@ def run_preview(argv: list[str], console: Console) -> None:
     console.print(_summary(data, how))
 
 
-def _show_row(data: TrainingData, number: int, how: RowEncoder, console: Console) -> None:
+def _show_row(data: TrainingData, number: int, how: RowTokens, console: Console) -> None:
     row, stored = data.dataset[number], data.dataset.with_format(None)
     console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
     for name in row["images"]:
@@ -78,7 +79,7 @@ def render(pieces: Iterable[tuple[Kind, str]], marks: bool) -> Text:
     return text
 
 
-def _summary(data: TrainingData, how: RowEncoder) -> Table:
+def _summary(data: TrainingData, how: RowTokens) -> Table:
     lengths = row_lengths(data.dataset)
     supervised, images = [], []
     for batch in data.dataset.with_format("numpy", columns=[*how.columns, "images"]).iter(1000):

@@ -7,22 +7,26 @@ Started again after an interruption, it resumes from the last complete checkpoin
 
 import sys
 
-from train.stage_folder import StageFolder, output_dir, peek_settings, say
+from modeling_aligned_llava.errors import run_main
+from train.settings import help_text, output_dir, read_settings
+from train.stage_folder import StageFolder, say
 
 
 def main() -> None:
-    settings = peek_settings(sys.argv[1:])
-    if settings is not None:
-        folder = StageFolder(output_dir(settings))
-        if folder.is_complete() and not folder.changed_settings(settings):
-            folder.drop_checkpoints()
-            say(folder.already_done(settings))
-            return
-    from modeling_aligned_llava.errors import run_main  # imports torch, which takes seconds
-    from train.stage import run_stage
+    argv = sys.argv[1:]
+    if {"-h", "--help"} & {*argv}:
+        say(help_text("python -m train.sft"))
+        return
+    given = read_settings(argv)
+    folder = StageFolder(output_dir(given))
+    if folder.is_complete() and not folder.changed_settings(given):
+        folder.drop_checkpoints()
+        say(folder.already_done(given))
+        return
+    from train.stage import run_stage  # here: torch takes seconds
 
-    run_main(lambda: run_stage(sys.argv[1:]))
+    run_stage(argv)
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -1,12 +1,10 @@
-"""One training stage, from settings to final model: assemble or load, open the rows, train, save."""
+"""One training stage, from top to bottom: settings, start, rows, model, optimizer, train, save."""
 
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, redirect_stderr
-from io import StringIO
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,19 +13,19 @@ from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCall
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
+from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.build_once import waiting_lock
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
-from train.arguments.parse import RunArguments, parse_arguments
-from train.data.collator import ImageTextCollator
-from train.data.family_rows import FamilyCollator, FamilyRows
-from train.data.row_images import RowImages, SetEpoch
+from modeling_aligned_llava.loading.checkpoint import load_part
+from modeling_aligned_llava.loading.files import write_json
+from train.data.family_tokens import FamilyCollator, FamilyTokens
+from train.data.images import SetEpoch, open_rows
+from train.data.llava_tokens import ImageTextCollator
+from train.data.prepared import first_texts
 from train.data.sources import read_sources
-from train.data.stage_rows import open_rows
-from train.data.stage_tokenization import row_encoder
-from train.data.tokenization import RowEncoder
+from train.data.stage_tokens import row_tokens
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
@@ -35,17 +33,21 @@ from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
 from train.optimization.movement import Movement, not_moved
-from train.optimization.parameter_groups import ParameterGroup, freeze, group_parameters
+from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
-from train.stage_folder import AUTO, StageFolder, peek_settings, say, write_json
-from train.starting_model import load_start, starting_folder, whole_models
+from train.parse import Settings, parse_settings
+from train.settings import read_settings
+from train.stage_folder import AUTO, StageFolder, say
+from train.start import checkpoint_of_method, load_model, stop_after_answers, try_saving, whole_models
 
 
 if TYPE_CHECKING:
     from peft import LoraModel
 
+Change = Callable[[PreTrainedModel], list[TrainerCallback]]
 
-def run_stage(argv: list[str], change: Callable[[PreTrainedModel], list[TrainerCallback]] = lambda model: []) -> None:
+
+def run_stage(argv: list[str], change: Change = lambda model: []) -> None:
     """Run the stage that the command line describes, from wherever an earlier start left it.
 
     Args:
@@ -54,17 +56,17 @@ def run_stage(argv: list[str], change: Callable[[PreTrainedModel], list[TrainerC
     Raises:
         UserError: settings, data or the starting checkpoint are not usable, or memory does not suffice.
     """
-    run, training = parse_arguments(argv)
-    folder, settings = StageFolder(str(training.output_dir)), peek_settings(argv) or {}
-    if settings.get("bf16") == AUTO:
-        settings["bf16"] = training.bf16
+    given = read_settings(argv)
+    settings = parse_settings(given)
+    training, folder = settings.training, StageFolder(str(settings.training.output_dir))
+    if given.get("bf16") == AUTO:
+        given["bf16"] = training.bf16
     with _only_run_in(folder, training):
-        _check_settings(folder, settings)
-        if folder.is_complete():
-            if training.process_index == 0:
-                say(folder.already_done(settings))
-        else:
-            _run_stage(run, training, folder, settings, change)
+        folder.check_settings(given)
+        if not folder.is_complete():
+            _train(settings, folder, given, change)
+        elif training.process_index == 0:
+            say(folder.already_done(given))
 
 
 @contextmanager
@@ -79,48 +81,104 @@ def _only_run_in(folder: StageFolder, training: SFTConfig) -> Iterator[None]:
         yield
 
 
-def _run_stage(
-    run: RunArguments,
-    training: SFTConfig,
-    folder: StageFolder,
-    settings: dict[str, Any],
-    change: Callable[[PreTrainedModel], list[TrainerCallback]],
-) -> None:
-    sources = read_sources(run.data.data_path, run.data.image_folder)
-    with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
-        source = starting_folder(run, folder.path, training.seed, sources)
-    config, processor = load_part(AutoConfig, source), load_part(AutoProcessor, source)
-    encoder = row_encoder(run, training, config, processor)
-    model = load_start(run, training, source, processor, sources)
-    _stop_after_answers(model, processor.tokenizer, encoder)
-    adapters = None
-    if run.model.lora:
-        assert isinstance(run.model.lora, dict)
-        adapters = add_adapters(model, run.model.lora, training.seed)
-    if run.model.attn_implementation is not None:
-        model.get_decoder().set_attn_implementation(run.model.attn_implementation)
-    groups = group_parameters(model, run.optimization.rates, run.optimization.frozen)
-    freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
-    rows = open_rows(run, training, encoder, sources)
-    folder.check_rows(rows.data.fingerprint(), run.data.data_path)
+def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], change: Change) -> None:
+    model_settings, data, optimization, monitoring, training = settings
+    lora: Any = model_settings.lora
+    method, fields, output = model_settings.method, model_settings.config_fields, folder.path
+    is_first = training.process_index == 0
 
-    trainer = _build_trainer(run, training, model, processor, groups, rows, encoder)
-    for callback in change(model):
+    # 1. The checkpoint to start from.
+    sources = read_sources(data.data_path, data.image_folder)
+    texts = first_texts(sources, data.data_cache)
+    with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
+        if model_settings.model_name_or_path is None:
+            start = assemble(
+                str(model_settings.vision_tower),
+                str(model_settings.language_model),
+                output / "assembled",
+                fields=fields,
+                seed=training.seed,
+                chat_template=model_settings.chat_template,
+                texts=texts,
+                exist_ok=True,
+            )
+        else:
+            start = checkpoint_of_method(model_settings.model_name_or_path, fields)
+    config, processor = load_part(AutoConfig, start), load_part(AutoProcessor, start)
+
+    # 2. Rows: checked, as tokens, split into those to train on and those held out.
+    tokens = row_tokens(config, processor, data.prompt_format, training.max_length, model_settings.merge_adapters)
+    rows = open_rows(
+        data.data_path,
+        sources,
+        tokens,
+        output,
+        cache=data.data_cache,
+        seed=training.seed,
+        eval_rows=monitoring.eval_rows,
+        bad_rows_limit=data.bad_rows_limit,
+        first_process=is_first,
+    )
+    fingerprint = rows.data.fingerprint()
+    folder.check_rows(fingerprint, data.data_path)
+    collator: Collator
+    if isinstance(tokens, FamilyTokens):
+        collator = FamilyCollator(tokens, rows)
+    else:
+        collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows)
+
+    # 3. The model, with its norm and perhaps adapters.
+    model = load_model(start, training, method, fields, processor.tokenizer, texts)
+    stop_after_answers(model, processor.tokenizer, tokens.ending())
+    adapters = add_adapters(model, lora, training.seed) if lora else None
+    if model_settings.attn_implementation is not None:
+        model.get_decoder().set_attn_implementation(model_settings.attn_implementation)
+
+    # 4. The optimizer: a learning rate for each group of parameters, and the trainer that has one.
+    groups = group_parameters(model, optimization.rates, optimization.frozen)
+    freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
+    trainer = AlignedSFTTrainer(
+        model=model,
+        args=training,
+        train_dataset=rows.data.dataset,
+        eval_dataset=rows.data.evaluation,
+        data_collator=collator,
+        processing_class=processor,
+        callbacks=[SetEpoch(rows), LossLog(output / "log.jsonl"), ProgressBar(f"{method} {output.name}")],
+        parameter_groups=groups,
+        clip_by_part=optimization.clip_by_part,
+        ledger=GradientLedger(output / "gradients.jsonl", optimization.clip_by_part, Parts.of(model)),
+        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", optimization.max_skipped_steps),
+    )
+    trainer.remove_callback(PrinterCallback)
+    if monitoring.probe_rows:
+        probed = first_rows(rows.data.evaluation or rows.data.dataset, monitoring.probe_rows)
+        trainer.add_callback(LayerProbe(output / "probe.jsonl", collator, probed, processor.tokenizer))
+    movement, stop = Movement(trainer, groups), StopOnSignal()
+    for callback in (*change(model), movement, stop):
         trainer.add_callback(callback)
-    movement = Movement(trainer, groups)
-    trainer.add_callback(movement)
-    _describe(trainer, run, groups)
-    if trainer.is_world_process_zero():
-        _try_saving(model, processor)
-        folder.record_settings(settings, rows.data.fingerprint())
-        folder.drop_torn_checkpoints()
+    described = [
+        f"global batch {optimization.global_batch_size} = {training.per_device_train_batch_size} rows x "
+        f"{training.world_size} processes x {training.gradient_accumulation_steps} accumulation steps",
+        f"matrix products in {'bfloat16' if training.bf16 else 'float32'}",
+        *map(str, groups),
+    ]
+    if adapters is not None:
+        described.append(describe_adapters(model, optimization.frozen))
+        if not model_settings.merge_adapters:
+            modules_beside(model)  # its error before training
+    if is_first:
+        say("\n".join(described))
+        try_saving(model, processor)
+        folder.begin(given, fingerprint)
     trainer.accelerator.wait_for_everyone()
+
+    # 5. Train, from the last checkpoint if there is one.
     checkpoint = folder.last_checkpoint()
     if checkpoint is not None:
         _check_processes(trainer, checkpoint)
-        _say(trainer, f"resuming from {checkpoint}")
-    stop = StopOnSignal()
-    trainer.add_callback(stop)
+        if is_first:
+            say(f"resuming from {checkpoint}")
     try:
         with stop:
             trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -131,52 +189,27 @@ def _run_stage(
             "and the run continues from its last checkpoint"
         ) from error
     if stop.stopped:
-        if trainer.is_world_process_zero():
+        if is_first:
             raise Stopped(stop.number, f"the same command continues from {folder.last_checkpoint()}")
         return
     moved, unmoved = movement.compare()
-    for line in moved:
-        _say(trainer, line)
-    if adapters is not None and run.model.merge_adapters:
-        merge_adapters(adapters, _final_dtype(run))
+
+    # 6. Save: the whole model or, with adapters kept apart, what was trained of it.
+    dtype = torch.bfloat16 if model_settings.save_dtype == "bfloat16" else torch.float32
+    if adapters is not None and model_settings.merge_adapters:
+        merge_adapters(adapters, dtype)
         adapters = None
-    _save_final(trainer, folder, run, adapters)
+    written = _save(trainer, output / ".final", dtype, adapters, str(model_settings.model_name_or_path))
+    if is_first:
+        for file in sorted(written.iterdir(), key=lambda file: file.name == "config.json"):
+            os.replace(file, output / file.name)
+        done = {"method": method, "seed": training.seed, "steps": trainer.state.global_step}
+        folder.mark_complete(done | _source_of(model_settings.language_model))  # last: an interrupted save is repeated
+        say("\n".join(moved))
     if unmoved is not None:
         raise not_moved(unmoved, trainer.state.global_step)
-    _say(trainer, f"{folder.path}: done")
-
-
-def _stop_after_answers(model: PreTrainedModel, tokenizer: Any, encoder: RowEncoder) -> None:
-    """Let generation end at the token that ends the answers of the rows: the model learns it, and a
-    generation_config.json that does not name it would let answers run on.
-    """
-    config, ending = model.generation_config, encoder.ending()
-    if config is not None and ending is not None:
-        token, known = tokenizer.convert_tokens_to_ids(ending[0]), end_tokens(config)
-        if token not in known:
-            config.eos_token_id = [*known, token]
-
-
-def _try_saving(model: PreTrainedModel, processor: Any) -> None:
-    """Save everything but the weights once, so that nothing stops the save after training.
-
-    Raises:
-        UserError: something would.
-    """
-    with TemporaryDirectory() as folder, redirect_stderr(StringIO()):  # without its bar
-        try:
-            model.save_pretrained(folder, state_dict={})
-            processor.save_pretrained(folder)
-        except Exception as error:  # transformers checks what it writes, and raises anything
-            raise UserError(f"the trained model could not be saved: {' '.join(str(error).split())}") from error
-
-
-def _check_settings(folder: StageFolder, settings: dict) -> None:
-    if changes := folder.changed_settings(settings):
-        raise UserError(
-            f"{folder.path} was started with other settings ({'; '.join(changes)}): "
-            "remove it or choose another --output_dir"
-        )
+    if is_first:
+        say(f"{output}: done")
 
 
 def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
@@ -190,111 +223,33 @@ def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:
         )
 
 
-def _build_trainer(
-    run: RunArguments,
-    training: SFTConfig,
-    model: PreTrainedModel,
-    processor: Any,
-    groups: list[ParameterGroup],
-    rows: RowImages,
-    encoder: RowEncoder,
-) -> AlignedSFTTrainer:
-    output = Path(str(training.output_dir))
-    collator: Collator
-    if isinstance(encoder, FamilyRows):
-        collator = FamilyCollator(encoder, rows)
-    else:
-        collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows)
-    trainer = AlignedSFTTrainer(
-        model=model,
-        args=training,
-        train_dataset=rows.data.dataset,
-        eval_dataset=rows.data.evaluation,
-        data_collator=collator,
-        processing_class=processor,
-        callbacks=[SetEpoch(rows), *_monitoring(run, output, collator, rows, processor.tokenizer)],
-        parameter_groups=groups,
-        clip_by_part=run.optimization.clip_by_part,
-        ledger=GradientLedger(output / "gradients.jsonl", run.optimization.clip_by_part, Parts.of(model)),
-        finite_steps=FiniteSteps(output / "skipped_steps.jsonl", run.optimization.max_skipped_steps),
-    )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
-
-
-def _monitoring(
-    run: RunArguments, output: Path, collator: Collator, rows: RowImages, tokenizer: Any
-) -> list[TrainerCallback]:
-    callbacks: list[TrainerCallback] = [
-        LossLog(output / "log.jsonl"),
-        ProgressBar(f"{run.model.method} {output.name}"),
-    ]
-    if run.monitoring.probe_rows:
-        probed = first_rows(rows.data.evaluation or rows.data.dataset, run.monitoring.probe_rows)
-        callbacks.append(LayerProbe(output / "probe.jsonl", collator, probed, tokenizer))
-    return callbacks
-
-
-def _describe(trainer: AlignedSFTTrainer, run: RunArguments, groups: list[ParameterGroup]) -> None:
-    training = trainer.args
-    _say(
-        trainer,
-        f"global batch {run.optimization.global_batch_size} = {training.per_device_train_batch_size} rows x "
-        f"{training.world_size} processes x {training.gradient_accumulation_steps} accumulation steps",
-    )
-    _say(trainer, f"matrix products in {'bfloat16' if training.bf16 else 'float32'}")
-    for group in groups:
-        _say(trainer, str(group))
-    if run.model.lora:
-        model = trainer.accelerator.unwrap_model(trainer.model)
-        _say(trainer, describe_adapters(model, run.optimization.frozen))
-        if not run.model.merge_adapters:
-            modules_beside(model)  # its error before training
-
-
-def _final_dtype(run: RunArguments) -> torch.dtype:
-    return torch.bfloat16 if run.model.save_dtype == "bfloat16" else torch.float32
-
-
-def _save_final(
-    trainer: AlignedSFTTrainer, folder: StageFolder, run: RunArguments, adapters: "LoraModel | None"
-) -> None:
-    """Move the final model, or what was trained of it, into the stage's folder.
-
-    The marker comes last, so an interrupted save is repeated.
-    """
-    unfinished = folder.path / ".final"
+def _save(
+    trainer: AlignedSFTTrainer, unfinished: Path, dtype: torch.dtype, adapters: "LoraModel | None", source: str
+) -> Path:
+    """Write the final model, or adapters of the model `source` with what was trained beside them, into a folder."""
     trainer.only = None if adapters is None else modules_beside(trainer.accelerator.unwrap_model(trainer.model))
-    trainer.save_final_model(str(unfinished), _final_dtype(run))
+    trainer.save_final_model(str(unfinished), dtype)
     model = trainer.accelerator.unwrap_model(trainer.model)
     norm = alignment_norm(model)
     with maybe_gather_lm_head_ctx(*(norm.parameters() if norm else ())):  # TRL's, for ZeRO-3: any tensors
         record = norm_parameters(model)  # on every process, because FSDP2 gathers too
     if not trainer.is_world_process_zero():
-        return
+        return unfinished
     write_json(unfinished / "norm_parameters.json", record)
     config = json.loads((unfinished / "config.json").read_text(encoding="utf-8"))
     config.pop("use_cache", None)  # the trainer turns it off for training, not for users of the model
     for part in (config, config.get("text_config"), config.get("vision_config")):
         if part is not None:
-            part["dtype"] = run.model.save_dtype
-    write_json(unfinished / "config.json", config)
+            part["dtype"] = str(dtype).removeprefix("torch.")
+    write_json(unfinished / "config.json", config, indent=2)
     if adapters is not None:
-        write_adapters(unfinished, adapters, str(run.model.model_name_or_path))
+        write_adapters(unfinished, adapters, source)
     for pickled in unfinished.glob("*.bin"):  # training_args.bin
         pickled.unlink()
-    for file in sorted(unfinished.iterdir(), key=lambda file: file.name == "config.json"):
-        os.replace(file, folder.path / file.name)
-    done = {"method": run.model.method, "seed": trainer.args.seed, "steps": trainer.state.global_step}
-    folder.mark_complete(done | _source_of(run.model.language_model))
+    return unfinished
 
 
 def _source_of(language_model: str | None) -> dict[str, Any]:
     """What a folder of weights says of itself in `source.json` (name, licence, precision), for the model card."""
     source = Path(language_model or "") / "source.json"
     return {"language_model_source": json.loads(source.read_text(encoding="utf-8"))} if source.is_file() else {}
-
-
-def _say(trainer: AlignedSFTTrainer, text: str) -> None:
-    if trainer.is_world_process_zero():
-        say(text)

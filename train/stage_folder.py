@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json, write_json
 
 
 # Settings that may change between two starts of the same run, because they do not affect its weights. The global batch
@@ -72,9 +73,26 @@ class StageFolder:
 
     def recorded_settings(self) -> dict[str, str]:
         """The settings this folder was started with, as text; empty if it was not."""
-        if not self.settings_file.exists():
-            return {}
-        return json.loads(self.settings_file.read_text(encoding="utf-8"))
+        return read_json(self.settings_file) or {}
+
+    def check_settings(self, given: dict[str, Any]) -> None:
+        """Refuse to continue with other settings.
+
+        Raises:
+            UserError: they are not those that this folder was started with.
+        """
+        if changes := self.changed_settings(given):
+            raise UserError(
+                f"{self.path} was started with other settings ({'; '.join(changes)}): "
+                "remove it or choose another --output_dir"
+            )
+
+    def begin(self, settings: dict[str, Any], rows: str) -> None:
+        """Start or go on: record the settings, and remove checkpoints whose writing was interrupted."""
+        self.record_settings(settings, rows)
+        for folder in self.path.glob("checkpoint-*"):
+            if not checkpoint_marker(folder).exists():
+                shutil.rmtree(folder)
 
     def record_settings(self, settings: dict[str, Any], rows: str | None = None) -> None:
         """Write the settings next to the checkpoints, with the fingerprint of the rows."""
@@ -87,8 +105,6 @@ class StageFolder:
         Raises:
             UserError: the rows are not those that this folder was started with.
         """
-        from modeling_aligned_llava.errors import UserError  # here: the package imports torch
-
         if self.recorded_settings().get(ROWS, fingerprint) != fingerprint:
             raise UserError(
                 f"{data_path} gives other rows than when {self.path} was started (text, images, weights or chat "
@@ -100,24 +116,10 @@ class StageFolder:
         complete = [folder for folder in self.path.glob("checkpoint-*") if checkpoint_marker(folder).exists()]
         return max(complete, key=lambda folder: int(folder.name.rpartition("-")[2]), default=None)
 
-    def drop_torn_checkpoints(self) -> None:
-        """Remove checkpoints whose writing was interrupted."""
-        for folder in self.path.glob("checkpoint-*"):
-            if not checkpoint_marker(folder).exists():
-                shutil.rmtree(folder)
-
 
 def checkpoint_marker(folder: str | Path) -> Path:
     """The file that is written last into a checkpoint folder."""
     return Path(folder) / "checkpoint_complete.json"
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file atomically."""
-    from modeling_aligned_llava.loading.build_once import replacing  # here: the package imports torch
-
-    with replacing(path) as unfinished:
-        unfinished.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:
@@ -140,36 +142,6 @@ def _value(text: Any) -> Any:
         return float(text)
     words = {**dict.fromkeys(("true", "yes"), True), **dict.fromkeys(("false", "no"), False)}
     return words.get(text.lower(), None if text.lower() in ("none", "null") else text)
-
-
-def peek_settings(argv: list[str]) -> dict[str, Any] | None:
-    """YAML and command line merged, without any check; None if there is no readable `--config`.
-
-    The real parser checks the settings, but it imports torch. Like the parser, this takes all words up to the next
-    option as values of a list option, and an option without a value as true.
-    """
-    options: dict[str, list[str]] = {}
-    for word in argv:
-        if word.startswith("--"):
-            name, equals, value = word[2:].partition("=")
-            options[name.replace("-", "_")] = values = [value] if equals else []
-        elif options:
-            values.append(word)
-    try:
-        config = yaml.safe_load(Path(options.pop("config")[0]).read_text(encoding="utf-8"))
-    except (LookupError, OSError, UnicodeDecodeError, yaml.YAMLError):
-        return None
-    if not isinstance(config, dict):
-        return None
-    for name, values in options.items():
-        is_list = len(values) > 1 or isinstance(config.get(name), list)
-        config[name] = values if is_list else values[0] if values else "true"
-    return config
-
-
-def output_dir(settings: dict[str, Any]) -> Path:
-    """The output folder in settings from `peek_settings`, with `{method}` filled in."""
-    return Path(str(settings.get("output_dir", "")).replace("{method}", str(settings.get("method"))))
 
 
 def say(text: str) -> None:

@@ -12,7 +12,7 @@ from tests.faults.disks import mount
 from tests.faults.small_run import PHASES, SmallRun
 from tests.train.conftest import stage_arguments, tiny_data, train_stage
 from tests.train.data.rows import tokenization
-from train.data.tokenization import Tokenization
+from train.data.llava_tokens import LlavaTokens
 
 
 __all__ = ["mount", "stage_arguments", "tiny_data", "train_stage"]
@@ -32,7 +32,7 @@ def processor(checkpoint) -> Any:
 
 
 @pytest.fixture
-def how(processor) -> Tokenization:
+def how(processor) -> LlavaTokens:
     return tokenization(processor, 512)
 
 

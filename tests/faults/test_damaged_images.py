@@ -20,12 +20,11 @@ from modeling_aligned_llava.diagnostics.measure.profile import profile_loaded
 from modeling_aligned_llava.harness.documents import Documents
 from tests.faults.damaged_images import damaged_images, encoded, png
 from tests.faults.harness import bounded_memory, in_campaign, unless_refused
-from train.data.collator import ImageTextCollator
+from train.data.images import RowImages, open_row
+from train.data.llava_tokens import ImageTextCollator, LlavaTokens
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine, read_entries
-from train.data.row_images import RowImages, open_row
 from train.data.sources import read_sources
-from train.data.tokenization import Tokenization
 
 
 PEAK_MIB = 2000  # the largest image allowed has 300 MB as RGB, and processors make copies
@@ -52,7 +51,7 @@ def test_the_largest_image_allowed(checkpoint, how, processor, tmp_path):
     check([("large", png(SIDE, SIDE, 1, 0, row * SIDE))], checkpoint, how, processor, tmp_path)
 
 
-def check(images: list[tuple[str, bytes]], checkpoint: Path, how: Tokenization, processor: Any, folder: Path) -> None:
+def check(images: list[tuple[str, bytes]], checkpoint: Path, how: LlavaTokens, processor: Any, folder: Path) -> None:
     """Show the images, each of a kind, to every path."""
     files = folder / "files"
     files.mkdir()
@@ -74,7 +73,7 @@ def check(images: list[tuple[str, bytes]], checkpoint: Path, how: Tokenization, 
     assert profile["images"] == used and len(profile["unreadable"]) == len(images) - used
 
 
-def training(files: Path, count: int, how: Tokenization, processor: Any, folder: Path) -> list[str | None]:
+def training(files: Path, count: int, how: LlavaTokens, processor: Any, folder: Path) -> list[str | None]:
     """Digests of what is trained on; the other images are quarantined by name, and replaced by good ones."""
     (folder / "good.png").write_bytes(encoded(random.Random(0), "PNG"))
     names = [f"files/{number:04}.png" for number in range(count)] + ["good.png"] * count

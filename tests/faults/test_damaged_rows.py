@@ -16,12 +16,12 @@ import pytest
 from tests.faults.damaged_images import damaged_image, encoded
 from tests.faults.harness import bounded_memory, in_campaign
 from tests.faults.mutations import places
-from train.data.collator import ImageTextCollator
+from train.data.images import RowImages
+from train.data.llava_tokens import ImageTextCollator
 from train.data.prepared import TrainingData, open_training_data
 from train.data.quarantine import Quarantine, read_entries
-from train.data.row_images import RowImages
+from train.data.row_tokens import IGNORE_INDEX
 from train.data.sources import Source, read_sources
-from train.data.tokenization import IGNORE_INDEX
 
 
 PEAK_MIB = 1000

@@ -14,7 +14,7 @@ from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from tests.gpu import needs_gpu
 from tests.train.test_cost import BATCH, backward, inputs, real_model, small_config
 from train.cost import memory
-from train.data.collator import ImageTextCollator
+from train.data.llava_tokens import ImageTextCollator
 from train.stage import run_stage
 
 

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from tests import REPOSITORY
-from train.arguments.parse import parse_arguments
+from train.parse import parse_settings
+from train.settings import read_settings
 
 
 RECIPES = REPOSITORY / "configuration" / "train"
@@ -45,7 +46,8 @@ def rate(run, name):
 )
 def test_the_values_are_those_of_the_paper(backbone, recipe, batch, rates):
     file = RECIPES / backbone / f"{recipe}.yaml"
-    run, training = parse_arguments(["--config", str(file), "--method", "norm", "--bf16", "false"])
+    run = parse_settings(read_settings(["--config", str(file), "--method", "norm", "--bf16", "false"]))
+    training = run.training
     assert {name: rate(run, name) for name in rates} == rates
     assert (run.optimization.global_batch_size, training.num_train_epochs, training.max_steps) == (batch, 1, -1)
     assert (training.lr_scheduler_type, training.warmup_steps, training.weight_decay) == ("cosine", 0.03, 0)

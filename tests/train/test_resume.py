@@ -58,7 +58,7 @@ def test_a_run_killed_before_the_final_save_only_saves(stage_arguments, tmp_path
     straight, folder = (tmp_path / name / "norm-gwc" / "stage1" for name in ("straight", "killed"))
     run_stage(stage_arguments(1, "norm-gwc", tmp_path / "straight", **settings))
     arguments = stage_arguments(1, "norm-gwc", tmp_path / "killed", **settings)
-    with patch("train.stage._save_final", side_effect=Killed), pytest.raises(Killed):
+    with patch("train.stage._save", side_effect=Killed), pytest.raises(Killed):
         run_stage(arguments)
     assert (folder / "checkpoint-5").exists()
     run_stage(arguments)

@@ -1,4 +1,4 @@
-"""The quick look at the settings, without the parser and without torch."""
+"""The settings as they are written, and the folder that keeps them, without torch."""
 
 import os
 import subprocess
@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from tests.one_line import one_line
-from train.stage_folder import StageFolder, peek_settings
+from train.settings import read_settings
+from train.stage_folder import StageFolder
 
 
 @pytest.fixture
@@ -19,7 +20,7 @@ def recipe(tmp_path):
 
 
 def peek(recipe, *options):
-    return peek_settings(["--config", str(recipe), *options])
+    return read_settings(["--config", str(recipe), *options])
 
 
 @pytest.mark.parametrize(
@@ -87,15 +88,29 @@ def test_automatic_precision_is_what_the_folder_was_started_with(recipe, tmp_pat
     assert folder.changed_settings(peek(recipe, "--bf16", "True")) == ["bf16 was False, is True"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["--config"], ["--config", "nowhere.yaml"]])
-def test_without_a_readable_recipe_there_is_nothing_to_see(arguments):
-    assert peek_settings(arguments) is None
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config"], "--config takes one file, not 0"),
+        (["--config", "nowhere.yaml"], "--config: there is no file nowhere.yaml"),
+        (["stage1.yaml"], "'stage1.yaml' belongs to no option"),
+    ],
+)
+def test_what_is_not_a_setting_is_one_line(arguments, message):
+    with one_line(message):
+        read_settings(arguments)
+
+
+def test_help_is_printed_without_torch():
+    code = "import sys; from train import sft; sys.argv += ['--help']; sft.main(); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)  # noqa: S603
+    assert "--learning_rates: Learning rate of each parameter group" in done.stdout
 
 
 def test_a_finished_stage_is_recognised_without_torch(recipe, tmp_path):
     arguments = ["--config", str(recipe), "--output_dir", str(tmp_path)]
     folder = StageFolder(tmp_path)
-    folder.record_settings(peek_settings(arguments))
+    folder.record_settings(read_settings(arguments))
     folder.mark_complete({})
     code = (
         f"import sys; from train import sft; sys.argv += {arguments!r}; sft.main(); assert 'torch' not in sys.modules"

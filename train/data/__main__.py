@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 from modeling_aligned_llava.errors import run_main
-from train.arguments.parse import parse_with_backbones
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
 from train.data.sources import read_sources
-from train.data.stage_tokenization import stage_tokenization
+from train.data.stage_tokens import tokens_without_model
+from train.parse import parse_with_backbones
+from train.settings import read_settings
 from train.stage_folder import say
 
 
@@ -25,15 +26,16 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
     Raises:
         UserError: settings, data or the tokenizer are not usable, or too many rows are damaged.
     """
-    run, training, backbones = parse_with_backbones([*argv, "--bf16", "false"], stage1)
-    how = stage_tokenization(run, training, backbones)
-    sources = read_sources(run.data.data_path, run.data.image_folder)
+    settings, backbones = parse_with_backbones(read_settings(argv) | {"bf16": False}, stage1)
+    given, training = settings.data, settings.training
+    tokens = tokens_without_model(settings, backbones)
+    sources = read_sources(given.data_path, given.image_folder)
     start = time.perf_counter()
-    data = open_training_data(sources, how, run.data.data_cache, training.seed)
+    data = open_training_data(sources, tokens, given.data_cache, training.seed)
     seconds = time.perf_counter() - start
-    quarantine = Quarantine(Path(str(training.output_dir)) / "quarantine.jsonl", data.opened, run.data.bad_rows_limit)
+    quarantine = Quarantine(Path(str(training.output_dir)) / "quarantine.jsonl", data.opened, given.bad_rows_limit)
     quarantine.begin(data.bad_rows)
-    say(f"{run.data.data_path}: {len(data.dataset):,} rows; {quarantine.summary()}")
+    say(f"{given.data_path}: {len(data.dataset):,} rows; {quarantine.summary()}")
     say(f"{data.opened:,} rows in {seconds:,.1f} s, {data.opened / seconds:,.0f} rows/s")
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.chat_templates import Span, TemplateRefuses, marks_answers, rendered
-from train.data.conversations import BadRow, text_of
+from train.data.row import BadRow, text_of
 
 
 _SAMPLE = [{"role": role, "content": [{"type": "text", "text": "a"}]} for role in ("user", "assistant")]

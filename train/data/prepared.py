@@ -25,12 +25,11 @@ from modeling_aligned_llava.loading.build_once import lock_for
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text, versions
 from modeling_aligned_llava.loading.images import read_size
-from train.data.conversations import NO_FILE, BadRow, EmbeddedImage, image_files, messages_of, text_of
 from train.data.held_out import Part, held_out
 from train.data.quarantine import Entry
-from train.data.row_keys import images_and_turns
+from train.data.row import NO_FILE, BadRow, EmbeddedImage, image_files, images_and_turns, messages_of, text_of
+from train.data.row_tokens import RowTokens
 from train.data.sources import IMAGES, Source, parsed_rows, raw_table
-from train.data.tokenization import RowEncoder
 from train.data.worker_processes import workers_end_with_us
 
 
@@ -79,7 +78,7 @@ class TrainingData:
 
 
 def open_training_data(
-    sources: list[Source], encoder: RowEncoder, cache: str | Path | None = None, seed: int = 0, eval_rows: int = 0
+    sources: list[Source], encoder: RowTokens, cache: str | Path | None = None, seed: int = 0, eval_rows: int = 0
 ) -> TrainingData:
     """Open, check, tokenize and filter the rows of every source, or take them from the cache.
 
@@ -167,7 +166,7 @@ def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entr
             number += 1
 
 
-def usable_rows(source: Source, how: RowEncoder, batch: pa.Table, first: int) -> list[dict[str, Any] | Entry]:
+def usable_rows(source: Source, how: RowTokens, batch: pa.Table, first: int) -> list[dict[str, Any] | Entry]:
     """The raw rows from number `first` on, each as `{"id", "row", "images"}` with what the encoder stores, or as what
     is wrong with it."""
     rows = [check_row(source, number, row) for number, row in enumerate(parsed_rows(batch, first), first)]
@@ -263,7 +262,7 @@ def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entr
     return Entry(source.path, row, name, fault.reason, detail, filtered=fault.filtered)
 
 
-def _prepared(source: Source, raw: Dataset, how: RowEncoder, root: Path) -> Dataset:
+def _prepared(source: Source, raw: Dataset, how: RowTokens, root: Path) -> Dataset:
     """For each raw row, its tokens or what is wrong with it. One process prepares them while others wait.
 
     Raises:
@@ -296,7 +295,7 @@ def _prepared(source: Source, raw: Dataset, how: RowEncoder, root: Path) -> Data
     return rows.with_format(None)
 
 
-def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: RowEncoder) -> pa.Table:
+def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: RowTokens) -> pa.Table:
     rows = usable_rows(source, how, batch, numbers[0])
     cells = [{"fault": row.line()} if isinstance(row, Entry) else row for row in rows]
     return pa.Table.from_pylist(cells, schema=Features({**how.columns, **_PREPARED}).arrow_schema)
@@ -306,7 +305,7 @@ def _bad_rows(rows: Dataset) -> list[Entry]:
     return [Entry(**json.loads(line)) for line in rows.data["fault"].drop_null().to_pylist()]
 
 
-def _fingerprint(source: Source, raw: Dataset, how: RowEncoder) -> str:
+def _fingerprint(source: Source, raw: Dataset, how: RowTokens) -> str:
     """Identify everything that the prepared rows depend on, including code and versions."""
     code = hash_code(__name__, type(how).__module__), versions(("transformers", "tokenizers", "datasets", "pillow"))
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")

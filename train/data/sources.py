@@ -20,8 +20,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text
-from train.data.conversations import EmbeddedImage
-from train.data.row_keys import DESCRIBING, READ
+from train.data.row import DESCRIBING, READ, EmbeddedImage
 
 
 repair_dataset_locks()

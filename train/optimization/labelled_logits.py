@@ -12,7 +12,7 @@ from typing import cast
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from train.data.tokenization import IGNORE_INDEX
+from train.data.row_tokens import IGNORE_INDEX
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, ADAPTERS, NO
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.inspection.parameter_parts import Parts
-from train.stage_folder import write_json
+from modeling_aligned_llava.loading.files import write_json
 
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from trl import SFTTrainer
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.files import write_json
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import clip_by_part
@@ -28,7 +29,7 @@ from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
 from train.optimization.sampler import LengthGroupedSampler
 from train.optimization.saved_state import reading_state
-from train.stage_folder import checkpoint_marker, write_json
+from train.stage_folder import checkpoint_marker
 
 
 @contextmanager

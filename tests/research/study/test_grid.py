@@ -7,7 +7,8 @@ from research.study.grid import read_study, stage_settings, words
 from tests import REPOSITORY
 from tests.one_line import one_line
 from tests.research.study.stand_in import write_study
-from train.arguments.parse import parse_arguments
+from train.parse import parse_settings
+from train.settings import read_settings
 
 
 STUDIES = sorted((REPOSITORY / "research/studies").rglob("*.yaml"))
@@ -101,9 +102,9 @@ def test_the_settings_of_every_shipped_study_are_known_to_training(path):
             recipe = REPOSITORY / "configuration/train" / study.backbone / f"{stage}.yaml"
             base = ["--config", str(recipe), "--method", arm.method, "--bf16", "false"]
             of_stage = {name: value for name, value in chosen.items() if name not in SETTINGS}
-            run, training = parse_arguments([*base, *words(of_stage)])
-            assert (training.max_steps, run.monitoring.eval_rows) == (chosen["max_steps"], 256)
-            assert run.model.norm_fields == arm.settings.get("norm_fields")
+            settings = parse_settings(read_settings([*base, *words(of_stage)]))
+            assert (settings.training.max_steps, settings.monitoring.eval_rows) == (chosen["max_steps"], 256)
+            assert settings.model.norm_fields == arm.settings.get("norm_fields")
 
 
 def test_the_studies_on_tinyworld_take_at_most_twenty_core_hours():

@@ -3,7 +3,7 @@
 from datasets import Features, List, Value
 
 from modeling_aligned_llava.loading.chat_templates import chat_template
-from train.data.tokenization import Tokenization
+from train.data.llava_tokens import LlavaTokens
 
 
 def features(**columns) -> Features:
@@ -17,6 +17,6 @@ def turns(*texts: str) -> list[dict[str, str]]:
     return [{"from": ("human", "gpt")[number % 2], "value": text} for number, text in enumerate(texts)]
 
 
-def tokenization(processor, max_length: int | None = None, template: str = "tinyworld") -> Tokenization:
+def tokenization(processor, max_length: int | None = None, template: str = "tinyworld") -> LlavaTokens:
     """With four tokens an image, as the tiny tower makes them."""
-    return Tokenization(processor.tokenizer, chat_template(template), processor.image_token_id, 4, max_length)
+    return LlavaTokens(processor.tokenizer, chat_template(template), processor.image_token_id, 4, max_length)

@@ -11,7 +11,7 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 from tests.modeling_aligned_llava.tiny_parts import words
 from tests.train.data.rows import turns
 from train.data.chat_text import ChatText
-from train.data.conversations import BadRow, messages_of
+from train.data.row import BadRow, messages_of
 
 
 ONEVISION = (

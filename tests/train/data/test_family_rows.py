@@ -7,8 +7,8 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from tests.modeling_aligned_llava.tiny_families import BUILDERS
 from tests.train.data.rows import turns
-from train.data.conversations import BadRow, messages_of
-from train.data.family_rows import FamilyCollator, FamilyRows
+from train.data.family_tokens import FamilyCollator, FamilyTokens
+from train.data.row import BadRow, messages_of
 
 
 ASKED = [
@@ -36,7 +36,7 @@ def encoder(name, max_length=None, template=None):
     model, processor = BUILDERS[name]()
     if template is not None:
         processor.chat_template = template
-    return FamilyRows(processor, model.config, max_length)
+    return FamilyTokens(processor, model.config, max_length)
 
 
 def answers(encoder, labels):

@@ -11,9 +11,9 @@ from modeling_aligned_llava.errors import UserError
 from tests.one_line import one_line
 from tests.train.data.rows import features, tokenization, turns
 from train.data.held_out import held_out
+from train.data.images import RowImages
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine, read_entries
-from train.data.row_images import RowImages
 from train.data.sources import read_sources
 
 

@@ -11,12 +11,12 @@ from PIL import Image as Pictures
 from modeling_aligned_llava.errors import UserError
 from tests.one_line import one_line
 from tests.train.data.rows import features, tokenization, turns
-from train.data.collator import ImageTextCollator
+from train.data.images import RowImages
+from train.data.llava_tokens import ImageTextCollator, LlavaTokens
 from train.data.prepared import open_training_data, row_lengths
 from train.data.quarantine import Quarantine
-from train.data.row_images import RowImages
+from train.data.row_tokens import IGNORE_INDEX
 from train.data.sources import read_sources
-from train.data.tokenization import IGNORE_INDEX, Tokenization
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def test_columns_of_a_table_are_read_or_named_too(processor, write, tmp_path):
 
 def test_a_template_without_markers_is_refused(processor, write):
     template = "{% for m in messages %}{{ m['content'][0]['text'] }}{% endfor %}"
-    how = Tokenization(processor.tokenizer, template, processor.image_token_id, 4, None)
+    how = LlavaTokens(processor.tokenizer, template, processor.image_token_id, 4, None)
     path = write(row("A?", "one"))
     with pytest.raises(UserError, match="the chat template marks no supervised tokens"):
         open_training_data(read_sources(str(path), None), how, path.parent / "cache")

@@ -9,9 +9,9 @@ from PIL import Image
 
 from modeling_aligned_llava.errors import UserError
 from tests.train.data.rows import tokenization, turns
+from train.data.images import RowImages
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
-from train.data.row_images import RowImages
 from train.data.sources import read_sources
 
 

@@ -22,13 +22,12 @@ from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens
 from modeling_aligned_llava.loading.chat_templates import Span, template_of
 from train.data.chat_text import ChatText
-from train.data.collator import OpenImages, Rows
-from train.data.conversations import BadRow, text_of
-from train.data.tokenization import IGNORE_INDEX, Kind, control_tokens, each_row, too_long
+from train.data.row import BadRow, text_of
+from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, control_tokens, each_row, too_long
 
 
 @dataclass(frozen=True)
-class FamilyRows:
+class FamilyTokens:
     """How rows become the text that a family's processor reads.
 
     Args:
@@ -118,7 +117,7 @@ class FamilyRows:
         return None if template is None else ChatText(self.tokenizer, template)
 
     def ending(self) -> tuple[str, str] | None:
-        """See `RowEncoder`."""
+        """See `RowTokens`."""
         return None if self._chat is None else self._chat.ending()
 
     def _adds_special_tokens(self, text: str) -> bool:
@@ -198,7 +197,7 @@ class FamilyCollator:
         open_images: a `RowImages`; it may replace rows.
     """
 
-    encoder: FamilyRows
+    encoder: FamilyTokens
     open_images: OpenImages
 
     def __call__(self, rows: Rows) -> dict[str, Any]:

@@ -1,10 +1,9 @@
-"""The tokenization of a stage without its model: from the checkpoint or, before stage 1, from the two backbones."""
+"""How the rows of a stage become tokens: as its checkpoint says or, before stage 1, its two backbones."""
 
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
-from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
@@ -15,24 +14,25 @@ from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.chat_templates import chat_template, choose_template, template_of
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
-from train.arguments.groups import ModelArguments
-from train.arguments.parse import RunArguments
-from train.data.family_rows import FamilyRows
-from train.data.tokenization import RowEncoder, Tokenization
+from train.data.family_tokens import FamilyTokens
+from train.data.llava_tokens import LlavaTokens
+from train.data.row_tokens import RowTokens
+from train.parse import Settings
+from train.settings import ModelArguments
 
 
-def stage_tokenization(run: RunArguments, training: SFTConfig, backbones: ModelArguments | None = None) -> RowEncoder:
-    """The tokenization of a stage.
+def tokens_without_model(settings: Settings, backbones: ModelArguments | None = None) -> RowTokens:
+    """How rows of a stage become tokens, from its checkpoint or, before stage 1, from the two backbones.
 
     Args:
-        run, training: the settings of the stage.
+        settings: of the stage.
         backbones: settings of stage 1, in case stage 2 is asked for before stage 1 is trained.
 
     Raises:
         UserError: there is neither a checkpoint nor backbones, or they cannot be read.
     """
-    model = run.model
-    assembled = Path(str(training.output_dir)) / "assembled"
+    model, prompt_format, max_length = settings.model, settings.data.prompt_format, settings.training.max_length
+    assembled = Path(str(settings.training.output_dir)) / "assembled"
     checkpoint = model.model_name_or_path or (assembled if assembled.exists() else None)
     if checkpoint is not None:
         try:
@@ -42,12 +42,14 @@ def stage_tokenization(run: RunArguments, training: SFTConfig, backbones: ModelA
                 raise
             model = backbones
         else:
-            return row_encoder(run, training, load_part(AutoConfig, folder), load_part(AutoProcessor, folder))
+            config, processor = load_part(AutoConfig, folder), load_part(AutoProcessor, folder)
+            return row_tokens(config, processor, prompt_format, max_length, model.merge_adapters)
     assert model.language_model is not None and model.vision_tower is not None
     tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
     template = choose_template(tokenizer, model.chat_template, model.language_model)
     add_special_tokens(tokenizer)
-    return tokenization(run, training, tokenizer, template, patches(tower_configs(model.vision_tower)[1]))
+    image_tokens = patches(tower_configs(model.vision_tower)[1])
+    return _llava_tokens(tokenizer, template, image_tokens, prompt_format, max_length)
 
 
 def trained_checkpoint(name: str) -> Path:
@@ -66,37 +68,39 @@ def trained_checkpoint(name: str) -> Path:
     return folder
 
 
-def row_encoder(run: RunArguments, training: SFTConfig, config: Any, processor: Any) -> RowEncoder:
-    """How rows are stored for a checkpoint with this config and processor: tokens for a model of ours, else text.
+def row_tokens(
+    config: Any, processor: Any, prompt_format: str, max_length: int | None, merge_adapters: bool = True
+) -> RowTokens:
+    """How rows become tokens of a checkpoint with this config and processor: stored as tokens for a model of ours, as
+    text for others.
 
     Raises:
-        UserError: the family or its processor cannot be served, or a setting is for models of ours only.
+        UserError: the family or its processor cannot be served, or a setting is for models of ours, or others, only.
     """
     if config.model_type == AlignedLlavaConfig.model_type:
-        if not run.model.merge_adapters:
+        if not merge_adapters:
             raise UserError("merge_adapters: false is for models of other families")
         template = template_of(processor)
         if template is None:
             raise UserError("neither the model's processor nor its tokenizer has a chat template")
-        return tokenization(run, training, processor.tokenizer, template, config.image_seq_length)
+        return _llava_tokens(processor.tokenizer, template, config.image_seq_length, prompt_format, max_length)
     check_family(config.model_type)
     if not names_image_token(processor):
         raise UserError(f"{config.model_type} cannot be trained: its processor names no image token")
     if processor.tokenizer.pad_token_id is None:
         processor.tokenizer.pad_token = processor.tokenizer.eos_token
-    if run.data.prompt_format == "plain":
+    if prompt_format == "plain":
         raise UserError(f"prompt_format: plain is for models assembled here, not for {config.model_type}")
-    return FamilyRows(processor, config, training.max_length)
+    return FamilyTokens(processor, config, max_length)
 
 
-def tokenization(
-    run: RunArguments, training: SFTConfig, tokenizer: PreTrainedTokenizerBase, template: str, image_tokens: int
-) -> Tokenization:
-    """The tokenization of a stage whose checkpoint has this tokenizer, template and number of tokens an image."""
-    return Tokenization(
+def _llava_tokens(
+    tokenizer: PreTrainedTokenizerBase, template: str, image_tokens: int, prompt_format: str, max_length: int | None
+) -> LlavaTokens:
+    return LlavaTokens(
         tokenizer,
-        template=chat_template("plain") if run.data.prompt_format == "plain" else template,
+        template=chat_template("plain") if prompt_format == "plain" else template,
         image_token_id=tokenizer.get_vocab()[IMAGE_TOKEN],
         image_tokens=image_tokens,
-        max_length=training.max_length,
+        max_length=max_length,
     )

@@ -9,10 +9,15 @@ import yaml
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.one_line import one_line
-from train.arguments import parse
-from train.arguments.parse import parse_arguments
-from train.arguments.sft_settings import REFUSED
+from train import parse as parsing
+from train.parse import parse_settings
+from train.refused import REFUSED
+from train.settings import read_settings
 from train.stage_folder import StageFolder
+
+
+def parse_arguments(words):
+    return parse_settings(read_settings(words))
 
 
 @pytest.mark.parametrize(
@@ -29,11 +34,13 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
     monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
     monkeypatch.setattr("torch.cpu.get_capabilities", lambda: cpu)
     arguments = stage_arguments(1, "norm", tmp_path, bf16="auto")
-    _, training = parse_arguments(arguments)
+    training = parse_arguments(arguments).training
     assert training.bf16 is fast
     folder = StageFolder(str(training.output_dir))
     folder.record_settings({"bf16": not fast})
-    assert parse_arguments(arguments)[1].bf16 is not fast  # a folder keeps the precision that it was started with
+    assert (
+        parse_arguments(arguments).training.bf16 is not fast
+    )  # a folder keeps the precision that it was started with
 
 
 @pytest.mark.parametrize(
@@ -89,13 +96,14 @@ def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message)
     ],
 )
 def test_what_deepspeed_cannot_do_is_one_line(stage_arguments, tmp_path, settings, message):
-    run, training = parse.parse_arguments(stage_arguments(2, "norm", tmp_path, **settings))
+    parsed = parse_arguments(stage_arguments(2, "norm", tmp_path, **settings))
+    training = parsed.training
     if "lora" in settings:
         training.deepspeed_plugin = SimpleNamespace(zero_stage=2)
-        parse._check(run, training)
+        parsing._check(parsed)
     training.deepspeed_plugin = SimpleNamespace(zero_stage=3)
     with one_line(message):
-        parse._check(run, training)
+        parsing._check(parsed)
 
 
 @pytest.mark.parametrize("text", ["- a list", "learning_rates: {a: [", "\0", "env: [1]"])

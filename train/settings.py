@@ -1,18 +1,67 @@
-"""The settings of a stage that TRL does not know, in the groups in which `--help` shows them."""
+"""The settings of a stage: read from one YAML file and the command line, and those that TRL does not know, with help.
+
+Light on purpose: a finished stage is recognised, and `--help` answers, without importing torch.
+"""
 
 import json
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
+from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers.hf_argparser import HfArg
+import yaml
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.methods import method_fields
 
 
-setting: Any = HfArg  # a field of any type
+def read_settings(argv: list[str]) -> dict[str, Any]:
+    """YAML file and command line merged, as they are written; the command line wins.
+
+    All words up to the next option are values of an option; one without a value is true.
+
+    Raises:
+        UserError: the file is missing or holds no settings, or a word belongs to no option.
+    """
+    options: dict[str, list[str]] = {}
+    for word in argv:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            options[name.replace("-", "_")] = values = [value] if equals else []
+        elif options:
+            values.append(word)
+        else:
+            raise UserError(f"settings: {word!r} belongs to no option")
+    given = _read_file(options.pop("config")) if "config" in options else {}
+    for name, values in options.items():
+        is_list = len(values) > 1 or isinstance(given.get(name), list)
+        given[name] = values if is_list else values[0] if values else "true"
+    return given
+
+
+def _read_file(names: list[str]) -> dict[str, Any]:
+    if len(names) != 1:
+        raise UserError(f"--config takes one file, not {len(names)}")
+    try:
+        content = yaml.safe_load(Path(names[0]).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"--config: there is no file {names[0]}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"settings: {names[0]}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise UserError(f"settings: {names[0]} must be a YAML mapping of settings")
+    return content
+
+
+def output_dir(given: dict[str, Any]) -> str:
+    """The output folder in settings from `read_settings`, with `{method}` filled in."""
+    return str(given.get("output_dir", "")).replace("{method}", str(given.get("method")))
+
+
+def setting(default: Any = MISSING, *, help: str, default_factory: Any = MISSING) -> Any:
+    """A field of any type, with its text in `--help`."""
+    return field(default=default, default_factory=default_factory, metadata={"help": help})  # type: ignore[call-overload]
 
 
 @dataclass
@@ -205,3 +254,22 @@ def _rate(pattern: str, rate: Any) -> float:
     if not 0 <= number < math.inf:
         raise UserError(f"learning_rates: the rate of {pattern!r} must be a number from 0, not {rate!r}")
     return number
+
+
+GROUPS = (ModelArguments, DataArguments, OptimizationArguments, MonitoringArguments)
+
+
+def help_text(program: str) -> str:
+    """What `--help` prints: our settings by group."""
+    lines = [
+        f"usage: {program} --config FILE.yaml --method NAME [--SETTING VALUE ...]",
+        "",
+        "Trains one stage of one method. Settings are given in the YAML file or on the command line, which wins.",
+    ]
+    for group in GROUPS:
+        lines += ["", f"{group._argument_group_name}: {group.__doc__}"]
+        for option in fields(group):
+            if text := option.metadata.get("help"):
+                default = "" if option.default is MISSING else f" (default: {option.default})"
+                lines.append(f"  --{option.name}: {text}{default}")
+    return "\n".join([*lines, "", "training: the settings of TRL's SFTConfig; those that would not act are refused."])

@@ -1,71 +1,30 @@
-"""Tokenize messages and mark the supervised tokens, once before training; the collator only pads.
+"""Rows as tokens for a model of ours, and its collator.
 
-The template's {% generation %} markers mark the supervised tokens; `<image>` becomes one id per visual token. Other
-families than ours: `train.data.family_rows`.
+The template's {% generation %} markers mark the supervised tokens; `<image>` becomes one id per visual token.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from datasets import Features, List, Value
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
+from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
-from modeling_aligned_llava.inspection.text_stream import special_ids
 from train.data.chat_text import ChatText
-from train.data.conversations import BadRow, text_of
-
-
-IGNORE_INDEX = -100
-
-
-Kind = Literal["given", "image", "supervised"]
-
-
-class RowEncoder(Protocol):
-    """How a row of messages and images is stored, and what the collator then reads."""
-
-    columns: ClassVar[Features]  # of a stored row, besides its images
-    reads_sizes: ClassVar[bool]  # the sizes of the images decide what is stored
-
-    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-        """For each row `{"messages", "images"}`, with `sizes` if it reads them, what is stored, or what is wrong."""
-
-    def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Columns of stored rows as the collator reads them."""
-
-    def settings(self) -> tuple[Any, ...]:
-        """Everything that the stored rows depend on besides the code."""
-
-    def pieces(self, row: dict[str, Any]) -> Iterator[tuple[Kind, str]]:
-        """The text of a row in order, and of which kind each piece is."""
-
-    def supervised(self, batch: dict[str, Any]) -> list[int]:
-        """The number of supervised tokens of stored rows."""
-
-    def ending(self) -> tuple[str, str] | None:
-        """The token that ends an answer and where it comes from, if that is known."""
-
-
-def each_row(encode: Callable[[Any], dict[str, Any]], rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-    """What `encode` makes of each row, or the `BadRow` that it raises."""
-    made: list[dict[str, Any] | BadRow] = []
-    for row in rows:
-        try:
-            made.append(encode(row))
-        except BadRow as fault:
-            made.append(fault)
-    return made
+from train.data.row import BadRow, text_of
+from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, control_tokens, each_row, too_long
 
 
 @dataclass(frozen=True)
-class Tokenization:
+class LlavaTokens:
     """How rows become tokens for a model of ours, whose images all have the same number of tokens.
 
     Args:
@@ -124,7 +83,7 @@ class Tokenization:
         return control_tokens(self.tokenizer, IMAGE_TOKEN)
 
     def ending(self) -> tuple[str, str] | None:
-        """See `RowEncoder`."""
+        """See `RowTokens`."""
         return self._chat.ending()
 
     def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -160,17 +119,6 @@ class Tokenization:
         return [int(sum(mask)) for mask in batch["assistant_masks"]]
 
 
-def control_tokens(tokenizer: PreTrainedTokenizerBase, *allowed: str) -> re.Pattern:
-    """What the text of a row must not hold: it would open a turn or an image."""
-    special = tokenizer.convert_ids_to_tokens(sorted(special_ids(tokenizer)))
-    return re.compile("|".join(re.escape(token) for token in special if token not in allowed) or "(?!)")
-
-
-def too_long(length: int, limit: int) -> BadRow:
-    """A sound row of more tokens than `max_length`."""
-    return BadRow(f"longer than max_length {limit}", f"{length} tokens", filtered=True)
-
-
 def expand(
     ids: list[int], assistant_mask: list[int], image_token_id: int, image_tokens: int
 ) -> tuple[list[int], list[int]]:
@@ -186,3 +134,38 @@ def expand(
         input_ids[position : position + 1] = [image_token_id] * image_tokens
         labels[position : position + 1] = [IGNORE_INDEX] * image_tokens
     return input_ids, labels
+
+
+@dataclass
+class ImageTextCollator:
+    """Rows -> `input_ids`, `attention_mask`, `labels` [rows, longest] and `pixel_values` [images, 3, height, width].
+
+    The padding is on the right. A batch without images has no `pixel_values`.
+
+    Args:
+        open_images: a `RowImages`; it may replace rows.
+    """
+
+    image_processor: BaseImageProcessor
+    pad_token_id: int
+    open_images: OpenImages
+
+    def __call__(self, rows: Rows) -> dict[str, Tensor]:
+        """Collate rows of the training data."""
+        rows, images = self.open_images(rows)
+        batch = self._pad(rows)
+        if images:
+            batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
+        return batch
+
+    def _pad(self, rows: Rows) -> dict[str, Tensor]:
+        longest = max(len(row["input_ids"]) for row in rows)
+        input_ids = torch.full((len(rows), longest), self.pad_token_id)
+        labels = torch.full((len(rows), longest), IGNORE_INDEX)
+        attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
+        for i, row in enumerate(rows):
+            length = len(row["input_ids"])
+            input_ids[i, :length] = torch.tensor(row["input_ids"])
+            labels[i, :length] = torch.tensor(row["labels"])
+            attention_mask[i, :length] = 1
+        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}

@@ -1,1 +1,0 @@
-"""The settings of a stage, from one YAML file and the command line."""

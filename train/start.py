@@ -1,0 +1,113 @@
+"""What a stage starts from: backbones to assemble, the stage-1 checkpoint of the same method, or any other family."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedModel
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+from trl import SFTConfig
+
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.aligned_family import NORM
+from modeling_aligned_llava.connectors import align, load_vision_language
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, load_strict
+from train.data.stage_tokens import trained_checkpoint
+
+
+OURS = AlignedLlavaConfig.model_type
+
+
+@contextmanager
+def whole_models(training: SFTConfig) -> Iterator[None]:
+    """Load models whole inside the block. Under ZeRO-3 transformers shards them, which takes all processes at once."""
+    unset_hf_deepspeed_config()
+    try:
+        yield
+    finally:
+        if training.deepspeed_plugin is not None:
+            training.deepspeed_plugin.set_deepspeed_weakref()
+
+
+def checkpoint_of_method(name: str, fields: dict[str, Any]) -> Path:
+    """The folder of a checkpoint, downloaded if need be, that has no norm yet or the norm of `fields`.
+
+    Raises:
+        UserError: there is none, or it belongs to another method.
+    """
+    folder = trained_checkpoint(name)
+    config = load_part(AutoConfig, folder, "model_name_or_path")
+    made_with = config.to_dict() if config.model_type == OURS else getattr(config, NORM, None)
+    if made_with is None:
+        return folder
+    if None not in (made_with.get("method"), fields["method"]) and made_with["method"] != fields["method"]:
+        raise UserError(f"{folder} belongs to method {made_with['method']}, not to {fields['method']}")
+    for field in fields.keys() - {"method"}:
+        saved = made_with.get(field, getattr(AlignedLlavaConfig, field))
+        if saved != fields[field]:
+            raise UserError(
+                f"{folder} was made with {field} {saved}, not {fields[field]}: "
+                "give both stages the same method and norm_fields"
+            )
+    return folder
+
+
+def load_model(
+    folder: Path, training: SFTConfig, method: str, fields: dict[str, Any], tokenizer: Any, texts: Iterable[str]
+) -> PreTrainedModel:
+    """The model in float32 with the norm of the method, ready to train.
+
+    Args:
+        training: whether ZeRO-3 would shard a model that is measured first.
+        fields: those of the method, for a model of another family that has no norm yet.
+        tokenizer, texts: with which a target that depends on the text inside the decoder is measured.
+
+    Raises:
+        UserError: it cannot be loaded, is quantized, or the method needs texts and there is none.
+    """
+    config = load_part(AutoConfig, folder)
+    if (quantized := getattr(config, "quantization_config", None)) is not None:
+        kind = quantized.get("quant_method") if isinstance(quantized, dict) else quantized.quant_method
+        raise UserError(f"{folder} is quantized ({kind}): training needs whole weights; start from the original")
+    if config.model_type == OURS:
+        return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32)
+    with whole_models(training):  # to be measured
+        model = load_vision_language(folder, dtype=torch.float32)
+    if getattr(model.config, NORM, None) is None:
+        settings = {name: value for name, value in fields.items() if name != "method"}
+        needed = AlignedLlavaConfig(**fields)
+        if needed.needs_stream_norm:
+            settings["stream_norm"] = mean_stream_norm(model, tokenizer, texts, needed.stream_layer)
+        align(model, method, **settings)
+    return model.train()
+
+
+def stop_after_answers(model: PreTrainedModel, tokenizer: Any, ending: tuple[str, str] | None) -> None:
+    """Let generation end at the token that ends the answers of the rows: the model learns it, and a
+    generation_config.json that does not name it would let answers run on.
+    """
+    config = model.generation_config
+    if config is not None and ending is not None:
+        token, known = tokenizer.convert_tokens_to_ids(ending[0]), end_tokens(config)
+        if token not in known:
+            config.eos_token_id = [*known, token]
+
+
+def try_saving(model: PreTrainedModel, processor: Any) -> None:
+    """Save everything but the weights once, so that nothing stops the save after training.
+
+    Raises:
+        UserError: something would.
+    """
+    with TemporaryDirectory() as folder, redirect_stderr(StringIO()):  # without its bar
+        try:
+            model.save_pretrained(folder, state_dict={})
+            processor.save_pretrained(folder)
+        except Exception as error:  # transformers checks what it writes, and raises anything
+            raise UserError(f"the trained model could not be saved: {' '.join(str(error).split())}") from error
