@@ -45,7 +45,7 @@ def compare(args: argparse.Namespace) -> bool:
         profile_of_start,
     )
     from eval.score.results import write_results
-    from eval.tables.files import write_tables
+    from eval.tables.write_tables import write_tables
     from modeling_aligned_llava.loading.build_once import waiting_lock
 
     console = Console()

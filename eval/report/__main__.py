@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from eval.report.page import write_report
-from eval.tables.files import write_tables
+from eval.tables.write_tables import write_tables
 from modeling_aligned_llava.errors import run_main
 
 

@@ -13,8 +13,8 @@ from huggingface_hub import EvalResult, ModelCard
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from eval.data.benchmarks import BY_KEY
-from eval.tables.files import markdown, plain
 from eval.tables.table4 import read_scores
+from eval.tables.write_tables import markdown, plain
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id

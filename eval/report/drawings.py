@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 
 from eval.report.card import stage_folders
 from eval.report.finished_run import FinishedRun
-from eval.tables.files import plot_differences
 from eval.tables.table4 import HEADINGS
+from eval.tables.write_tables import plot_differences
 from modeling_aligned_llava.diagnostics.output.svg import draw_curve, log_scale, svg_axes
 
 

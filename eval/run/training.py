@@ -30,7 +30,7 @@ def train(training: Training, status: Status) -> None:
     """
 
     def watch(line: str) -> None:
-        if line.startswith('{"'):  # a log of train.sft for programs
+        if line.startswith('{"step"'):  # a log of train.sft for programs
             log = json.loads(line)
             status.train(training.name, training.stage, log["step"] / log["steps"], log.get("seconds_left"))
 

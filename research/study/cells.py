@@ -29,10 +29,10 @@ from eval.run.steps import Devices, Step, run_steps
 from eval.run.training import ANSWER_TOKENS, make_world, train
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
+from research.study.cell_table import CellTable
 from research.study.experiment import SETTINGS
 from research.study.grid import RATE, Cell, Study, stage_settings, words
 from research.study.records import Records, final_loss, record_cell
-from research.study.status import CellTable
 
 
 ATTENTION_IMAGES = 48

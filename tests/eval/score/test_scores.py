@@ -3,8 +3,8 @@ import json
 import pytest
 
 from eval.score.scores import Model, baselines, pairing, score_rows
-from eval.tables.files import score_table
 from eval.tables.table4 import columns, is_significant
+from eval.tables.write_tables import score_table
 from tests.eval.score_rows import cell, nine, result
 
 

@@ -7,7 +7,8 @@ from rich.console import Console
 
 from eval.data.benchmarks import BENCHMARKS
 from eval.score.scores import Model, score_rows
-from eval.tables import files, table4
+from eval.tables import table4
+from eval.tables import write_tables as files
 from modeling_aligned_llava.errors import UserError
 from tests.eval.score_rows import cell, nine, three_seeds
 
