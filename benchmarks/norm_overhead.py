@@ -15,10 +15,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2Model, SiglipVisionConfig
+from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
 from benchmarks.record import environment, write
 from modeling_aligned_llava import AlignedLlavaConfig, method_fields
-from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaMultiModalProjector, build_norm
+from modeling_aligned_llava.modeling_aligned_llava import build_norm
 
 
 METHOD, LAYERS, VISION_WIDTH = "norm-gwc", 2, 1152
@@ -42,7 +43,7 @@ def configuration(method: str, width: int) -> AlignedLlavaConfig:
 def step_of_baseline(tokens: int, width: int, device: str) -> Callable[[], None]:
     config = configuration("baseline", width)
     with torch.device(device):
-        projector = AlignedLlavaMultiModalProjector(config).train()
+        projector = LlavaMultiModalProjector(config).train()
         decoder = Qwen2Model(config.text_config).train().requires_grad_(False)
         features = torch.randn(1, tokens, VISION_WIDTH)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
+    from .alignment import align, load_aligned
     from .configuration_aligned_llava import AlignedLlavaConfig
-    from .connectors import align, load_aligned
     from .inspection.text_stream import mean_stream_norm
     from .methods import method_fields, method_names
     from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
@@ -20,8 +20,8 @@ _MODULES = {
     "AlignedLlavaForConditionalGeneration": "modeling_aligned_llava",
     "AlignedLlavaModel": "modeling_aligned_llava",
     "GlobalWeightCompensatedLayerNorm": "norm_alignment",
-    "align": "connectors",
-    "load_aligned": "connectors",
+    "align": "alignment",
+    "load_aligned": "alignment",
     "mean_embedding_norm": "norm_alignment",
     "mean_stream_norm": "inspection.text_stream",
     "method_fields": "methods",

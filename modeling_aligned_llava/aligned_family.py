@@ -6,86 +6,79 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .configuration_aligned_llava import AlignedLlavaConfig  # first: it names the transformers that the rest needs
+from .configuration_aligned_llava import AlignedLlavaConfig  # noqa: F401  first: it names the transformers that the rest needs
 
 
 # isort: split
 import transformers
 from safetensors.torch import load_file
-from torch import Tensor, nn
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
 from transformers.utils import cached_file, logging
 
-from .hub_folder import is_hub_id, missing_tensors
-from .modeling_aligned_llava import build_norm, forget_absent_layers
-from .norm_alignment import GlobalWeightCompensatedLayerNorm
+from .hub_folder import is_hub_id
+from .modeling_aligned_llava import NORM, NormOnConnector
 
 
-NORM = "alignment_norm"  # the submodule of the connector, and the settings in the config
-CONNECTOR = "connector"  # among the settings: its path below `base_model`
 ADAPTER_SETTINGS, ADAPTERS = "adapter_config.json", "adapter_model.safetensors"  # of peft
 _OF_ADAPTERS = ("adapter_kwargs", "revision", "subfolder", "_commit_hash")  # arguments that belong to their folder
 
 
-class _Aligned:
+class _Aligned(NormOnConnector):
     """What `aligned_class` adds to a class of transformers."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(config, *args, **kwargs)  # type: ignore[call-arg]  # of the class it is mixed into
-        attach_norm(self)
-        forget_absent_layers(self)
+        super().__init__(config, *args, **kwargs)
+        point_to_class(self)
 
     @classmethod
-    def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:
-        """Like the parent method, but requires all tensors: transformers would only warn.
-
-        In a folder of LoRA adapters that were kept apart, they are merged into the model that they were trained on.
+    def from_pretrained(cls, source: Any, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        """See `NormOnConnector`; LoRA adapters that were kept apart are merged into the model that they belong to.
 
         Raises:
-            OSError: the checkpoint lacks some, or adapters and their model do not fit.
+            OSError: the checkpoint lacks tensors, or adapters and their model do not fit.
             ImportError: adapters need peft.
         """
-        reports = kwargs.pop("output_loading_info", False)
         adapters = adapters_in(source, kwargs.get("revision"))
-        below = source
-        if adapters is not None:
-            settings = _lora(source, adapters)
-            kwargs.setdefault("config", transformers.AutoConfig.from_pretrained(adapters))
-            kwargs = {name: value for name, value in kwargs.items() if name not in _OF_ADAPTERS}
-            kwargs["revision"] = settings.revision or "main"
-            below = settings.base_model_name_or_path
-            if not Path(below).is_dir() and not is_hub_id(below):
-                raise OSError(f"{source}: there is no folder {below}, to whose model its adapters belong")
-        chained = adapters is not None and adapters_in(below, settings.revision) is not None
-        load = cls.from_pretrained if chained else super().from_pretrained  # type: ignore[misc]
-        with without_report() if adapters is not None else nullcontext():
+        if adapters is None:
+            return super().from_pretrained(source, *args, **kwargs)
+        reports, settings = kwargs.pop("output_loading_info", False), _lora(source, adapters)
+        below = settings.base_model_name_or_path
+        if not Path(below).is_dir() and not is_hub_id(below):
+            raise OSError(f"{source}: there is no folder {below}, to whose model its adapters belong")
+        kwargs.setdefault("config", transformers.AutoConfig.from_pretrained(adapters))
+        kwargs = {name: value for name, value in kwargs.items() if name not in _OF_ADAPTERS}
+        kwargs["revision"] = settings.revision or "main"
+        with without_report():
+            chained = adapters_in(below, settings.revision) is not None
+            load = cls.from_pretrained if chained else super().from_pretrained
             model, report = load(below, *args, output_loading_info=True, **kwargs)
-        if adapters is not None:  # they bring the norm
-            report["missing_keys"] = {name for name in report["missing_keys"] if f".{NORM}." not in name}
-        if report["missing_keys"] and not reports:
-            raise missing_tensors(below, report["missing_keys"])
-        if adapters is not None:
-            model = _merged(source, adapters, settings, model)
+        # they bring the norm
+        report["missing_keys"] = {name for name in report["missing_keys"] if f".{NORM}." not in name}
+        if not reports:
+            cls.require_tensors(below, report, kwargs)
+        model = _merged(source, adapters, settings, model)
         return (model, report) if reports else model
 
     @classmethod
     def is_custom_code(cls) -> bool:
         return False  # else transformers would not translate the family's tensor names between Hub and memory
 
-    def _init_weights(self, module: nn.Module) -> None:
-        # transformers resets every module whose class name contains "LayerNorm" to a gain of 1.
-        if isinstance(module, GlobalWeightCompensatedLayerNorm):
-            module.reset_parameters()
-        else:
-            super()._init_weights(module)  # type: ignore[misc]
+
+def point_to_class(model: Any) -> None:
+    """Name our class in the config, for AutoModel and vLLM, which would build the plain model; saving adds the class
+    with a head itself.
+    """
+    if getattr(model.config, NORM)["projector_norm"] != "none":
+        headless = type(model).__name__.removeprefix("Aligned").replace("ForConditionalGeneration", "Model")
+        model.config.auto_map = {"AutoModel": f"{__name__.rpartition('.')[2]}.Aligned{headless}"}
 
 
 @contextmanager
@@ -146,36 +139,17 @@ def _merged(source: Any, folder: Path, settings: Any, model: Any) -> Any:
     return adapted.merge_and_unload(safe_merge=True).eval()
 
 
-def attach_norm(model: Any) -> GlobalWeightCompensatedLayerNorm | None:
-    """Put the norm that `model.config.alignment_norm` describes on the output of the connector; None without one."""
-    settings = dict(getattr(model.config, NORM))
-    connector = model.base_model.get_submodule(settings.pop(CONNECTOR))
-    norm = build_norm(AlignedLlavaConfig(**settings), model.get_input_embeddings().embedding_dim)
-    if norm is not None:
-        connector.add_module(NORM, norm.to(next(connector.parameters()).device).train(connector.training))
-        connector.register_forward_hook(_normalise)
-        # For AutoModel and vLLM, which would build the plain model; saving adds the class itself.
-        headless = type(model).__name__.removeprefix("Aligned").replace("ForConditionalGeneration", "Model")
-        model.config.auto_map = {"AutoModel": f"{__name__.rpartition('.')[2]}.Aligned{headless}"}
-    return norm
-
-
-def _normalise(connector: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-    """Forward hook, [..., D] -> [..., D]; looks the norm up, so that a copied model calls its own norm."""
-    return connector.get_submodule(NORM)(output)
-
-
 @cache
 def aligned_class(plain: Any) -> Any:
     """`AlignedX` for a model class X of transformers."""
     kept = [*(getattr(plain, "_keep_in_fp32_modules_strict", None) or ()), NORM]
-    own = {"__module__": __name__, "__doc__": _Aligned.__doc__, "_keep_in_fp32_modules_strict": kept}
-    made: Any = type(f"Aligned{plain.__name__}", (_Aligned, plain), own)
+    members = {"__module__": __name__, "__doc__": _Aligned.__doc__, "_keep_in_fp32_modules_strict": kept}
+    aligned: Any = type(f"Aligned{plain.__name__}", (_Aligned, plain), members)
     if (names := get_checkpoint_conversion_mapping(plain.__name__)) is not None:
-        register_checkpoint_conversion_mapping(made.__name__, names, overwrite=True)
+        register_checkpoint_conversion_mapping(aligned.__name__, names, overwrite=True)
     with_head = plain.__name__.endswith("ForConditionalGeneration")
-    made.register_for_auto_class("AutoModelForImageTextToText" if with_head else "AutoModel")
-    return made
+    aligned.register_for_auto_class("AutoModelForImageTextToText" if with_head else "AutoModel")
+    return aligned
 
 
 def __getattr__(name: str) -> Any:

@@ -35,14 +35,14 @@ model = AutoModelForImageTextToText.from_pretrained("{name}", trust_remote_code=
 processor = AutoProcessor.from_pretrained("{name}", trust_remote_code=True)
 ```
 
-The code that runs is in this folder; read it and pin a revision. With the package `modeling_aligned_llava` installed
-and imported, no flag is needed.
+The code that runs is in this folder; read it and pin a revision. With the package `modeling_aligned_llava`,
+`load_aligned("{name}")` runs no code of the folder.
 """
 
 _CARD = """\
 # {title}
 
-A LLaVA checkpoint of method `{method}` (`projector_norm: {norm}`), in the terms of the norm-alignment study
+A {kind} checkpoint of method `{method}` (`projector_norm: {norm}`), in the terms of the norm-alignment study
 [The Unseen Bias](https://arxiv.org/abs/2512.08374).
 
 ## Load
@@ -65,9 +65,14 @@ def is_hub_id(name: str) -> bool:
 
 def forget_local_paths(config: Any) -> None:
     """Keep the Hub ids that the sub-configs record as their origin; remove local paths."""
-    for part in (config.vision_config, config.text_config):
+    for part in _parts(config):
         if not is_hub_id(part.name_or_path):
             part.name_or_path = ""
+
+
+def _parts(config: Any) -> list[Any]:
+    """The configs in a config: of tower, language model and so on."""
+    return [part for part in vars(config).values() if isinstance(getattr(part, "name_or_path", None), str)]
 
 
 def processor_files(folder: str | os.PathLike) -> Iterator[Path]:
@@ -80,14 +85,14 @@ def copy_processor(source: str, revision: str | None, folder: str | os.PathLike)
 
     For a Hub id only the local cache is used: saving never waits for the network.
     """
+    if not source or any(processor_files(folder)):
+        return
     origin = Path(source)
     if not origin.is_dir():
         try:
             origin = Path(snapshot_download(source, revision=revision, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError):
             return
-    if any(processor_files(folder)):
-        return
     for file in processor_files(origin):
         target = Path(folder) / file.relative_to(origin)
         target.parent.mkdir(exist_ok=True)
@@ -109,12 +114,17 @@ def write_plain_card(
     path = Path(folder) / "README.md"
     if path.exists():
         return
-    backbones = [part.name_or_path for part in (config.vision_config, config.text_config)]
-    method = config.method or "a free combination"
+    origins = [part.name_or_path for part in (config, *_parts(config))]
+    fields = getattr(config, "alignment_norm", None) or vars(config)  # of other families, and of LLaVA
+    method, kind = fields["method"] or "a free combination", config.model_type.removeprefix("aligned_")
     text = _CARD.format(
-        title=f"LLaVA, {method}", method=method, norm=config.projector_norm, loading=LOADING.format(name=name)
+        title=f"{kind}, {method}",
+        kind=kind,
+        method=method,
+        norm=fields["projector_norm"],
+        loading=LOADING.format(name=name),
     )
-    data = card_data(tags=tags, base_model=[name for name in backbones if is_hub_id(name)] or None)
+    data = card_data(tags=tags, base_model=[name for name in dict.fromkeys(origins) if is_hub_id(name)] or None)
     path.write_text(f"---\n{data}\n---\n\n{text}", encoding="utf-8")
 
 

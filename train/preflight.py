@@ -28,8 +28,8 @@ from transformers import AutoConfig, PreTrainedConfig, TrainerCallback
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.alignment import check_family
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
-from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.disk_errors import require_space

@@ -14,7 +14,7 @@ from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.aligned_family import NORM
-from modeling_aligned_llava.connectors import align, load_vision_language
+from modeling_aligned_llava.alignment import align, load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, load_strict

@@ -26,6 +26,7 @@ from transformers import (
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
+from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.loading.chat_templates import choose_template
@@ -159,7 +160,7 @@ def _assembled(
     )
     if config.needs_stream_norm and config.stream_norm is None:
         config.stream_norm = mean_stream_norm(model, tokenizer, texts or (), config.stream_layer)
-    if (norm := model.model.multi_modal_projector.norm) is not None:
+    if (norm := alignment_norm(model)) is not None:
         set_initial_gain(norm, config)
     model.generation_config = language.generation_config
     model.generation_config._from_model_config = False  # or transformers would derive it from the config again

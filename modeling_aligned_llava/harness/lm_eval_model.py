@@ -21,7 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, LogitsProcessorList
 
-from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.distributed import launched, own_log

@@ -22,7 +22,7 @@ from transformers import (
     StoppingCriteriaList,
 )
 
-from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.decoder_input import DecoderInput, NoSharedPrefix, decoder_inputs
 from modeling_aligned_llava.inference.finite_logits import FiniteLogits

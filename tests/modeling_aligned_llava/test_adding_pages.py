@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from modeling_aligned_llava import align, method_fields, methods
-from modeling_aligned_llava.connectors import NORM
+from modeling_aligned_llava.alignment import NORM
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, Family, model_parts
 from modeling_aligned_llava.norm_alignment import target_gain

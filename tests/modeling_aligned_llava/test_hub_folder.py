@@ -11,6 +11,7 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
@@ -20,14 +21,21 @@ from transformers import (
     pipeline,
 )
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, align, method_names
+from modeling_aligned_llava import (
+    AlignedLlavaConfig,
+    AlignedLlavaForConditionalGeneration,
+    align,
+    load_aligned,
+    method_names,
+)
+from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_paths, is_hub_id
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from tests import REPOSITORY
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
 from tests.modeling_aligned_llava.loaded import load
-from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.modeling_aligned_llava.tiny_families import tiny, write_checkpoint
 from tests.one_line import one_line
 from tests.pages import blocks
 
@@ -104,6 +112,7 @@ def test_an_aligned_model_of_another_family_loads_where_the_package_is_not_impor
 REMOTE = """
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, pipeline
 torch.set_num_threads(1)  # as here: the number of threads changes the last bits
 image = Image.new("RGB", (40, 30), (200, 30, 90))
@@ -155,6 +164,35 @@ def test_the_folder_holds_code_processor_template_generation_config_and_card(tin
         assert (first / name).read_bytes() == (last / name).read_bytes()
     eos = [json.loads((folder / "generation_config.json").read_text())["eos_token_id"] for folder in (first, last)]
     assert eos[0] == eos[1]
+
+
+@pytest.fixture(scope="module")
+def aligned_family(tmp_path_factory):
+    """A folder of an aligned model of another family, loaded from a folder with its processor."""
+    root = tmp_path_factory.mktemp("family")
+    plain = write_checkpoint("qwen2_5_vl", root / "plain")
+    align(AutoModelForImageTextToText.from_pretrained(plain)).save_pretrained(root / "aligned")
+    return root / "aligned"
+
+
+def test_other_families_are_saved_and_loaded_like_llava(aligned_family, trained, tmp_path):
+    names = {file.name for file in aligned_family.iterdir()}
+    assert {file for file in names if file.endswith(".py")} == CODE | {"aligned_family.py"}
+    assert {"processor_config.json", "tokenizer.json", "chat_template.jinja", "README.md"} <= names
+    card = ModelCard.load(aligned_family / "README.md")
+    assert "A qwen2_5_vl checkpoint of method `norm-gwc`" in card.text and 'load_aligned("path/to' in card.text
+    llava = load_aligned(trained["norm-gwc"])
+    assert type(llava) is AlignedLlavaForConditionalGeneration
+    expected = torch.load(trained["norm-gwc"].parent / "norm-gwc.pt", weights_only=True)
+    with torch.no_grad():
+        assert torch.equal(llava(**inputs_of(trained["norm-gwc"])).logits, expected)
+    for folder in (aligned_family, trained["norm-gwc"]):
+        lacking = copy(folder, tmp_path / folder.name)
+        tensors = load_file(lacking / "model.safetensors")
+        norm = next(name for name in tensors if "norm.weight" in name and ("projector.norm" in name or NORM in name))
+        save_file({name: tensor for name, tensor in tensors.items() if name != norm}, lacking / "model.safetensors")
+        with one_line(r"lacks the tensor .*norm\.weight \(1 in all\)", OSError):
+            AutoModelForImageTextToText.from_pretrained(lacking, trust_remote_code=True)
 
 
 def test_a_processor_or_card_that_is_there_is_kept(tiny_checkpoint, tmp_path):
@@ -227,11 +265,12 @@ def test_a_bad_folder_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path):
 
 
 PUSH = """
-from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, load_aligned
 model = AlignedLlavaForConditionalGeneration.from_pretrained(sys.argv[1])
 model.push_to_hub("someone/aligned", private=True, tags=["mine"], commit_message="first")
 model.push_to_hub("someone/aligned", revision="v2")
 model.save_pretrained(sys.argv[2], push_to_hub=True, repo_id="someone/aligned")
+load_aligned(sys.argv[3]).push_to_hub("someone/aligned", revision="family")
 """
 PULL = """
 import torch
@@ -240,15 +279,25 @@ model = AutoModelForImageTextToText.from_pretrained("someone/aligned", trust_rem
 processor = AutoProcessor.from_pretrained("someone/aligned", revision="v2")
 torch.save(dict(model.state_dict()), "pulled.pt")
 model.save_pretrained("again")
+family = AutoModelForImageTextToText.from_pretrained("someone/aligned", trust_remote_code=True, revision="family")
+AutoProcessor.from_pretrained("someone/aligned", revision="family")
+torch.save(dict(family.state_dict()), "family.pt")
 """
 
 
 @pytest.mark.slow
-def test_push_to_hub_and_back(trained, without_package, tmp_path):
+def test_push_to_hub_and_back(trained, aligned_family, without_package, tmp_path):
     folder = trained["norm-gwc"]
     with HubStandIn() as hub:
         hub.faults.append(Fault("PUT /lfs", "503"))  # the client tries again by itself
-        command = [sys.executable, "-c", "import sys\n" + PUSH, str(folder), str(tmp_path / "saved")]
+        command = [
+            sys.executable,
+            "-c",
+            "import sys\n" + PUSH,
+            str(folder),
+            str(tmp_path / "saved"),
+            str(aligned_family),
+        ]
         env = hub.env | {"PYTHONPATH": str(REPOSITORY), "HF_HOME": str(tmp_path / "cache")}
         done = subprocess.run(command, env=env, capture_output=True, text=True)  # noqa: S603
         assert done.returncode == 0, done.stderr[-3000:]
@@ -264,7 +313,11 @@ def test_push_to_hub_and_back(trained, without_package, tmp_path):
     assert card.data.eval_results is None and "mine" in card.data.tags
     assert 'from_pretrained("someone/aligned"' in card.text
     pulled = torch.load(tmp_path / "pulled.pt", weights_only=True)
-    assert all(torch.equal(tensor, pulled[name]) for name, tensor in load(folder).state_dict().items())
+    here = load(folder).state_dict()
+    assert [name for name, tensor in here.items() if not torch.equal(tensor, pulled[name])] == []
+    family = torch.load(tmp_path / "family.pt", weights_only=True)
+    here = load_aligned(aligned_family).state_dict()
+    assert [name for name, tensor in here.items() if not torch.equal(tensor, family[name])] == []
     again = tmp_path / "again"
     assert all((again / file.name).read_bytes() == file.read_bytes() for file in kept)
     assert json.loads((again / "config.json").read_text())["auto_map"]["AutoConfig"].startswith("configuration_")

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from modeling_aligned_llava import align, load_aligned
-from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint

@@ -6,8 +6,8 @@ from typing import Any
 from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.alignment import check_family
 from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
-from modeling_aligned_llava.connectors import check_family
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN

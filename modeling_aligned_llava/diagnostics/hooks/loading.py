@@ -16,7 +16,7 @@ from transformers import (
 )
 
 import modeling_aligned_llava.registration  # noqa: F401  the Auto classes then know the model
-from modeling_aligned_llava.connectors import load_vision_language
+from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.diagnostics.images import ImageQuestion
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn

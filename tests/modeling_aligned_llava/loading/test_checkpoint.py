@@ -10,8 +10,8 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
+from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.connectors import load_vision_language
 from modeling_aligned_llava.diagnostics.hooks import loading as diagnostics
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM

@@ -1,6 +1,5 @@
-"""Put the norm of the paper (section 5) on the connector's output in other vision-language models, in place.
+"""Put the norm of the paper (section 5) on the connector of a model, in place, and load any model with its norm.
 
-The norm becomes a submodule of the connector, called by a forward hook: two keys join the checkpoint, none changes.
 The families are entries of `inspection/model_parts.py`.
 """
 
@@ -14,12 +13,13 @@ from safetensors import SafetensorError
 from torch import nn
 from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, PreTrainedModel
 
-from .aligned_family import CONNECTOR, NORM, adapters_in, aligned_class, attach_norm
+from .aligned_family import adapters_in, aligned_class, point_to_class
 from .configuration_aligned_llava import PALIGEMMA_DIVIDES, AlignedLlavaConfig
 from .errors import UserError
 from .inspection.model_parts import FAMILIES, REFUSED
 from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
+from .modeling_aligned_llava import CONNECTOR, NORM, AlignedLlavaForConditionalGeneration, attach_norm
 from .norm_alignment import mean_embedding_norm
 
 
@@ -65,6 +65,7 @@ def align(model: Model, method: str = "norm-gwc", *, text_norm: float | None = N
     if (norm := attach_norm(model)) is not None:
         norm._is_hf_initialized = True  # type: ignore[assignment]  # `model.init_weights()` leaves it alone
         model.__class__ = aligned_class(cast(Any, type(model)))
+        point_to_class(model)
     return model
 
 
@@ -86,9 +87,6 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
         name, commit = pinned(path)
         folder = Path(name) if Path(name).is_dir() else _downloaded(name, revision or commit)
         config = load_part(AutoConfig, folder)
-        settings = getattr(config, NORM, None)
-        if settings is None:
-            raise UserError(f"{path} was not saved from an aligned model (no {NORM!r} in its config)")
         return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
@@ -110,13 +108,17 @@ def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) ->
         UserError: the checkpoint cannot be loaded or lacks tensors.
     """
     config = config or load_part(AutoConfig, path, trust_remote_code=kwargs.get("trust_remote_code", False))
-    if getattr(config, NORM, None) is None:
+    if getattr(config, NORM, None) is None and not isinstance(config, AlignedLlavaConfig):
         return load_strict(AutoModelForImageTextToText, path, config=config, **kwargs)
     kwargs.pop("trust_remote_code", None)  # the families that can be aligned are transformers' own
     return load_aligned(path, **kwargs)
 
 
 def _saved_class(folder: Path, config: Any) -> Any:
+    if isinstance(config, AlignedLlavaConfig):
+        return AlignedLlavaForConditionalGeneration
+    if getattr(config, NORM, None) is None:
+        raise UserError(f"{folder} was not saved from an aligned model (no {NORM!r} in its config)")
     name = config.architectures[0].removeprefix("Aligned")
     if (plain := getattr(transformers, name, None)) is None:
         raise UserError(f"{folder}: there is no class {name} in transformers {transformers.__version__}")
