@@ -33,7 +33,7 @@ import torch
 
 from benchmarks.random_checkpoints import write_checkpoint
 from benchmarks.record import environment, write
-from eval.suite.vllm_server import vllm_server
+from eval.run.vllm_server import vllm_server
 from modeling_aligned_llava.inference.served import Server
 from tinyworld import benchmarks as tinyworld
 from tinyworld.facts import FACTS

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from eval.run.record import made_by
+from eval.score.results import made_by
 from modeling_aligned_llava.loading.files import write_json
 
 

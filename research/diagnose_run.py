@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.data.image_sample import SAMPLE, in_benchmarks, sampled_benchmarks
-from eval.run.finished_models import find_data_root, finished_models, read_record
+from eval.data.benchmarks import BY_KEY
+from eval.data.image_sample import SAMPLE, in_benchmarks
+from eval.plan.models import find_checkpoint, find_data_root, read_record
 from modeling_aligned_llava.diagnostics.attention import attention, draw_maps, show_attention
 from modeling_aligned_llava.diagnostics.dynamics import draw_training, read_training, write_dynamics
 from modeling_aligned_llava.diagnostics.embeddings import embedding_tables, show_embeddings
@@ -23,6 +24,7 @@ from modeling_aligned_llava.diagnostics.profile import profile_loaded, show_norm
 from modeling_aligned_llava.diagnostics.theory import predicted_rotation, show_prediction
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
+from modeling_aligned_llava.loading.checkpoint import sees_images
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
@@ -47,7 +49,8 @@ def diagnose(arguments: argparse.Namespace) -> None:
     root = find_data_root(folder, read_record(folder))
     if root is None:
         raise UserError(f"{folder}: the data that its models were evaluated on is gone")
-    sample = in_benchmarks(root, arguments.limit, keys=sampled_benchmarks(root) or SAMPLE)
+    there = tuple(key for key in SAMPLE if (root / BY_KEY[key].folder).is_dir())
+    sample = in_benchmarks(root, arguments.limit, keys=there or SAMPLE)
     profiles: dict[str, dict[str, Any]] = {}
     static = _StaticTables()
     for method, checkpoint in checkpoints.items():
@@ -69,6 +72,19 @@ def diagnose(arguments: argparse.Namespace) -> None:
         show_prediction(measured)
     write_json(out / "predictions.json", {method: predicted_rotation(profile) for method, profile in profiles.items()})
     print(f"all tables and figures are in {out}")  # noqa: T201
+
+
+def finished_models(run: Path) -> dict[str, Path]:
+    """Name -> checkpoint of every vision-language model that the run has trained or was given with `--models`.
+
+    `baseline` comes first, then by name; methods still in training are absent.
+    """
+    record = read_record(run)
+    trained = {path.parent.parent.name for path in run.glob("checkpoints/*/stage2/config.json")}
+    folders = {name: find_checkpoint(run, record, name) for name in trained | set(record.get("models", {}))}
+    ready = {name: folder for name, folder in folders.items() if folder and (folder / "config.json").exists()}
+    seeing = {name: folder for name, folder in ready.items() if name in trained or sees_images(folder)}
+    return {name: seeing[name] for name in sorted(seeing, key=lambda name: (name != "baseline", name))}
 
 
 def _checkpoints(folder: Path, methods: list[str] | None) -> dict[str, Path]:

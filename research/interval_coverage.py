@@ -1,4 +1,4 @@
-"""Do the 95 % intervals of eval/scoring cover the truth in 95 % of repetitions? Simulated answers, known truths.
+"""Do the 95 % intervals of eval/score cover the truth in 95 % of repetitions? Simulated answers, known truths.
 
 python -m research.interval_coverage --out benchmarks/results/interval_coverage.json
 
@@ -7,7 +7,7 @@ of this seed at this item is positive, all but level and stratum normal. The tru
 and, with several seeds, over new seeds. With one seed it is that of this checkpoint, because its interval covers items
 alone. The methods differ by 3 points. The spread of seeds is that of their true scores, in points.
 
-Each way to combine seeds that `eval/scoring/seeds.py` mentions is simulated beside the one it takes.
+Each way to combine seeds that `eval/score/seeds.py` mentions is simulated beside the one it takes.
 """
 
 import argparse
@@ -23,9 +23,9 @@ import numpy as np
 from scipy.stats import norm, t
 
 from benchmarks.record import environment, write
-from eval.scoring import seeds, statistics
-from eval.scoring.items import Items
-from eval.scoring.seeds import SeedMean
+from eval.score import seeds, statistics
+from eval.score.items import Items
+from eval.score.seeds import SeedMean
 
 
 SEEDS = (1, 2, 3, 5, 10)

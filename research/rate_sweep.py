@@ -8,17 +8,15 @@ Each cell is a short run of `train/run.sh` with its own schedule, on one core (o
 
 import argparse
 import os
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from benchmarks.record import environment, write
-from eval.engine.child import logged
-from eval.engine.pool import open_pool
-from eval.engine.steps import Event, Step, run_steps
-from eval.run.recipes import read_recipe
+from eval.options import read_recipe
+from eval.run.processes import run_logged
+from eval.run.steps import Step, find_devices, run_steps
 from modeling_aligned_llava.errors import UserError, run_main
 from research.study.grid import HELD_OUT, words
 from research.study.records import held_out_loss
@@ -62,18 +60,17 @@ def sweep(args: argparse.Namespace) -> dict[str, dict[str, float]]:
         for seed in args.seeds
     }
 
-    def run(method: str, factor: float, seed: int) -> Iterator[Event]:
+    def run(method: str, factor: float, seed: int) -> None:
         folder = folders[method, factor, seed]
         folder.mkdir(parents=True, exist_ok=True)
-        for _ in logged(command(args, method, factor, seed, folder), folder / "log.txt"):
-            yield ()
+        run_logged(command(args, method, factor, seed, folder), folder / "log.txt")
 
     steps = [
         Step(f"{method} {factor:g} {seed}", partial(run, method, factor, seed), 1) for method, factor, seed in folders
     ]
     failures: list[str] = []
-    pool = open_pool(args.jobs, args.device)
-    run_steps(steps, pool, lambda *_: None, lambda name, reason: failures.append(f"{name}: {reason}"))
+    devices = find_devices(args.jobs, args.device)
+    run_steps(steps, devices, lambda name, reason: failures.append(f"{name}: {reason}"))
     if failures:
         raise UserError(failures[0])
 

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.engine.pool import open_pool
-from eval.suite.options import Options
-from eval.suite.plan import Models, collect, plan, read_models
-from eval.suite.run import only_writer, train_and_evaluate
+from eval.options import Options
+from eval.plan.evaluations import plan_evaluations
+from eval.plan.models import Models, read_models
+from eval.run.schedule import only_writer, train_and_evaluate
+from eval.run.steps import find_devices
+from eval.score.results import collect
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.files import read_json, write_json
 
@@ -48,12 +50,12 @@ def main() -> None:
     options, models = recorded_run(own.run, own.method)
     blank = own.run / "blank"
 
-    true_jobs = plan(options, models, output=own.run)
-    blank_jobs = plan(options, models, blank_images=True, output=blank)
+    true_jobs = plan_evaluations(options, models, output=own.run)
+    blank_jobs = plan_evaluations(options, models, blank_images=True, output=blank)
     console = Console()
     for folder, jobs in ((own.run, true_jobs), (blank, blank_jobs)):
         with only_writer(folder):
-            train_and_evaluate(jobs, [], folder / "logs", open_pool(1, options.device), console)
+            train_and_evaluate(jobs, [], folder / "logs", find_devices(1, options.device), console)
     true, without = collect(models, true_jobs)[own.method], collect(models, blank_jobs)[own.method]
 
     table = Table(title=f"{own.method}: true images against blank images")

@@ -4,7 +4,7 @@ from functools import cache
 
 from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
-from eval.run.recipes import read_recipe
+from eval.options import read_recipe
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import patches
 from train.cost import Batch, count, meta_model

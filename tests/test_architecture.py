@@ -68,7 +68,7 @@ def test_every_program_ends_on_a_signal_with_one_line():
     texts = {file: (REPOSITORY / file).read_text(encoding="utf-8") for file in FILES if file.parts[0] in rooms}
     programs = [file for file, text in texts.items() if '__name__ == "__main__"' in text]
     assert len(programs) > 10
-    standard_library = [Path("train/run.py"), Path("eval/run_options.py")]  # the first has its own, tested with it
+    standard_library = [Path("train/run.py"), Path("eval/options.py")]  # the first has its own, tested with it
     assert [file for file in programs if "run_main(" not in texts[file]] == standard_library
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from eval.run.recipes import read_recipe
+from eval.options import read_recipe
 from tests import REPOSITORY
 from tests.paper_models import DECODERS, flops, paper_model
 from train.cost import Batch, count, memory

@@ -1,4 +1,9 @@
-"""The datasets of the benchmarks: `fetch ROOT` downloads them, `check ROOT` reports what is missing or wrong."""
+"""The datasets of the benchmarks: `fetch ROOT` downloads them, `check ROOT` reports what is missing or wrong.
+
+They lie in `ROOT/org/name/`, where the stock tasks find them offline. The first fetch takes the revisions of
+`benchmarks.py`, and the newest of the other datasets. `ROOT/revisions.json` records the commit of each; a later fetch
+gets the commits that it names.
+"""
 
 import argparse
 from pathlib import Path
@@ -7,9 +12,32 @@ from huggingface_hub import HfApi
 from rich.console import Console
 from rich.table import Table
 
-from eval.data.check import check
-from eval.data.fetch import datasets, fetch
+from eval.data.benchmarks import datasets
+from eval.data.mirror import REVISIONS, check
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.disk_errors import require_space
+from modeling_aligned_llava.loading.files import read_json, write_json
+from modeling_aligned_llava.loading.hub import find_dataset
+
+
+def fetch(root: Path, api: HfApi) -> None:
+    """Download the files that are missing.
+
+    Raises:
+        UserError: a dataset cannot be downloaded, the disk is too small for it, or another process is fetching.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    with exclusive_lock(root / REVISIONS, f"another process is fetching to {root}"):
+        revisions: dict[str, str] = read_json(root / REVISIONS) or {}
+        for benchmark in datasets():
+            name = benchmark.folder
+            dataset = find_dataset(name, revisions.get(name, benchmark.revision), ["README.md", "*.parquet"], api)
+            if name not in revisions:
+                revisions[name] = dataset.commit
+                write_json(root / REVISIONS, revisions)  # first: an interrupted fetch keeps this commit
+            require_space(root, sum(dataset.missing(root / name).values()), name)
+            dataset.download(root / name, api)
 
 
 def main() -> None:
@@ -29,7 +57,7 @@ def main() -> None:
     for benchmark in datasets():
         table.add_row(benchmark.title, benchmark.folder, problems[benchmark.key] or "ok")
     Console().print(table)
-    broken = [f"{key} ({text})" for key, text in problems.items() if text]
+    broken = [f"{key} ({problem})" for key, problem in problems.items() if problem]
     if broken:
         raise UserError(f"{len(broken)} of {len(problems)} benchmarks cannot be scored: {'; '.join(broken)}")
 

@@ -300,3 +300,8 @@ TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()}
 def task_folders(harness: str) -> list[str]:
     """Folders of the harness with the tasks above: indexing them alone saves 10 CPU-seconds per worker."""
     return list(dict.fromkeys(benchmark.task_folder for benchmark in BY_KEY.values() if benchmark.harness == harness))
+
+
+def datasets() -> list[Benchmark]:
+    """The first benchmark of each dataset."""
+    return list({benchmark.folder: benchmark for benchmark in reversed(BY_KEY.values())}.values())[::-1]

@@ -23,11 +23,6 @@ SAMPLE = ("mmbench", "pope", "mmstar")  # each has an `image_sample`; their orde
 SEED = 42
 
 
-def sampled_benchmarks(root: Path) -> tuple[str, ...]:
-    """Which of MMBench, POPE and MM-Star a data root has."""
-    return tuple(key for key in SAMPLE if (root / BY_KEY[key].folder).is_dir())
-
-
 def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[ImageQuestion]:
     """A sample of the rows of MMBench, POPE and MM-Star (or those of them in `keys`) in a data root.
 
@@ -46,7 +41,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
     if sample is None:
         raise UserError(f"{benchmark.title} has no images to sample")
     key = sample.id_column
-    found = []
+    questions = []
     for file in split_files(root, benchmark):
         try:
             reader = pyarrow.parquet.ParquetFile(file)
@@ -59,7 +54,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
         for number, row in enumerate(rows):
             if not isinstance(row["question"], str):
                 raise UserError(f"--data: {file}, row {number} has no question")
-        found += [
+        questions += [
             ImageQuestion(
                 f"{benchmark.key}/{row[key]}",
                 partial(_decode, file, number),
@@ -68,7 +63,7 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
             )
             for number, row in enumerate(rows)
         ]
-    return found
+    return questions
 
 
 def _decode(file: Path, number: int) -> Image.Image:

@@ -3,8 +3,8 @@
 import argparse
 from pathlib import Path
 
-from eval.report.page.report import write_report
-from eval.report.tables.all_tables import write_tables
+from eval.report.page import write_report
+from eval.tables.write_tables import write_tables
 from modeling_aligned_llava.errors import run_main
 
 

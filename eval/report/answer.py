@@ -12,15 +12,15 @@ import numpy as np
 from scipy.stats import ttest_1samp
 
 from eval.data.benchmarks import BENCHMARKS, TITLES
+from eval.plan.trainings import START
 from eval.report.finished_run import FinishedRun, Line, direction, probability
-from eval.scoring.statistics import holm
-from eval.suite.training import START
+from eval.score.statistics import holm
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
 from modeling_aligned_llava.loading.files import write_text
 
 
 ANSWER = "answer.md"
-INERT = {"yes": "yes", "no": "no", "in part": "in some layers"}
+INERT = {"yes": "Yes", "no": "No", "in part": "In some layers"}
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,20 @@ class Difference:
         return 0 if self.p is None or self.p >= 0.05 else 1 if self.value > 0 else -1
 
     def __str__(self) -> str:
-        said = "needs more seeds" if self.p is None else {1: "better", -1: "worse", 0: "not shown"}[self.sign]
-        digits, words = (
-            (".1f", ("lower", "higher")) if self.unit == "points" else (".2g", ("loss higher", "loss lower"))
-        )
-        way = 1 if self.value >= 0 else -1
+        shown = "needs more seeds" if self.p is None else {1: "better", -1: "worse", 0: "not shown"}[self.sign]
+        in_points, way = self.unit == "points", 1 if self.value >= 0 else -1
+        digits, words = (".1f", ("lower", "higher")) if in_points else (".2g", ("loss higher", "loss lower"))
         bounds = ", ".join(f"{way * bound:{digits}}" for bound in (self.interval or ())[::way])
         interval = f" [{bounds}]" if bounds else ""
-        tail = self.where if self.p is None else f", {probability(self.p)}{self.where}"
-        return f"{said}; {words[way > 0]} by {way * self.value:{digits}} {self.unit}{interval}{tail}."
+        p = "" if self.p is None else f", {probability(self.p)}"
+        return f"{shown}; {words[way > 0]} by {way * self.value:{digits}} {self.unit}{interval}{p}{self.where}."
 
 
 def corrected(differences: dict[str, Difference]) -> dict[str, Difference]:
     """The same with p-values that hold for all of them together (Holm)."""
     tested = {name: difference.p for name, difference in differences.items() if difference.p is not None}
-    return differences | {
-        name: replace(differences[name], p=p) for name, p in zip(tested, holm(list(tested.values())), strict=True)
-    }
+    adjusted = zip(tested, holm(list(tested.values())), strict=True)
+    return differences | {name: replace(differences[name], p=p) for name, p in adjusted}
 
 
 def answer(
@@ -82,22 +79,34 @@ def answer(
     """
     baseline, others = methods[0], methods[1:]
     lines = {line.method: line for line in run.lines} if run else {}
-    scored = {method: found for method in others if method in lines and (found := by_score(lines[method]))}
-    by_loss = {method: found for method in others if (found := _by_loss(losses, baseline, method))}
+    scored = {method: gain for method in others if method in lines and (gain := by_score(lines[method]))}
+    by_loss = {method: gain for method in others if (gain := _by_loss(losses, baseline, method))}
     benchmarked = len(scored) == len(others)
     measured = corrected(scored if benchmarked else by_loss)
-    differences = list(measured.values())
-    seeds, by = _counted(len(losses.get(baseline, {})), "seed"), "benchmarks" if benchmarked else "held-out loss"
+    seeds, by = len(losses.get(baseline, {})), "benchmarks" if benchmarked else "held-out loss"
     tested = f" (p after Holm's correction over {len(others)} methods)" if len(others) > 1 else ""
-    said = [_inert(name, profile)]
-    said.append(f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, {seeds}{tested}:")
-    said += [f"  {each.method}: {each}" for each in differences] or ["  Not shown: nothing was measured."]
-    said += [f"  {method}: nothing was measured." for method in others if measured and method not in measured]
-    if run is not None and (tuned := _tuning(run, baseline)):
-        said.append(tuned)
-    said.append(f"Recommendation: {_recommendation(differences, baseline)}")
-    said.append(f"Not covered: {_not_covered(benchmarked)}")
-    return said
+    judged = verdict(profile)
+    inert = "Unknown: they could not be told from text"
+    if judged is not None:
+        inert = f"{INERT[judged['inert']]}: {judged['summary'].partition(': ')[2]}"
+    answered = [
+        f"Are the visual tokens of {name} inert? {inert}.",
+        f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, "
+        f"{seeds} seed{'s' * (seeds != 1)}{tested}:",
+    ]
+    answered += [f"  {method}: {gain}" for method, gain in measured.items()] or ["  Not shown: nothing was measured."]
+    answered += [f"  {method}: nothing was measured." for method in others if measured and method not in measured]
+    means = {method: line.cells["avg"]["score"] for method, line in lines.items() if "avg" in line.cells}
+    if means.get(START) is not None and means.get(baseline) is not None:  # what fine-tuning did without any norm
+        tuning = f"{START} {means[START]:.1f}, {baseline} {means[baseline]:.1f}"
+        answered.append(f"Fine-tuning itself: {tuning} in the mean.")
+    missing = "" if benchmarked else "benchmarks (give --data), "
+    return [
+        *answered,
+        f"Recommendation: {_recommendation(list(measured.values()), baseline)}",
+        f"Not covered: {missing}other data, longer training, and other learning rates: all methods had those of the "
+        "recipe.",
+    ]
 
 
 def write_answer(folder: Path, lines: list[str]) -> None:
@@ -111,14 +120,6 @@ def read_answer(folder: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
 
-def _inert(name: str, profile: dict[str, Any]) -> str:
-    said = verdict(profile)
-    if said is None:
-        return f"Are the visual tokens of {name} inert? Unknown: they could not be told from text."
-    summary = said["summary"].partition(": ")[2]
-    return f"Are the visual tokens of {name} inert? {INERT[said['inert']].capitalize()}: {summary}."
-
-
 def by_score(line: Line) -> Difference | None:
     """From the baseline, in the mean over the nine benchmarks or in the only one that was run; None in between."""
     columns = [line.cells[b.key] for b in BENCHMARKS if b.key in line.cells and line.cells[b.key]["delta"] is not None]
@@ -127,13 +128,13 @@ def by_score(line: Line) -> Difference | None:
         if len(columns) != 1:
             return None
         average = columns[0]
-    marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if direction(cell)]
-    where = f"; significant in {', '.join(marked) or 'no single benchmark'}"
+    interval = average["delta_ci95"] and tuple(average["delta_ci95"])
     if not line.seeds:
         where = " over the questions of one training"
-    interval = average["delta_ci95"] and tuple(average["delta_ci95"])
-    p = average["p_value"] if line.seeds else None
-    return Difference(line.method, average["delta"], interval, "points", p, where)
+        return Difference(line.method, average["delta"], interval, "points", None, where)
+    marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if direction(cell)]
+    where = f"; significant in {', '.join(marked) or 'no single benchmark'}"
+    return Difference(line.method, average["delta"], interval, "points", average["p_value"], where)
 
 
 def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:
@@ -150,27 +151,10 @@ def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) ->
     return Difference(method, value, (float(low), float(high)), "nats", float(test.pvalue))
 
 
-def _tuning(run: FinishedRun, baseline: str) -> str | None:
-    """What fine-tuning did without any norm."""
-    means = {line.method: line.cells["avg"]["score"] for line in run.lines if "avg" in line.cells}
-    if means.get(START) is None or means.get(baseline) is None:
-        return None
-    return f"Fine-tuning itself: {START} {means[START]:.1f}, {baseline} {means[baseline]:.1f} in the mean."
-
-
-def _recommendation(found: list[Difference], baseline: str) -> str:
-    better = max((each for each in found if each.sign > 0), key=lambda each: each.value, default=None)
-    if better is not None:
-        return f"train this model with {better.method}."
-    if found and all(each.sign < 0 for each in found):
+def _recommendation(differences: list[Difference], baseline: str) -> str:
+    better = [difference for difference in differences if difference.sign > 0]
+    if better:
+        return f"train this model with {max(better, key=lambda difference: difference.value).method}."
+    if differences and all(difference.sign < 0 for difference in differences):
         return f"leave the norm out: {baseline} is better."
     return f"none for the norm: no gain over {baseline} is shown. More seeds narrow the intervals."
-
-
-def _not_covered(scored: bool) -> str:
-    other = "" if scored else "benchmarks (give --data), "
-    return f"{other}other data, longer training, and other learning rates: all methods had those of the recipe."
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"

@@ -12,9 +12,9 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from eval.data.benchmarks import BY_KEY, Benchmark
-from eval.report.tables import table4 as tables
-from eval.report.tables.writers import plain
+from eval.data.benchmarks import BY_KEY
+from eval.tables.table4 import read_scores
+from eval.tables.write_tables import markdown, plain
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
@@ -62,11 +62,12 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     if config.get("model_type") != "aligned_llava":
         raise UserError(f"{checkpoint} is a {config.get('model_type')} model, not aligned_llava")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
-    rows = tables.read_scores(run)
+    rows = read_scores(run)
     model = _evaluated(checkpoint, record, run)
     # An error message may contain paths of the machine; its class is enough here.
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
-    cells = [row for row in rows if row["source"] == "measured" and _is_of(row, model)]
+    key = {"source": "measured", **{name: model[name] for name in ("backbone", "method", "seed")}}
+    cells = [row for row in rows if key.items() <= row.items() and not row.get("seeds")]
     combined = any(row.get("seeds") and row["method"] == model["method"] for row in rows)
     official = is_official(cells, Path(record["data"]["root"]))
     stages = stage_settings(checkpoint)
@@ -97,8 +98,8 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         fields={name: _shown(config.get(name)) for name in FIELDS},
         loading=_Markdown(LOADING.format(name=repository)),
         scored=any(cell["status"] == "ok" for cell in cells),
-        table=_Markdown(tables.markdown(rows)),
-        own_table=_Markdown(tables.markdown(cells) if combined else ""),
+        table=_Markdown(markdown(rows)),
+        own_table=_Markdown(markdown(cells) if combined else ""),
         parts=parts,
         recipe=list(stages),
         settings={
@@ -133,10 +134,6 @@ def _evaluated(checkpoint: Path, record: dict[str, Any], run: Path) -> dict[str,
     raise UserError(f"{checkpoint}: its weights are not among those that {run} evaluated ({evaluated})")
 
 
-def _is_of(row: dict[str, Any], model: dict[str, Any]) -> bool:
-    return not row.get("seeds") and all(row[name] == model[name] for name in ("backbone", "method", "seed"))
-
-
 def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
     """Whether the scores can be those of the official data: as many questions, and not tinyworld's data root."""
     measured = [cell for cell in cells if cell["status"] == "ok" and cell["benchmark"] in BY_KEY]
@@ -151,32 +148,25 @@ def stage_folders(checkpoint: Path) -> list[Path]:
 
 def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
     """Folder name -> settings of the training stages that led here; empty for checkpoints trained elsewhere."""
-    found = {}
-    for folder in stage_folders(checkpoint):
-        settings = read_json(folder / "settings.json")
-        if settings is not None:
-            found[folder.name] = settings | (read_json(folder / "training_complete.json") or {})
-    return found
+    return {
+        folder.name: settings | (read_json(folder / "training_complete.json") or {})
+        for folder in stage_folders(checkpoint)
+        if (settings := read_json(folder / "settings.json")) is not None
+    }
 
 
 def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
     """Backbones and data with their licences. A path on a machine is not a name; its `source.json` may tell one."""
     licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
     parts = []
-    for role, part, setting in (
-        ("vision tower", "vision_config", "vision_tower"),
-        ("language model", "text_config", "language_model"),
-    ):
+    for role, part in (("vision tower", "vision_config"), ("language model", "text_config")):
+        setting = role.replace(" ", "_")
         recorded = [config[part].get("_name_or_path", ""), *(stage.get(setting, "") for stage in stages.values())]
-        known = (name for name in recorded if name in licences["models"] or is_hub_id(name))
-        name = next(known, "not recorded")
-        source = next((stage[f"{setting}_source"] for stage in stages.values() if f"{setting}_source" in stage), None)
-        if source:
-            parts.append(
-                {"role": role, "licence": source["license"], "note": source["precision"], "name": source["name"]}
-            )
-        else:
-            parts.append({"role": role, "name": name, "licence": licences["models"].get(name, UNKNOWN), "note": ""})
+        name = next((name for name in recorded if name in licences["models"] or is_hub_id(name)), "not recorded")
+        key = f"{setting}_source"
+        source = {"name": name, "license": licences["models"].get(name, UNKNOWN), "precision": ""}
+        source = next((stage[key] for stage in stages.values() if stage.get(key)), source)
+        parts.append({"role": role, "name": source["name"], "licence": source["license"], "note": source["precision"]})
     data = dict.fromkeys(stage["dataset"] for stage in stages.values() if "dataset" in stage)
     for name in data or ("not recorded",):
         parts.append({"role": "data", "name": name, "licence": licences["datasets"].get(name, UNKNOWN), "note": ""})
@@ -193,28 +183,27 @@ def _licence(of_models: list[str], repository: str) -> dict[str, str]:
 
 
 def _eval_results(cells: list[dict[str, Any]], official: bool, run: str, versions: dict[str, str]) -> list[EvalResult]:
-    return [
-        _eval_result(BY_KEY[cell["benchmark"]], cell["score"], official, run, versions)
-        for cell in cells
-        if cell["status"] == "ok" and cell["benchmark"] in BY_KEY
-    ]
-
-
-def _eval_result(benchmark: Benchmark, score: float, official: bool, run: str, versions: dict[str, str]) -> EvalResult:
-    """One entry of the model-index. Data other than the official set never carries its id."""
-    config = benchmark.config if benchmark.config != "*" else None
-    return EvalResult(
-        task_type="image-text-to-text" if benchmark.harness == "lmms-eval" else "text-generation",
-        dataset_type=benchmark.folder if official else f"{run}-{benchmark.key}",
-        dataset_name=benchmark.title if official else f"{benchmark.title} as in {run}, not the official data",
-        dataset_config=config,
-        dataset_split=benchmark.split,
-        metric_type="accuracy",
-        metric_name=f"{benchmark.task} {benchmark.metric}, percent",
-        metric_value=round(score, 2),
-        source_name=f"{benchmark.harness} {versions.get(benchmark.harness, '')}".strip(),
-        source_url=HARNESS_PAGES[benchmark.harness],
-    )
+    """The entries of the model-index. Data other than the official set never carries its id."""
+    results = []
+    for cell in cells:
+        if cell["status"] != "ok" or cell["benchmark"] not in BY_KEY:
+            continue
+        b = BY_KEY[cell["benchmark"]]
+        results.append(
+            EvalResult(
+                task_type="image-text-to-text" if b.harness == "lmms-eval" else "text-generation",
+                dataset_type=b.folder if official else f"{run}-{b.key}",
+                dataset_name=b.title if official else f"{b.title} as in {run}, not the official data",
+                dataset_config=b.config if b.config != "*" else None,
+                dataset_split=b.split,
+                metric_type="accuracy",
+                metric_name=f"{b.task} {b.metric}, percent",
+                metric_value=round(cell["score"], 2),
+                source_name=f"{b.harness} {versions.get(b.harness, '')}".strip(),
+                source_url=HARNESS_PAGES[b.harness],
+            )
+        )
+    return results
 
 
 def _limits(cells: list[dict[str, Any]], combined: bool) -> list[str]:

@@ -11,9 +11,8 @@ from typing import Any
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.benchmarks import TITLES as BENCHMARK_TITLES
-from eval.report.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
-from eval.run.finished_models import find_checkpoint, find_data_root, read_record
-from eval.scoring.scores import EvaluatedModel
+from eval.plan.models import Model, find_checkpoint, find_data_root, read_record
+from eval.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
 
 
 TITLES = BENCHMARK_TITLES | {"avg": "mean of the nine"}
@@ -54,63 +53,61 @@ class FinishedRun:
         return cls(folder, read_scores(folder), read_record(folder))
 
     @cached_property
-    def models(self) -> list[EvaluatedModel]:
-        """The checkpoints in the order of the table, each seed one. Their names are those of the run's folders."""
-        named = {
+    def _measured(self) -> list[ScoreEntry]:
+        """This run's rows, without paths of this machine."""
+        measured = [row for row in self.rows if row["source"] == "measured"]
+        return [row | {"reason": row["reason"] and without_paths(row["reason"])} for row in measured]
+
+    @cached_property
+    def _names(self) -> dict[tuple[str, str, int | None], str]:
+        """Backbone, method and seed of a checkpoint -> its name in the run's folders, in the order of the table."""
+        recorded = {
             (model["backbone"], model["method"], model["seed"]): name
             for name, model in self.record.get("models", {}).items()
         }
         keys = dict.fromkeys(_key(row) for row in self._measured if not row.get("seeds"))
         seeds = {seed for _, _, seed in keys}
-        models = []
-        for backbone, method, seed in keys:
-            name = method if seed is None or len(seeds) == 1 else f"{method}-seed{seed}"
-            models.append(EvaluatedModel(named.get((backbone, method, seed), name), backbone, method, seed))
-        return models
+        return {
+            key: recorded.get(key, key[1] if key[2] is None or len(seeds) == 1 else f"{key[1]}-seed{key[2]}")
+            for key in keys
+        }
+
+    @cached_property
+    def models(self) -> list[Model]:
+        """The checkpoints in the order of the table, each seed one."""
+        return [Model(name, *key) for key, name in self._names.items()]
 
     @property
     def unscored(self) -> list[str]:
         """Models in the record but not in scores.json: their evaluation did not finish."""
-        scored = {model.name for model in self.models}
-        return [name for name in self.record.get("models", {}) if name not in scored]
+        return [name for name in self.record.get("models", {}) if name not in self._names.values()]
 
     @cached_property
     def cells(self) -> dict[str, dict[str, ScoreEntry]]:
         """Checkpoint -> benchmark -> its own row."""
-        names = {(model.backbone, model.method, model.seed): model.name for model in self.models}
-        table: dict[str, dict[str, ScoreEntry]] = {model.name: {} for model in self.models}
+        table: dict[str, dict[str, ScoreEntry]] = {name: {} for name in self._names.values()}
         for row in self._measured:
             if not row.get("seeds"):
-                table[names[_key(row)]][row["benchmark"]] = row
+                table[self._names[_key(row)]][row["benchmark"]] = row
         return table
-
-    @cached_property
-    def _measured(self) -> list[ScoreEntry]:
-        """This run's rows, without paths of this machine."""
-        own = [row for row in self.rows if row["source"] == "measured"]
-        return [row | {"reason": row["reason"] and without_paths(row["reason"])} for row in own]
 
     @cached_property
     def lines(self) -> list[Line]:
         """What the tables show: the mean over seeds of methods with several, all other checkpoints."""
-        names = {(model.backbone, model.method, model.seed): model.name for model in self.models}
-        found = []
+        lines = []
         for _, cells in table_lines(self._measured):
             row = next(iter(cells.values()))
             seeds = tuple(row.get("seeds", ()))
-            name = f"{row['method']}, {len(seeds)} seeds" if seeds else names[_key(row)]
-            found.append(Line(name, row["backbone"], row["method"], seeds, cells))
-        return found
+            name = f"{row['method']}, {len(seeds)} seeds" if seeds else self._names[_key(row)]
+            lines.append(Line(name, row["backbone"], row["method"], seeds, cells))
+        return lines
 
     @cached_property
     def single_seeds(self) -> list[Line]:
         """The checkpoints that `lines` shows only in a mean."""
         shown = {line.name for line in self.lines}
-        return [
-            Line(model.name, model.backbone, model.method, (), self.cells[model.name])
-            for model in self.models
-            if model.name not in shown
-        ]
+        single = [model for model in self.models if model.name not in shown]
+        return [Line(model.name, model.backbone, model.method, (), self.cells[model.name]) for model in single]
 
     @property
     def has_scores(self) -> bool:
@@ -124,18 +121,14 @@ class FinishedRun:
     @cached_property
     def baselines(self) -> dict[str, str]:
         """Backbone -> the method that its others were compared with; without those where nothing was compared."""
-        found: dict[str, str] = {}
+        baselines: dict[str, str] = {}
         for backbone in dict.fromkeys(line.backbone for line in self.lines):
-            own = [line for line in [*self.lines, *self.single_seeds] if line.backbone == backbone]
-            compared = {line.method for line in own if any(row["delta"] is not None for row in line.cells.values())}
-            others = [line.method for line in own if line.method not in compared]
+            lines = [line for line in [*self.lines, *self.single_seeds] if line.backbone == backbone]
+            compared = {line.method for line in lines if any(row["delta"] is not None for row in line.cells.values())}
+            others = [line.method for line in lines if line.method not in compared]
             if compared and others:
-                found[backbone] = others[0]
-        return found
-
-    def weights(self, name: str) -> str | None:
-        """sha256 of the checkpoint that was evaluated."""
-        return self.record.get("models", {}).get(name, {}).get("sha256")
+                baselines[backbone] = others[0]
+        return baselines
 
     def checkpoint(self, name: str) -> Path | None:
         """The model's checkpoint, if it still exists."""
@@ -144,11 +137,6 @@ class FinishedRun:
     def data(self) -> Path | None:
         """The data root, if it still exists."""
         return find_data_root(self.folder, self.record)
-
-    def answered(self, name: str) -> list[str]:
-        """Benchmarks for which the model has a score, in the order of the table."""
-        cells = self.cells[name]
-        return [key for key in BY_KEY if key in cells and cells[key]["status"] == "ok"]
 
 
 def _key(row: ScoreEntry) -> tuple[str, str, int | None]:

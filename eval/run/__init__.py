@@ -1,1 +1,1 @@
-"""What the programs of `eval` share: files, records, devices, names of models."""
+"""Step 2: training and evaluation, side by side on the cores or GPUs of this machine."""

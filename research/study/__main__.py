@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eval.engine.pool import open_pool
+from eval.run.steps import find_devices
 from modeling_aligned_llava.errors import run_main
 from research.study.analysis import analyse
 from research.study.cells import StudyRun
@@ -38,8 +38,8 @@ def main() -> None:
     )
     for study in studies:
         if not args.analyse:
-            pool = open_pool(args.jobs, args.device)
-            StudyRun(study, args.folder, args.work, args.device).run(pool, Console(stderr=True))
+            devices = find_devices(args.jobs, args.device)
+            StudyRun(study, args.folder, args.work, args.device).run(devices, Console(stderr=True))
         write_analysis(study, args.folder)
 
 

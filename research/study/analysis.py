@@ -1,7 +1,7 @@
 """From the records of a study to its numbers and tables: means over seeds, paired differences, stability, scores.
 
 Held-out losses: a mean over seeds with Student's t; an arm minus the reference, seed by seed, because a seed has the
-same projector, data order and held-out rows in every arm. Scores: `eval.scoring`, with intervals of seeds and items.
+same projector, data order and held-out rows in every arm. Scores: `eval.score`, with intervals of seeds and items.
 """
 
 import math
@@ -14,8 +14,8 @@ import numpy as np
 from scipy.stats import t
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.scoring.scores import EvaluatedModel, score_rows
-from eval.scoring.statistics import TAIL
+from eval.score.scores import Model, score_rows
+from eval.score.statistics import TAIL
 from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.instruments.tables import markdown_table, number, show_table
 from modeling_aligned_llava.errors import UserError
@@ -207,7 +207,7 @@ def _scores(study: Study, records: Records, by_arm: dict[str, list[Record]]) -> 
         for record in own:
             if record["scores"]:
                 name = f"{label}-seed{record['seed']}"
-                models.append(EvaluatedModel(name, study.backbone, label, record["seed"]))
+                models.append(Model(name, study.backbone, label, record["seed"]))
                 results[name] = {
                     key: {"status": "ok", **answers, "items": asdict(records.items(record, key))}
                     for key, answers in record["scores"].items()

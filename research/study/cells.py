@@ -9,8 +9,6 @@ import shlex
 import shutil
 import sys
 import time
-from collections import deque
-from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,24 +16,23 @@ from typing import Any
 
 from rich.console import Console
 
-from eval.engine.child import logged
-from eval.engine.pool import Pool
-from eval.engine.steps import Event, Step, run_steps
-from eval.run.recipes import read_recipe
-from eval.scoring.scores import EvaluatedModel
-from eval.suite import plan as suite
-from eval.suite.evaluation import evaluate
-from eval.suite.job import Job
-from eval.suite.options import Options
-from eval.suite.run import only_writer
-from eval.suite.training import Training, checkpoint_name
-from eval.suite.world import ANSWER_TOKENS, make_world
+from eval.options import Options, read_recipe
+from eval.plan.evaluations import plan_evaluations
+from eval.plan.job import Job
+from eval.plan.models import Model, Models
+from eval.plan.trainings import Training, checkpoint_name
+from eval.run.evaluation import evaluate
+from eval.run.processes import run_logged
+from eval.run.schedule import only_writer
+from eval.run.status import Status
+from eval.run.steps import Devices, Step, run_steps
+from eval.run.training import ANSWER_TOKENS, make_world, train
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
+from research.study.cell_table import CellTable
 from research.study.experiment import SETTINGS
 from research.study.grid import RATE, Cell, Study, stage_settings, words
 from research.study.records import Records, final_loss, record_cell
-from research.study.status import STARTED, CellTable
 
 
 ATTENTION_IMAGES = 48
@@ -62,7 +59,7 @@ class StudyRun:
         self.left = self.records.unfinished(self.study.cells, self.settings)
         self.jobs: dict[str, list[Job]] = {}
 
-    def run(self, pool: Pool, console: Console) -> None:
+    def run(self, devices: Devices, console: Console) -> None:
         """Run the unfinished cells.
 
         Raises:
@@ -77,32 +74,30 @@ class StudyRun:
             make_world(self.study.backbone, self.data, self.work / "logs")
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
-            steps = [Step(cell.name, partial(self.run_cell, cell), costs[cell.name]) for cell in self.left]
-            if DECODER in self.jobs:
-                steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
             with CellTable(self.study, self.left, costs, self.jobs, console) as table:
-                if not run_steps(steps, pool, table.show, table.fail):
+                steps = [Step(cell.name, partial(self.run_cell, cell, table), costs[cell.name]) for cell in self.left]
+                if DECODER in self.jobs:
+                    steps.append(Step(DECODER, self.run_decoder, EVALUATION_STEPS / 4))
+                if not run_steps(steps, devices, table.fail):
                     raise UserError(f"{self.study.name}: not every cell succeeded; the same command continues")
 
     def plan_jobs(self) -> dict[str, list[Job]]:
         """Evaluated cell -> its jobs; those of the decoder before training, unless it has a record."""
         evaluated = [cell for cell in self.left if cell.arm.evaluated]
-        models: suite.Models = {
-            cell.name: (
-                EvaluatedModel(cell.name, self.study.backbone, cell.arm.label, cell.seed),
-                self.stage(cell, cell.arm.stages[-1]),
-                True,
+        models: Models = {
+            cell.name: Model(
+                cell.name, self.study.backbone, cell.arm.label, cell.seed, self.stage(cell, cell.arm.stages[-1])
             )
             for cell in evaluated
         }
         cells = list(models)
         if self.study.evaluated and not self.records.decoder.exists():
             folder = Path(read_recipe(self.study.backbone, "stage1")["language_model"]).resolve()
-            models[DECODER] = EvaluatedModel(DECODER, self.study.backbone, DECODER, None), folder, False
+            models[DECODER] = Model(DECODER, self.study.backbone, DECODER, None, folder, multimodal=False)
         if not models:
             return {}
         options = Options(run=self.work, data=self.data / "mirrors", device=self.device, max_new_tokens=ANSWER_TOKENS)
-        jobs = suite.plan(options, models, untrained=cells)
+        jobs = plan_evaluations(options, models, untrained=cells)
         shared = self.shared / "cache"  # the harnesses' datasets, in a folder named after their content
         jobs = [replace(job, cache=str(shared / Path(job.cache).name)) for job in jobs]
         return {name: [job for job in jobs if job.name == name] for name in models}
@@ -132,26 +127,26 @@ class StudyRun:
         steps = sum(weights[stage] * settings[stage]["max_steps"] for stage in cell.arm.stages)
         return steps + (EVALUATION_STEPS if cell.arm.evaluated else 0)
 
-    def run_cell(self, cell: Cell) -> Iterator[Event]:
+    def run_cell(self, cell: Cell, table: CellTable) -> None:
         """Train, evaluate and record a cell, and remove its checkpoints."""
-        yield STARTED
-        start = time.monotonic()
+        status, start = table.begin(cell.name), time.monotonic()
         for stage in cell.arm.stages:
-            yield from self.training(cell, stage).run()
-        results = yield from self.evaluate(cell.name)
+            train(self.training(cell, stage), status)
+        results = self.evaluate(cell.name, status)
         attention = self.attention(cell) if cell.arm.evaluated else None
         stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
         settings, seconds = self.settings[cell.name], time.monotonic() - start
         record = record_cell(self.study, cell, settings, stages, results, attention, seconds)
         self.records.add(record, results)
         self.clean(cell)
-        yield "recorded", final_loss(record)
+        table.end(cell.name, final_loss(record))
 
-    def run_decoder(self) -> Iterator[Event]:
+    def run_decoder(self) -> None:
         """Record what the decoder knew before training."""
-        self.records.add_decoder((yield from self.evaluate(DECODER)))
+        status = Status(self.jobs[DECODER], set(), Console(quiet=True))
+        self.records.add_decoder(self.evaluate(DECODER, status))
 
-    def evaluate(self, name: str) -> Generator[Event, None, dict[str, Any]]:
+    def evaluate(self, name: str, status: Status) -> dict[str, Any]:
         """Run the jobs of a cell: benchmark -> its result.json.
 
         Raises:
@@ -159,7 +154,7 @@ class StudyRun:
         """
         jobs = self.jobs.get(name, [])
         for job in jobs:
-            yield from evaluate(job, self.work / "logs")
+            evaluate(job, self.work / "logs", status)
         results = {task.key: read_json(job.result(task.key)) for job in jobs for task in job.tasks}
         if failed := [key for key, result in results.items() if result["status"] != "ok"]:
             raise UserError(f"{', '.join(failed)} failed; see {self.work / 'logs'}")
@@ -174,7 +169,7 @@ class StudyRun:
         folder, log = self.root(cell) / "attention", self.work / "logs" / f"{cell.name}.log"
         command = [sys.executable, "-m", "eval.diagnostics", "attention", str(self.stage(cell, cell.arm.stages[-1]))]
         command += ["--data", str(self.data / "mirrors"), "--limit", str(ATTENTION_IMAGES), "--out", str(folder)]
-        deque(logged(command, log), maxlen=0)
+        run_logged(command, log)
         return read_json(folder / "attention.json")
 
     def clean(self, cell: Cell) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from eval.run.recipes import read_recipe
+from eval.options import read_recipe
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.methods import method_fields
 

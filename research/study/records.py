@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from eval.run.record import made_by
-from eval.scoring.items import Items
+from eval.score.items import Items
+from eval.score.results import made_by
 from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import lock_for
@@ -197,7 +197,7 @@ class Records:
         return read_lines(self.file)
 
     def items(self, record: dict[str, Any], benchmark: str) -> Items:
-        """The scored items of a cell, for `eval.scoring`."""
+        """The scored items of a cell, for `eval.score`."""
         shared = read_json(self.folder / "items.json")[benchmark]
         own = record["scores"][benchmark]
         count = len(own["correct"])

@@ -2,9 +2,9 @@
 
 import pytest
 
+from eval.report import measurements
+from eval.report import page as report_page
 from eval.report.finished_run import FinishedRun
-from eval.report.page import measurements
-from eval.report.page import report as report_page
 from tests import benchmark_stand_in as stand_in
 from tests.browser.conftest import DESKTOP, serious_violations
 from tests.eval.report.stand_in import write_run

@@ -3,8 +3,8 @@
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.scoring.items import Items
-from eval.scoring.scores import EvaluatedModel, score_rows
+from eval.score.items import Items
+from eval.score.scores import Model, score_rows
 
 
 def result(right: int, n: int = 40) -> dict[str, Any]:
@@ -23,7 +23,7 @@ def nine(right: int, **changes: Any) -> dict[str, Any]:
 
 def four_models() -> list[dict[str, Any]]:
     """Rows of scores.json: norm beats the baseline, norm-gwc equals it but for a failure, lm is a language model."""
-    models = [EvaluatedModel(name, "toy", name, 42) for name in ("baseline", "norm", "norm-gwc", "lm")]
+    models = [Model(name, "toy", name, 42) for name in ("baseline", "norm", "norm-gwc", "lm")]
     failed = {"status": "failed", "reason": "ValueError: a | b_c & 100%"}
     absent = {"status": "not run", "reason": "a language model sees no images"}
     results = {
@@ -39,7 +39,7 @@ def three_seeds() -> list[dict[str, Any]]:
     """Baseline and norm with three seeds, norm better by 10 of 40 items on average, and a method with one seed."""
     right = {"baseline": (10, 12, 14), "norm": (21, 22, 23), "norm-gwc": (12,)}
     answered = {(method, seed): n for method, seeds in right.items() for seed, n in enumerate(seeds, 1)}
-    models = [EvaluatedModel(f"{method}-seed{seed}", "toy", method, seed) for method, seed in answered]
+    models = [Model(f"{method}-seed{seed}", "toy", method, seed) for method, seed in answered]
     results = {f"{method}-seed{seed}": nine(n) for (method, seed), n in answered.items()}
     return score_rows(models, results, "baseline")
 

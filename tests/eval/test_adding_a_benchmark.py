@@ -55,7 +55,7 @@ def test_a_benchmark_added_by_the_page_is_evaluated_and_reported(tiny_language_m
     values = {"python": sys.executable, "path/to/benchmarks": data, "path/to/one": model, "path/to/other": model}
     for placeholder, value in values.items():
         commands = re.sub(rf"\b{placeholder}\b", str(value), commands)
-    commands += f"{sys.executable} -m pytest -m 'not slow' tests/eval/data tests/eval/scoring\n"
+    commands += f"{sys.executable} -m pytest -m 'not slow' tests/eval/data tests/eval/score\n"
     environment = os.environ | {"PYTHONPATH": str(copy)}
     done = subprocess.run(["bash", "-ec", commands], cwd=copy, env=environment, capture_output=True, text=True)  # noqa: S603, S607
     assert done.returncode == 0, done.stdout + done.stderr

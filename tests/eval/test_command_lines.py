@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from eval import suite
 from eval.data.benchmarks import BY_KEY
-from eval.run_options import parse
-from eval.suite import __main__ as suite
-from eval.suite import servable
-from eval.suite.options import Options
-from eval.suite.plan import plan, read_models
-from eval.suite.servable import check_servable
+from eval.options import Options, parse_run_all
+from eval.plan import evaluations
+from eval.plan.evaluations import plan_evaluations
+from eval.plan.models import read_models
 from modeling_aligned_llava.errors import UserError
 from research import vision_check
 from tests import REPOSITORY
@@ -77,15 +76,16 @@ def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root
     assert message(paligemma, "--tasks", "mmlu") == f"{text} (mmlu): leave it out"
     assert not (tmp_path / "run").exists()
     options = Options(run=tmp_path / "run", data=mirror_root, tasks=["pope"])
-    assert plan(options, read_models([f"a={paligemma}"], None, None))
+    assert plan_evaluations(options, read_models([f"a={paligemma}"], None, None))
 
 
 def test_a_processor_without_an_image_token_serves_text_alone(tiny_llava, tmp_path, monkeypatch):
     options = Options(run=tmp_path, data=tmp_path)
-    monkeypatch.setattr(servable.AutoProcessor, "from_pretrained", lambda *arguments, **options: SimpleNamespace())
-    check_servable("bad", tiny_llava, [BY_KEY["mmlu"]], options)
+    monkeypatch.setattr(evaluations.AutoProcessor, "from_pretrained", lambda *arguments, **options: SimpleNamespace())
+    models = read_models([f"bad={tiny_llava}"], None, None)
+    evaluations.check_servable(models["bad"], [BY_KEY["mmlu"]], options)
     with pytest.raises(UserError, match="--models bad: llava cannot be served: its processor names no image token"):
-        check_servable("bad", tiny_llava, [BY_KEY["mmlu"], BY_KEY["pope"]], options)
+        evaluations.check_servable(models["bad"], [BY_KEY["mmlu"], BY_KEY["pope"]], options)
 
 
 def test_vision_check_needs_an_evaluated_run(tmp_path, refusal):
@@ -135,17 +135,17 @@ OPTIONS = "--dtype bfloat16 --batch-size 3 --jobs 1 --tasks pope ai2d --limit 2 
 
 def test_run_all_gives_every_option_its_place(tiny_llava, tmp_path):
     models = ["--models", f"a={tiny_llava}", "--data", str(tmp_path)]
-    args = parse(["--run", "x", *models, *OPTIONS.split()])
+    args = parse_run_all(["--run", "x", *models, *OPTIONS.split()])
     options = Options.of(args)
     assert (options.run, options.data, options.folder) == (Path("results/x"), tmp_path, Path("results/x/limit-2"))
     assert (options.dtype, options.batch_size, options.jobs, options.limit) == ("bfloat16", 3, 1, 2)
     assert (options.tasks, options.no_shared_prefix, options.trust_remote_code) == (["pope", "ai2d"], True, True)
-    args = parse(["--backbone", "smollm2-135m"])
+    args = parse_run_all(["--backbone", "smollm2-135m"])
     assert args.run == Path("results/smollm2-135m") and args.seeds == [42]
     assert args.methods == ["baseline", "norm", "norm-gwc"] and args.baseline == "baseline"
 
 
 def test_run_all_checks_its_options_with_the_standard_library_alone():
-    program = "import sys; sys.path.append('.'); from eval.run_options import parse; parse(['--methods', 'norm'])"
+    program = "import sys; sys.path.append('.'); from eval.options import parse_run_all as p; p(['--methods', 'norm'])"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", program], cwd=REPOSITORY, capture_output=True, text=True)  # noqa: S603
     assert done.returncode == 0, done.stderr

@@ -43,8 +43,10 @@ def command(tmp_path, tiny_llava):
     write_data(data)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     shutil.rmtree(RUN, ignore_errors=True)
-    own = f"--training-data {data}/stage2.json --images {data}/images --held-out 6 --recipe {tmp_path}/recipe.yaml"
-    words = f"bash eval/run_all.sh --run {RUN.name} --finetune {tiny_llava} --methods baseline norm {own}"
+    settings = (
+        f"--training-data {data}/stage2.json --images {data}/images --held-out 6 --recipe {tmp_path}/recipe.yaml"
+    )
+    words = f"bash eval/run_all.sh --run {RUN.name} --finetune {tiny_llava} --methods baseline norm {settings}"
     yield words.split()
     shutil.rmtree(RUN, ignore_errors=True)
 

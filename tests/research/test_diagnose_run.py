@@ -7,7 +7,7 @@ import pytest
 from modeling_aligned_llava.diagnostics.instruments.models import load
 from modeling_aligned_llava.errors import UserError
 from research import diagnose_run
-from research.diagnose_run import main
+from research.diagnose_run import finished_models, main
 
 
 def test_every_table_and_figure_is_written(mirror_root, tiny_checkpoint, tmp_path, call):
@@ -42,3 +42,14 @@ def _check(out):
         assert (out / "norm" / name).stat().st_size > 200, name
     change = json.loads((out / "asymmetry.json").read_text(encoding="utf-8"))["norm"]["log_norm, layer 0"]
     assert change["change_ci95"][0] <= change["change"] <= change["change_ci95"][1]
+
+
+def test_finished_models_are_found_baseline_first(tmp_path):
+    for name in ("norm", "baseline", "a", "norm-gwc"):
+        folder = tmp_path / "checkpoints" / name / "stage2"
+        folder.mkdir(parents=True)
+        if name != "norm-gwc":
+            (folder / "config.json").write_text("{}")
+    models = finished_models(tmp_path)
+    assert list(models) == ["baseline", "a", "norm"] and models["a"] == tmp_path / "checkpoints/a/stage2"
+    assert finished_models(tmp_path / "absent") == {}

@@ -14,7 +14,7 @@ def test_intervals_of_three_seeds_cover_the_truth_and_those_without_seeds_do_not
 
 
 def test_intervals_of_one_seed_cover_its_own_score(monkeypatch):
-    monkeypatch.setattr("eval.scoring.statistics.RESAMPLES", 500)
+    monkeypatch.setattr("eval.score.statistics.RESAMPLES", 500)
     for shape in (Shape(57, 4, 1, False), Shape(1, 60, 6, False)):
         for outcome, ways in coverage("small", shape, 2.0, 1, 150).items():
             assert 0.89 <= ways["ours"] <= 0.99, outcome
@@ -30,7 +30,7 @@ def test_the_committed_result_is_within_its_limits():
 
 def test_the_result_has_every_way_and_its_range(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(interval_coverage, "SHAPES", {interval_coverage.HIERARCHICAL: Shape(1, 50, 1, False)})
-    monkeypatch.setattr("eval.scoring.statistics.RESAMPLES", 100)
+    monkeypatch.setattr("eval.score.statistics.RESAMPLES", 100)
     monkeypatch.setattr("sys.argv", ["interval_coverage", "--repetitions", "3", "--out", str(tmp_path / "out.json")])
     interval_coverage.main()
     found = json.loads((tmp_path / "out.json").read_text())

@@ -12,9 +12,7 @@ from huggingface_hub import HfApi
 
 from eval.data import __main__ as command
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.data.check import check, problem
-from eval.data.fetch import REVISIONS
-from eval.data.fetch import fetch as fetch_here
+from eval.data.mirror import REVISIONS, check, problem
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import exclusive_lock
 from tests.benchmark_stand_in import pope, write_dataset
@@ -31,7 +29,7 @@ def fetch(root, endpoint):
     """In a process of its own: the endpoint and the offline switch are read when huggingface_hub is imported."""
     environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
     code = (
-        "import sys, pathlib; from eval.data.fetch import fetch; from huggingface_hub import HfApi;"
+        "import sys, pathlib; from eval.data.__main__ import fetch; from huggingface_hub import HfApi;"
         "from modeling_aligned_llava.errors import run_main;"
         "run_main(lambda: fetch(pathlib.Path(sys.argv[1]), HfApi()))"
     )
@@ -65,7 +63,7 @@ def test_a_hub_that_does_not_answer_is_one_line(tmp_path):
 
 def test_two_do_not_fetch_into_one_folder(tmp_path):
     with exclusive_lock(tmp_path / REVISIONS, ""), pytest.raises(UserError, match="another process is fetching to "):
-        fetch_here(tmp_path, HfApi(endpoint="http://127.0.0.1:9"))
+        command.fetch(tmp_path, HfApi(endpoint="http://127.0.0.1:9"))
 
 
 def test_check_names_what_is_missing(tmp_path):

@@ -6,7 +6,6 @@ from datasets import load_dataset
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.data.check import check
 from modeling_aligned_llava.errors import UserError
 from tests.benchmark_stand_in import POPE_PARTS, mmlu, pope, scienceqa, write_dataset
 
@@ -76,4 +75,4 @@ def test_of_all_files_on_the_hub_those_of_the_scored_split_count(mirror_root):
     assert names["mmstar"] == ["mmstar.parquet"] and names["mmbench"] == ["dev-00000-of-00001.parquet"]
     assert names["pope"] == [f"test-0000{shard}-of-00003.parquet" for shard in range(3)]
     assert set(names["mmlu"]) == {"test-00000-of-00001.parquet"} and len(names["mmlu"]) == 57
-    assert check(mirror_root, hub_rows=False).items() >= dict.fromkeys(counts).items()
+    assert mirror.check(mirror_root, hub_rows=False).items() >= dict.fromkeys(counts).items()

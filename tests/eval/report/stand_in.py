@@ -1,12 +1,12 @@
-"""A finished run made of stand-ins: two benchmarks with sample logs, a record, training logs, tiny checkpoints."""
+"""A finished run made of stand-ins: two benchmarks, a record, training logs, tiny checkpoints."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
-from eval.scoring.items import Items
-from eval.scoring.scores import EvaluatedModel, score_rows
+from eval.score.items import Items
+from eval.score.scores import Model, score_rows
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import benchmark_stand_in as stand_in
 
@@ -35,18 +35,11 @@ def write_run(
     write_data(folder / "data" / "mirrors")
     results, models = {}, {}
     for name in names:
-        items = Items()
-        for number, right in enumerate(RIGHT[name]):
-            items.add(f"pope/{number}", right == "1")
-        pope: dict[str, Any] = {"status": "ok", "reason": None, "score": items.score(False), "unparseable": 0.02}
-        pope["items"] = vars(items)
+        pope, mmlu = _result(name, "pope", ""), _result(name, "mmlu", "mmlu_anatomy")
         if name in failed:
             pope = {"status": "failed", "reason": failed[name]}
         elif name == "lm":
             pope = {"status": "not run", "reason": "a language model sees no images"}
-        else:
-            _write_samples(folder / "harness" / name / "pope", name, pope)
-        mmlu = _write_mmlu(folder / "harness" / name / "mmlu", name)
         results[name] = {b.key: dict(NOT_RUN) for b in BENCHMARKS} | {"pope": pope, "mmlu": mmlu}
         stage = folder / "checkpoints" / name / "stage2"
         if checkpoint is not None:
@@ -56,10 +49,19 @@ def write_run(
             write_logs(stage)
         models[name] = {"method": name, "seed": 42, "backbone": "toy", "path": str(folder / "elsewhere" / name)}
         models[name]["sha256"] = hash_checkpoint(checkpoint) if checkpoint else "0" * 64
-    rows = score_rows([EvaluatedModel(name, "toy", name, 42) for name in names], results, "baseline")
+    rows = score_rows([Model(name, "toy", name, 42) for name in names], results, "baseline")
     (folder / "scores.json").write_text(json.dumps(rows))
     (folder / "run.json").write_text(json.dumps(_record(models)))
     return folder
+
+
+def _result(name: str, task: str, stratum: str) -> dict[str, Any]:
+    items = Items()
+    for number, right in enumerate(RIGHT[name]):
+        items.add(f"{task}/{number}", right == "1", stratum)
+    unparseable = 0.02 if task == "pope" else 0.0
+    result = {"status": "ok", "reason": None, "score": items.score(False), "unparseable": unparseable}
+    return result | {"items": vars(items)}
 
 
 def _record(models: dict[str, Any]) -> dict[str, Any]:
@@ -72,35 +74,6 @@ def _record(models: dict[str, Any]) -> dict[str, Any]:
         "code": None,
         "hardware": {"cpu": "a processor", "cores": 2, "gpus": [], "system": "Linux"},
     }
-
-
-def _write_samples(folder: Path, name: str, result: dict[str, Any]) -> None:
-    asked, _ = stand_in.pope(QUESTIONS)
-    lines = []
-    for number, (row, right) in enumerate(zip(asked, RIGHT[name], strict=True)):
-        target, wrong = row["answer"], {"yes": "no", "no": "yes"}[row["answer"]]
-        answered = {"target": target, "filtered_resps": target if right == "1" else wrong}
-        lines.append({"doc_id": number, "input": f"{row['question']}\nOne word.", **answered})
-    _write_task(folder, "20260101_000000_samples_pope.jsonl", lines, result)
-
-
-def _write_mmlu(folder: Path, name: str) -> dict[str, Any]:
-    """MMLU by likelihood: the right choice is B."""
-    items, lines = Items(), []
-    for number, right in enumerate(RIGHT[name]):
-        items.add(f"mmlu_anatomy/{number}", right == "1", "mmlu_anatomy")
-        chosen = [["-2.0", "False"], ["-1.0" if right == "1" else "-3.0", "True"]]
-        line = {"doc_id": number, "doc": {"choices": ["one", "two"]}, "target": "1", "filtered_resps": chosen}
-        lines.append(line | {"arguments": {"gen_args_0": {"arg_0": f"Question {number}?"}}, "acc": float(right)})
-    result = {"status": "ok", "reason": None, "score": items.score(True), "unparseable": 0.0, "items": vars(items)}
-    _write_task(folder, "samples_mmlu_anatomy_2026-01-01T00-00-00.000000.jsonl", lines, result)
-    return result
-
-
-def _write_task(folder: Path, log: str, lines: list[dict[str, Any]], result: dict[str, Any]) -> None:
-    (folder / "model").mkdir(parents=True)
-    (folder / "model" / log).write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "result.json").write_text(json.dumps(result))
 
 
 def write_logs(stage: Path) -> None:

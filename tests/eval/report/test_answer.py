@@ -21,7 +21,7 @@ def losses(*gains):
 
 
 @pytest.mark.parametrize(
-    ("gains", "found", "recommended"),
+    ("gains", "shown", "recommended"),
     [
         (
             (0.1, 0.11, 0.12),
@@ -34,7 +34,7 @@ def losses(*gains):
         ((0.5, 0.5), "needs more seeds; loss lower by 0.5 nats.", "none for the norm"),
     ],
 )
-def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, found, recommended):
+def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, shown, recommended):
     lines = answer("mine", profile(), losses(*gains), None, ["baseline", "norm"])
     assert lines[0] == (
         "Are the visual tokens of mine inert? Yes: 40x the norm of text embeddings, 20x that of text in the decoder; "
@@ -42,7 +42,7 @@ def test_a_difference_is_shown_if_its_interval_is_on_one_side_of_zero(gains, fou
     )
     seeds = f"{len(gains)} seed{'s' * (len(gains) > 1)}"
     assert lines[1] == f"Does the norm help? Against baseline, trained on the same rows, by held-out loss, {seeds}:"
-    assert lines[2] == f"  norm: {found}" and lines[3].startswith(f"Recommendation: {recommended}")
+    assert lines[2] == f"  norm: {shown}" and lines[3].startswith(f"Recommendation: {recommended}")
     assert lines[4].startswith("Not covered: benchmarks (give --data), other data") and len(lines) == 5
 
 
@@ -55,8 +55,8 @@ def test_every_method_is_printed_and_p_values_hold_for_all_of_them():
     """Alone each would be better."""
     measured = losses(0.05, 0.13, 0.16, 0.08)
     methods = ["baseline", *(f"norm-{number}" for number in range(5))]
-    found = measured | dict.fromkeys(methods[1:], measured["norm"])
-    alone, together = (answer("mine", profile(), found, None, asked) for asked in (methods[:2], methods))
+    by_method = measured | dict.fromkeys(methods[1:], measured["norm"])
+    alone, together = (answer("mine", profile(), by_method, None, asked) for asked in (methods[:2], methods))
     assert alone[2].startswith("  norm-0: better; ") and "p = 0.0" in alone[2]
     assert [line.split(":")[0].strip() for line in together[2:7]] == methods[1:]
     assert all(": not shown; loss lower by 0.1 nats [" in line for line in together[2:7])

@@ -14,7 +14,7 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.report import push
 from eval.report.card import is_official, model_card
-from eval.scoring.scores import EvaluatedModel, score_rows
+from eval.score.scores import Model, score_rows
 from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
@@ -55,7 +55,7 @@ def results(tiny_checkpoint, tmp_path):
     record["versions"] = {"python": "3.11.0", "lmms-eval": "0.7.3"}
     write_json(run / "run.json", record)
     failed = {"status": "failed", "reason": f"ValueError: {PRIVATE}/a | b"}
-    evaluated = [EvaluatedModel(name, "toy", name, 42) for name in models]
+    evaluated = [Model(name, "toy", name, 42) for name in models]
     scores = {"baseline": nine(20), "norm-gwc": nine(30, mmstar=failed)}
     write_json(run / "scores.json", score_rows(evaluated, scores, "baseline"))
     return run, folders["norm-gwc"]
@@ -110,16 +110,16 @@ def test_the_text_says_what_is_known_and_what_is_not_and_its_tables_are_whole(re
 def test_the_card_of_one_seed_has_the_mean_and_its_own_scores(results):
     run, checkpoint = results
     record = read_json(run / "run.json")
-    models = [EvaluatedModel(f"{m}-{s}", "toy", m, s) for m in record["models"] for s in (42, 43)]
+    models = [Model(f"{m}-{s}", "toy", m, s) for m in record["models"] for s in (42, 43)]
     scores = {"baseline-42": nine(20), "baseline-43": nine(22), "norm-gwc-42": nine(30), "norm-gwc-43": nine(34)}
     one_seed = "One training seed: the intervals cover"
     assert one_seed in model_card(checkpoint, run, "a/b").text
     write_json(run / "scores.json", score_rows(models, scores, "baseline"))
     card = model_card(checkpoint, run, "a/b")
     assert {entry.metric_value for entry in card.data.eval_results} == {75.0}
-    shared, own = card.text.split("### This checkpoint alone")
-    assert "| toy norm-gwc, 2 seeds | 80.00<br>" in shared and "| toy norm-gwc | 75.00<br>" in own
-    assert "2 seeds" not in own and one_seed not in card.text
+    shared, alone = card.text.split("### This checkpoint alone")
+    assert "| toy norm-gwc, 2 seeds | 80.00<br>" in shared and "| toy norm-gwc | 75.00<br>" in alone
+    assert "2 seeds" not in alone and one_seed not in card.text
 
 
 def test_names_and_reasons_are_text(results):

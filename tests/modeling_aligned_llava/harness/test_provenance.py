@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from transformers import AutoProcessor
 
-from eval.suite.job import SCORING
+from eval.plan.job import SCORING
 from modeling_aligned_llava.harness.provenance import ADAPTERS, producer, producer_digest
 from modeling_aligned_llava.loading import fingerprint
 from tests import REPOSITORY
@@ -21,7 +21,7 @@ from tests.modeling_aligned_llava.harness.test_lmms_eval_model import adapter, r
         (ADAPTERS, "modeling_aligned_llava/norm_alignment.py", True),  # by relative imports
         (ADAPTERS, "modeling_aligned_llava/diagnostics/profile.py", False),
         (SCORING, "eval/data/benchmarks.py", True),  # by another module
-        (SCORING, "eval/scoring/items.py", True),
+        (SCORING, "eval/score/items.py", True),
         (SCORING, "eval/report/answer.py", False),
     ],
 )

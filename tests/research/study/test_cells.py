@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from rich.console import Console
 
-from eval.engine.pool import open_pool
-from eval.suite.training import Training
 from modeling_aligned_llava.errors import UserError
 from research.study import cells
 from research.study.cells import StudyRun, best_rates, with_chosen_rates
@@ -23,7 +21,7 @@ def trained(monkeypatch):
     """The commands of the cells that were trained; each writes its stage. `norm` at rate 3 diverges."""
     commands = []
 
-    def run(training):
+    def train(training, status):
         commands.append(training.command)
         words = list(training.command)
         root, method, seed = (words[words.index(name) + 1] for name in ("--output-root", "--method", "--seed"))
@@ -31,23 +29,22 @@ def trained(monkeypatch):
         name = method if seed == "42" else f"{method}-seed{seed}"
         loss = None if rate > 0.02 else 1.0 + 10 * rate + int(seed) / 1000
         write_stage(cells.Path(root) / "checkpoints" / name / training.stage, loss)
-        yield "trained", training.name, training.stage
+        status.trained(training.name, training.stage)
 
-    def run_steps(steps, pool, watch, fail):
+    def run_steps(steps, devices, fail):
         for step in steps:
-            for event in step.work():
-                watch(step.name, event)
+            step.work()
         return True
 
-    monkeypatch.setattr(Training, "run", run)
+    monkeypatch.setattr(cells, "train", train)
     monkeypatch.setattr(cells, "run_steps", run_steps)
     monkeypatch.setattr(cells, "make_world", lambda *given: None)
     return commands
 
 
-def start(path, tmp_path, pool=None):
+def start(path, tmp_path, devices=()):
     run = StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", "cpu")
-    run.run(pool, Console(quiet=True))
+    run.run(devices, Console(quiet=True))
     return run
 
 
@@ -142,7 +139,7 @@ def test_a_cell_is_trained_in_both_stages(tmp_path):
     small |= {"global_batch_size": 4, "per_device_train_batch_size": 4}
     arm = {"methods": ["norm-stream"], "settings": {"norm_fields": {"target_scale": 2.0}, "bypassed_layers": [0]}}
     path = write_study(tmp_path, settings=small, seeds=[43], reference="norm-stream", arms=[arm])
-    run = start(path, tmp_path, open_pool(1, "cpu"))
+    run = start(path, tmp_path, [None])
     (record,) = run.records.read()
     assert list(record["stages"]) == ["stage1", "stage2"]
     first = record["stages"]["stage1"]

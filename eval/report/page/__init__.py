@@ -1,1 +1,0 @@
-"""`report.html`, one page about a finished run."""

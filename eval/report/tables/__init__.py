@@ -1,1 +1,0 @@
-"""The comparison tables of a finished run."""

@@ -1,1 +1,0 @@
-"""From a harness's sample log to scores with intervals and tests."""

@@ -1,1 +1,0 @@
-"""Runs benchmarks on checkpoints: plan, schedule, workers, live table."""

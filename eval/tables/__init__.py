@@ -1,0 +1,1 @@
+"""Step 4: the comparison tables of a finished run."""
