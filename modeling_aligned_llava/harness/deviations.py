@@ -69,23 +69,19 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
         model_type: of the checkpoint's configuration.
         tasks: names of lmms-eval's tasks.
     """
-    reference = stock(model_type)
+    lmms = stock(model_type)
     sentences = [
-        f"Special tokens: one beginning-of-sequence token, by transformers' rule; {reference.model} lets the tokenizer add "
+        f"Special tokens: one beginning-of-sequence token, by transformers' rule; {lmms.model} lets the tokenizer add "
         "one even where the chat template has written it.",
-        f"Answers: greedy, without a penalty for repetition, up to the task's stop strings, whatever {reference.model} "
+        f"Answers: greedy, without a penalty for repetition, up to the task's stop strings, whatever {lmms.model} "
         "does; control characters are removed.",
         f"A chat template that writes today's date writes {PROMPT_DATE:%d %B %Y}.",
     ]
-    if reference is OTHER:
-        sentences.append(
-            f"Settings: lmms-eval has no model for {model_type}; they are those of its `{reference.model}`."
-        )
-    if reference is LLAVA:
-        sentences.append(
-            f"A checkpoint without a chat template gets the bare question; {reference.model} uses Vicuna's."
-        )
-    if reference is LLAVA and any(task.startswith("scienceqa") for task in tasks):
+    if lmms is OTHER:
+        sentences.append(f"Settings: lmms-eval has no model for {model_type}; they are those of its `{lmms.model}`.")
+    if lmms is LLAVA:
+        sentences.append(f"A checkpoint without a chat template gets the bare question; {lmms.model} uses Vicuna's.")
+    if lmms is LLAVA and any(task.startswith("scienceqa") for task in tasks):
         sentences.append("scienceqa: questions without an image get none; llava_hf gives them the one before.")
     if model_type == "qwen3_vl" and any(task.startswith("mmstar") for task in tasks):
         sentences.append("mmstar: the task's default prompt; qwen3_vl has its own (`Question: `).")
