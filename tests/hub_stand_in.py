@@ -85,9 +85,9 @@ class _Handler(QuietHandler):
             return self.answer({"files": modes})
         if request.endswith(".git/info/lfs/objects/batch"):
             objects = json.loads(body)["objects"]
-            for each in objects:
-                if each["oid"] not in hub.objects:
-                    each["actions"] = {"upload": {"href": f"{hub.endpoint}/lfs/{each['oid']}"}}
+            for pointer in objects:
+                if pointer["oid"] not in hub.objects:
+                    pointer["actions"] = {"upload": {"href": f"{hub.endpoint}/lfs/{pointer['oid']}"}}
             return self.answer({"transfer": "basic", "objects": objects})
         if match := re.fullmatch(r"PUT /lfs/(\w+)", request):
             hub.objects[hashlib.sha256(body).hexdigest()] = body

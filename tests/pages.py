@@ -15,5 +15,5 @@ def blocks(page: Path, language: str, indent: str = " *", section: str | None = 
     text = page.read_text(encoding="utf-8")
     if section is not None:
         text = text.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
-    found = re.findall(rf"^({indent})```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
-    return [dedent(block) for _, block in found]
+    fenced = re.findall(rf"^({indent})```{language}\n(.*?)^\1```$", text, re.DOTALL | re.MULTILINE)
+    return [dedent(block) for _, block in fenced]

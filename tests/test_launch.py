@@ -45,21 +45,23 @@ def run(clone, script, **variables):
 
 def stages(launched):
     """Stage and engine of each launch."""
-    found = []
-    for each in launched:
-        script = dict(zip(each.training_script_args, each.training_script_args[1:], strict=False))
-        stage, engine = os.path.basename(script["--config"]), os.path.basename(each.config_file)
-        assert script["--method"] == "norm-gwc" and each.module and each.training_script == "train.sft"
-        found.append((stage, engine))
-    return found
+    started = []
+    for launch in launched:
+        script = dict(zip(launch.training_script_args, launch.training_script_args[1:], strict=False))
+        stage, engine = os.path.basename(script["--config"]), os.path.basename(launch.config_file)
+        assert script["--method"] == "norm-gwc" and launch.module and launch.training_script == "train.sft"
+        started.append((stage, engine))
+    return started
 
 
 def test_slurm_starts_both_stages_on_every_machine(clone):
     slurm = {"SLURM_SUBMIT_DIR": str(clone), "SLURM_JOB_NODELIST": "gpu-[7-8]", "SLURM_NNODES": "2"}
     launched = run(clone, (LAUNCH / "train.sbatch").read_text(), **slurm, SLURM_GPUS_ON_NODE="8")
     assert stages(launched) == [("stage1.yaml", "ddp.yaml")] * 2 + [("stage2.yaml", "fsdp2.yaml")] * 2
-    assert [each.machine_rank for each in launched] == [0, 1, 0, 1]
-    assert {(each.num_machines, each.num_processes, each.main_process_ip) for each in launched} == {(2, 16, "gpu-7")}
+    assert [launch.machine_rank for launch in launched] == [0, 1, 0, 1]
+    assert {(launch.num_machines, launch.num_processes, launch.main_process_ip) for launch in launched} == {
+        (2, 16, "gpu-7")
+    }
 
 
 def test_the_cloud_job_starts_both_stages(clone):
@@ -67,8 +69,8 @@ def test_the_cloud_job_starts_both_stages(clone):
     sky = {"SKYPILOT_NODE_IPS": "10.0.0.1\n10.0.0.2", "SKYPILOT_NUM_NODES": "2", "SKYPILOT_NODE_RANK": "1"}
     launched = run(clone, job["run"], **job["envs"], **sky, SKYPILOT_NUM_GPUS_PER_NODE="8")
     assert stages(launched) == [("stage1.yaml", "ddp.yaml"), ("stage2.yaml", "fsdp2.yaml")]
-    assert {each.machine_rank for each in launched} == {1}
-    assert {(each.num_processes, each.main_process_ip) for each in launched} == {(16, "10.0.0.1")}
+    assert {launch.machine_rank for launch in launched} == {1}
+    assert {(launch.num_processes, launch.main_process_ip) for launch in launched} == {(16, "10.0.0.1")}
 
 
 def test_the_shell_accepts_the_evaluation():

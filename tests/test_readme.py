@@ -7,6 +7,7 @@ HF_HUB_OFFLINE is set: no command may connect to anything but this machine, nor 
 import os
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -29,10 +30,18 @@ pytestmark = [
 @pytest.fixture
 def offline(tmp_path):
     """Environment of commands that may not connect; fails the test if one tried."""
-    sockets.guard(tmp_path, loopback=True)
+    sockets.guard(tmp_path)
     hub = {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": f"http://127.0.0.1:{sockets.DISCARD}"}
     yield {**os.environ, **hub, "PYTHONPATH": str(tmp_path)}
     assert sockets.attempts(tmp_path) == []
+
+
+def test_the_guard_guards(tmp_path):
+    sockets.guard(tmp_path)
+    code = f"import socket; socket.create_connection(('127.0.0.1', {sockets.DISCARD}))"
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=env).returncode == 1  # noqa: S603
+    assert len(sockets.attempts(tmp_path)) == 1
 
 
 def commands() -> list[str]:

@@ -78,7 +78,7 @@ def test_fsdp2_units_of_qwen_7b():
 
 def test_the_recorded_figures_are_within_their_limits():
     recorded = REPOSITORY / "benchmarks/results/real_shapes.json"
-    found = json.loads(recorded.read_text(encoding="utf-8"))
-    assert found["parameters"] == total(on_meta("llama-3.2-3b")) and found["visual_tokens"] == 729
-    for step, taken in found["steps"].items():
-        assert taken["peak_gb"] <= MOST_MEMORY.get(step, OTHERWISE) * found["checkpoint_gb"], step
+    figures = json.loads(recorded.read_text(encoding="utf-8"))
+    assert figures["parameters"] == total(on_meta("llama-3.2-3b")) and figures["visual_tokens"] == 729
+    for step, taken in figures["steps"].items():
+        assert taken["peak_gb"] <= MOST_MEMORY.get(step, OTHERWISE) * figures["checkpoint_gb"], step

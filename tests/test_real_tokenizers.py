@@ -80,9 +80,9 @@ def family(request, tiny_backbones, tmp_path_factory):
         chat_template=name,
     )
     processor = AutoProcessor.from_pretrained(folder)
-    own = json.loads((source / "tokenizer_config.json").read_text())["chat_template"]
+    template = json.loads((source / "tokenizer_config.json").read_text())["chat_template"]
     return SimpleNamespace(
-        name=name, source=source, folder=folder, processor=processor, tokenizer=processor.tokenizer, own=own
+        name=name, source=source, folder=folder, processor=processor, tokenizer=processor.tokenizer, template=template
     )
 
 
@@ -121,7 +121,7 @@ def own_ids(family, messages, **kwargs):
     """Tokens of the model's own template on a fixed date; an image is `<image>` and a line break in its text."""
     texts = [{**m, "content": "".join(part.get("text", "<image>\n") for part in m["content"])} for m in messages]
     encoded = family.tokenizer.apply_chat_template(
-        texts, chat_template=family.own, date_string="26 Jul 2024", return_dict=True, **kwargs
+        texts, chat_template=family.template, date_string="26 Jul 2024", return_dict=True, **kwargs
     )
     return encoded["input_ids"]
 
@@ -175,15 +175,15 @@ def test_image_and_pad_token(family):
 @pytest.mark.parametrize("name", ROWS)
 def test_stage_two_learns_the_answers_and_their_ends_in_the_models_own_template(family, name):
     messages = row(name)["messages"]
-    (found,) = tokenization(family)([row(name)])
-    ids, mask = found["input_ids"], found["assistant_masks"]
+    (encoded,) = tokenization(family)([row(name)])
+    ids, mask = encoded["input_ids"], encoded["assistant_masks"]
     check_bos(family, ids)
     assert ids == without_system_text(family, own_ids(family, messages), messages)
     supervised = [family.tokenizer.decode(span) for span in spans(ids, mask)]
     assert [in_nfc(text) for text in supervised] == [in_nfc(answer) + END[family.name] for answer in answers(name)]
     assert ids.count(IMAGE_ID[family.name]) == ROWS[name][1]
     expanded, labels = expand(ids, mask, IMAGE_ID[family.name], IMAGE_TOKENS)
-    assert expanded.count(IMAGE_ID[family.name]) == IMAGE_TOKENS * ROWS[name][1] and len(expanded) == found["length"]
+    assert expanded.count(IMAGE_ID[family.name]) == IMAGE_TOKENS * ROWS[name][1] and len(expanded) == encoded["length"]
     assert [t for t in labels if t != IGNORE_INDEX] == [t for span in spans(ids, mask) for t in span]
     # What is supervised after a prompt is what the model reads when it is asked.
     for number in (i for i, message in enumerate(messages) if message["role"] == "assistant"):
@@ -194,14 +194,14 @@ def test_stage_two_learns_the_answers_and_their_ends_in_the_models_own_template(
 
 
 def test_stage_one_is_image_caption_end(family):
-    (found,) = tokenization(family, "plain")([row("one turn")])
-    ids, tokenizer = found["input_ids"], family.tokenizer
+    (encoded,) = tokenization(family, "plain")([row("one turn")])
+    ids, tokenizer = encoded["input_ids"], family.tokenizer
     check_bos(family, ids)
     bos = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     caption = tokenizer.encode("Two.", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END[family.name])
     assert ids == [*bos, IMAGE_ID[family.name], *caption, end]
-    assert spans(ids, found["assistant_masks"]) == [[*caption, end]]
+    assert spans(ids, encoded["assistant_masks"]) == [[*caption, end]]
 
 
 QUESTION = "What is on the left?\nA. a dog\nB. 2 cats \nAnswer with the letter."
@@ -224,8 +224,8 @@ def test_the_evaluation_asks_as_the_model_was_trained(family, generator, images)
 
 def test_answers_are_decoded_as_they_were_learned(family, generator):
     for name in ROWS:
-        (found,) = tokenization(family)([row(name)])
-        supervised = spans(found["input_ids"], found["assistant_masks"])
+        (encoded,) = tokenization(family)([row(name)])
+        supervised = spans(encoded["input_ids"], encoded["assistant_masks"])
         assert generator._texts(supervised) == [family.tokenizer.decode(span[:-1]) for span in supervised]
         assert [in_nfc(text) for text in generator._texts(supervised)] == [in_nfc(answer) for answer in answers(name)]
 

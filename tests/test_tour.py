@@ -14,7 +14,7 @@ nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (ex
 TOUR = REPOSITORY / "docs" / "tour.ipynb"
 SHOWN = """json.dumps({
     "text": model.config.text_norm,
-    "visual": {method: each["norms"]["visual tokens at layer 0"]["mean"] for method, each in profiles.items()},
+    "visual": {method: profile["norms"]["visual tokens at layer 0"]["mean"] for method, profile in profiles.items()},
     "decoder": real_decoder["layers"]["text"]["norm"]["mean"][:2],
     "losses": losses,
     "pope": {row["method"]: row["n"] for row in scores if row["source"] == "measured" and row["status"] == "ok"},
@@ -38,12 +38,12 @@ def test_every_cell_runs(tmp_path, monkeypatch):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
     (shown,) = cells[-1].outputs
-    found = json.loads(shown.data["text/plain"].strip("'"))
-    assert found["visual"]["norm"] == pytest.approx(found["text"], rel=0.01)
-    assert found["visual"]["baseline"] > 5 * found["text"]
-    before, after = found["decoder"]
+    numbers = json.loads(shown.data["text/plain"].strip("'"))
+    assert numbers["visual"]["norm"] == pytest.approx(numbers["text"], rel=0.01)
+    assert numbers["visual"]["baseline"] > 5 * numbers["text"]
+    before, after = numbers["decoder"]
     assert after > 5 * before  # the first layer of a real decoder lifts text
-    for losses in found["losses"].values():
+    for losses in numbers["losses"].values():
         assert len(losses) == 10 and sum(losses[-3:]) < sum(losses[1:4])  # the first step has the longest captions
-    assert found["pope"] == {"baseline": 360, "norm": 360}
+    assert numbers["pope"] == {"baseline": 360, "norm": 360}
     nbformat.write(notebook, tmp_path / "executed.ipynb")

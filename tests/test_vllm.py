@@ -167,16 +167,16 @@ def answers(vllm, folders, questions):
 
 @pytest.mark.parametrize("name", [*(f"{name}-{tower}" for name in METHODS for tower in TOWERS), *FAMILIES])
 def test_tokens_are_those_of_transformers(name, answers):
-    found = answers[name]
-    assert len({tuple(said) for said in found["transformers"]}) > 25  # the questions matter
-    assert found["vllm"] == [found["transformers"]] * 2
-    assert found["cached"] > 0  # the second time, prompts were read from the cache of prefixes
+    answered = answers[name]
+    assert len({tuple(said) for said in answered["transformers"]}) > 25  # the questions matter
+    assert answered["vllm"] == [answered["transformers"]] * 2
+    assert answered["cached"] > 0  # the second time, prompts were read from the cache of prefixes
 
 
 @pytest.mark.parametrize("name", ["norm", "norm-gwc", "norm-relative", "norm-rms", *FAMILIES])
 def test_the_norm_stays_in_float32(name, answers):
-    found = answers[name if name in FAMILIES else f"{name}-siglip"]["dtypes"]
-    assert set(found) == {"torch.float32"}
+    dtypes = answers[name if name in FAMILIES else f"{name}-siglip"]["dtypes"]
+    assert set(dtypes) == {"torch.float32"}
 
 
 @pytest.mark.parametrize(("name", "said"), [("norm", NORM), ("norm-relative", "the config holds no text_norm")])
@@ -205,14 +205,14 @@ def test_the_harnesses_get_the_same_answers(name, vllm, folders, mirror_root, tm
         return {(row["task"], row["document"], row["prompt"]): row["answer"] for row in rows}
 
     expected = answers(tmp_path / "transformers")
-    found = answers(tmp_path / "vllm", "--engine", vllm.root / "bin/vllm", "--trust-remote-code")
-    assert found.keys() == expected.keys() and len(set(expected.values())) > 50
+    served = answers(tmp_path / "vllm", "--engine", vllm.root / "bin/vllm", "--trust-remote-code")
+    assert served.keys() == expected.keys() and len(set(expected.values())) > 50
     for key, answer in expected.items():
         if answer.startswith("["):
-            (value, greedy), (other, other_greedy) = json.loads(answer), json.loads(found[key])
+            (value, greedy), (other, other_greedy) = json.loads(answer), json.loads(served[key])
             assert abs(value - other) < 1e-3 and greedy == other_greedy
         else:
-            assert found[key] == answer
+            assert served[key] == answer
 
 
 @contextmanager
@@ -270,15 +270,15 @@ def test_adapters_and_two_processes_answer_alike(vllm, folders, questions, tmp_p
         for images, text in asked:
             content = [{"type": "image"}] * len(images) + [{"type": "text", "text": text}]
             prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-            inputs = processor(text=[prompt], images=[Image.open(each) for each in images], return_tensors="pt")
+            inputs = processor(text=[prompt], images=[Image.open(image) for image in images], return_tensors="pt")
             said = adapted.generate(**inputs, max_new_tokens=TOKENS, do_sample=False, eos_token_id=None)
             yield said[0, inputs["input_ids"].shape[1] :].tolist()
 
-    own = list(expected())
+    adapted_said = list(expected())
     with adapted.disable_adapter():
         plain = list(expected())
     options = ["--tensor-parallel-size", "2", "--enable-lora", "--lora-modules", f"adapter={tmp_path / 'adapter'}"]
     with serving(vllm, folder, tmp_path / "log", *options) as address:
         assert [ask(address, folder, *question) for question in asked] == plain
-        assert [ask(address, "adapter", *question) for question in asked] == own
-    assert own != plain
+        assert [ask(address, "adapter", *question) for question in asked] == adapted_said
+    assert adapted_said != plain

@@ -48,10 +48,10 @@ def test_again_it_changes_nothing():
 
 
 def test_every_method_has_every_score():
-    found = scores()
+    by_cell = scores()
     for method in METHODS:
         for benchmark in (*(benchmark.key for benchmark in BENCHMARKS), "avg"):
-            row = found[method, benchmark]
+            row = by_cell[method, benchmark]
             assert row["status"] == "ok" and row["ci95"][0] <= row["score"] <= row["ci95"][1]
             assert (row["delta"] is None) == (method == "baseline")
 

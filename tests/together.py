@@ -71,15 +71,10 @@ def catches(pid: int, number: signal.Signals) -> bool:
 def kill_all(process: subprocess.Popen) -> None:
     """Send SIGKILL to a process and all that it started; torchrun's workers are process groups of their own."""
     tree = psutil.Process(process.pid)
-    kill_each([tree, *tree.children(recursive=True)])
-    process.wait()
-
-
-def kill_each(processes: Sequence[psutil.Process]) -> None:
-    """Send SIGKILL to those that have not ended."""
-    for each in processes:
+    for member in [tree, *tree.children(recursive=True)]:
         with suppress(psutil.NoSuchProcess):
-            each.kill()
+            member.kill()
+    process.wait()
 
 
 def alone(work: Callable[[], Any]) -> None:

@@ -54,8 +54,13 @@ class Handler(QuietHandler):
             assert max_tokens == 1 and len(row) + 1 <= limit
             logits = self.hub.generator.model(torch.tensor([row])).logits[0, :-1].log_softmax(-1)
             known = [
-                {str(token): {"logprob": each[token].item(), "rank": 1 + int((each > each[token]).sum())}}
-                for each, token in zip(logits, row[1:], strict=True)
+                {
+                    str(token): {
+                        "logprob": row_logits[token].item(),
+                        "rank": 1 + int((row_logits > row_logits[token]).sum()),
+                    }
+                }
+                for row_logits, token in zip(logits, row[1:], strict=True)
             ]
             choices.append({"index": index, "prompt_logprobs": [None, *known]})
         return {"choices": choices[::-1]}

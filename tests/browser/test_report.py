@@ -65,10 +65,10 @@ def serious_violations(page: Any) -> list[str]:
     """What axe-core finds serious or critical on the page as it is now: `rule: where`, one a place."""
     from axe_playwright_python.sync_playwright import Axe
 
-    found = Axe().run(page).response["violations"]
+    violations = Axe().run(page).response["violations"]
     return [
         f"{violation['id']}: {node['target']} {node.get('failureSummary', '')}"
-        for violation in found
+        for violation in violations
         if violation["impact"] in SEVERE
         for node in violation["nodes"]
     ]

@@ -2,34 +2,22 @@
 
 import re
 import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 import pytest
 
-from modeling_aligned_llava.errors import UserError
-
 
 LARGEST = 8 * 2**30  # bytes of address space
-Result = TypeVar("Result")
 
 
 def in_campaign(cases: Iterable[Any]) -> list[Any]:
     """These values, or tuples of values, as cases that run in `make test-all` alone."""
     marks = (pytest.mark.slow, pytest.mark.campaign)
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks) for case in cases]
-
-
-def unless_refused(action: Callable[[], Result], name: str) -> Result | None:
-    """What `action` returns; None if it is refused in one line that names what is wrong."""
-    try:
-        return action()
-    except UserError as error:
-        assert name in str(error) and "\n" not in str(error), error
-        return None
 
 
 @contextmanager

@@ -96,6 +96,6 @@ class SmallRun:
 
     def differences(self, phase: Phase, straight: "SmallRun") -> list[str]:
         """Files that are missing, stray or different, compared with that run."""
-        found, expected = self.results(phase), straight.results(phase)
+        made, expected = self.results(phase), straight.results(phase)
         stray = [str(path) for path in (self.clone / RUN).rglob("*.unfinished")]
-        return [*stray, *sorted(name for name in found.keys() | expected if found.get(name) != expected.get(name))]
+        return [*stray, *sorted(name for name in made.keys() | expected if made.get(name) != expected.get(name))]

@@ -17,9 +17,10 @@ from PIL import Image
 from modeling_aligned_llava.diagnostics.instruments.image_questions import in_folder
 from modeling_aligned_llava.diagnostics.instruments.models import load
 from modeling_aligned_llava.diagnostics.profile import profile_loaded
+from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.documents import Documents
 from tests.faults.damaged_images import damaged_images, encoded, png
-from tests.faults.harness import bounded_memory, in_campaign, unless_refused
+from tests.faults.harness import bounded_memory, in_campaign
 from train.data.images import RowImages, open_row
 from train.data.llava_tokens import ImageTextCollator, LlavaTokens
 from train.data.prepared import open_training_data
@@ -84,16 +85,16 @@ def training(files: Path, count: int, how: LlavaTokens, processor: Any, folder: 
     quarantine.begin(data.bad_rows)
     row_images = RowImages(data, quarantine, seed=0)
     collate = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, row_images)
-    found = []
+    digests = []
     for number in range(count):
         row = data.dataset[number]
         batch = collate([row])
         assert batch["pixel_values"].shape == (1, 3, 28, 28) and batch["pixel_values"].isfinite().all()
-        found.append(opened(lambda row=row: open_row(data, row)[0], f"{number:04}.png"))
+        digests.append(opened(lambda row=row: open_row(data, row)[0], f"{number:04}.png"))
     entries = read_entries(quarantine.path)
-    assert {entry.row for entry in entries} >= {number for number, digest in enumerate(found) if digest is None}
+    assert {entry.row for entry in entries} >= {number for number, digest in enumerate(digests) if digest is None}
     assert all(f"{entry.row:04}.png" in entry.detail for entry in entries), entries
-    return found
+    return digests
 
 
 def evaluation(contents: list[bytes]) -> list[str | None]:
@@ -114,10 +115,10 @@ def evaluation(contents: list[bytes]) -> list[str | None]:
 
 def opened(open_image: Callable[[], Image.Image], name: str) -> str | None:
     """A digest of the pixels; None for an image that is refused by name."""
-    image = unless_refused(open_image, name)
-    assert image is None or image.mode == "RGB"
-    return image and digest(image)
-
-
-def digest(image: Image.Image) -> str:
+    try:
+        image = open_image()
+    except UserError as error:
+        assert name in str(error) and "\n" not in str(error), error
+        return None
+    assert image.mode == "RGB"
     return hashlib.sha256(f"{image.size}".encode() + image.tobytes()).hexdigest()

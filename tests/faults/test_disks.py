@@ -9,15 +9,12 @@ from unittest import mock
 
 import pytest
 
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.loading.files import write_json
-from tests.faults.conftest import METHOD
 from tests.faults.disks import KB, MB
 from tests.faults.harness import in_campaign
 from tests.one_line import one_line
-from tests.train.stage_results import assert_same_weights
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
 from train.data.sources import read_sources
@@ -125,35 +122,8 @@ def test_a_preparation_goes_on(disk, rng, how, tiny_data, tmp_path):
         gc.collect()  # as the end of the program would, it closes the file that did not fit
         assert not [*disk.folder.rglob("*.unfinished")]
     disk.resize(64 * MB)
-    found = open_training_data(sources, how, disk.folder).dataset[:]
-    assert found == open_training_data(sources, how, tmp_path / "cache").dataset[:]
-
-
-@pytest.mark.parametrize("seed", in_campaign(range(8)))
-def test_a_training_loses_no_checkpoint(disk, rng, stage2, checkpoint, undisturbed):
-    """A stage runs out of disk at some file of a checkpoint or of the final model."""
-    weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
-    whole = 3 * weights + 200 * KB  # of a checkpoint: weights, two moments and the rest, about
-    stage = disk.folder / METHOD / "stage2"
-    for share in sorted(rng.uniform(0.2, 2.9) for _ in range(2)):
-        disk.resize(int(share * whole))
-        last = last_complete(stage)
-        try:
-            run_stage(stage2(disk.folder))
-        except UserError as error:
-            assert FULL in str(error) and str(disk.folder) in str(error), error
-        assert last_complete(stage) >= last, "a checkpoint was lost"
-        torn = [path for path in stage.glob("checkpoint-*") if not (path / "checkpoint_complete.json").exists()]
-        assert not torn
-    disk.resize(8 * whole)
-    run_stage(stage2(disk.folder))
-    assert_same_weights(stage, undisturbed)
-
-
-def last_complete(stage: Path) -> int:
-    """Step of the last complete checkpoint; 0 without one."""
-    markers = stage.glob("checkpoint-*/checkpoint_complete.json")
-    return max((int(marker.parent.name.rpartition("-")[2]) for marker in markers), default=0)
+    prepared = open_training_data(sources, how, disk.folder).dataset[:]
+    assert prepared == open_training_data(sources, how, tmp_path / "cache").dataset[:]
 
 
 WRITING = {

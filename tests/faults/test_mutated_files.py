@@ -91,15 +91,15 @@ def mutations(name: str, content: bytes) -> SearchStrategy[bytes]:
 
 
 def assert_refused_or_consistent(folder: Path, unchanged: tuple[str, str]) -> None:
-    own, answered = outcome(own_class, folder), outcome(served, folder)
+    loaded, answered = outcome(own_class, folder), outcome(served, folder)
     if isinstance(answered, Exception) and not isinstance(answered, FailedAnswer):
         assert isinstance(answered, UserError), repr(answered)
         assert "\n" not in str(answered) and str(folder) in str(answered), answered
-    if isinstance(own, Exception) or isinstance(answered, Exception):
+    if isinstance(loaded, Exception) or isinstance(answered, Exception):
         return
-    if (own, answered) != unchanged:
+    if (loaded, answered) != unchanged:
         torch.manual_seed(1)
-        assert (outcome(own_class, folder), outcome(served, folder)) == (own, answered), "depends on chance"
+        assert (outcome(own_class, folder), outcome(served, folder)) == (loaded, answered), "depends on chance"
 
 
 def outcome(load: Callable[[Path], str], folder: Path) -> str | Exception:

@@ -40,14 +40,14 @@ class Evil:
 def pickles(path: Path) -> list[bytes]:
     """Files that create `path` when they are unpickled: bare, and as torch writes them now and wrote them once."""
     evil = Evil(os.system, (f"touch '{path}'",))
-    found = [pickle.dumps(evil, protocol) for protocol in (0, 4)]
+    files = [pickle.dumps(evil, protocol) for protocol in (0, 4)]
     for new in (True, False):
         file = io.BytesIO()
         torch.save({"weight": torch.zeros(2), "state": evil}, file, _use_new_zipfile_serialization=new)
-        found.append(file.getvalue())
-    pickle.loads(found[0])  # noqa: S301  our own
+        files.append(file.getvalue())
+    pickle.loads(files[0])  # noqa: S301  our own
     path.unlink()  # the trap works
-    return found
+    return files
 
 
 def test_weights(checkpoint, tmp_path):

@@ -1,4 +1,4 @@
-"""A small comparison whose phases are killed, stopped by signals, started twice at once, or run elsewhere.
+"""A small comparison whose phases are killed, stopped by signals, or run elsewhere.
 
 The end must be that of a run that nothing disturbed.
 """
@@ -20,7 +20,6 @@ from tests.together import catches, kill_all
 
 KILLS = 5
 MOST_SECONDS = 10.0  # from a signal to the end of everything
-REFUSED = "another evaluation is running"
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign, pytest.mark.timeout(3600)]
 phases = pytest.mark.parametrize("phase", PHASES, ids=str)
@@ -76,8 +75,8 @@ def test_a_signal_ends_everything_with_one_line(phase, number, straight_run, tmp
         said = run.said()[said_before:]
         told = code != 0 and said.count("error: stopped by SIG") == 1 and "Traceback" not in said
         assert told or not (handled or said), f"{code}, {said}"
-        working = [each for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(run.clone)]
-        assert not [each for each in working if each.status() != psutil.STATUS_ZOMBIE]
+        working = [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(run.clone)]
+        assert not [process for process in working if process.status() != psutil.STATUS_ZOMBIE]
         for checkpoint in re.findall(r"continues from (\S+)", said):
             assert (run.clone / checkpoint / "trainer_state.json").exists(), said
     run.finish(phase)
@@ -88,18 +87,7 @@ def test_a_signal_ends_everything_with_one_line(phase, number, straight_run, tmp
 def takes_sigterm(process: subprocess.Popen[str]) -> bool:
     """Whether the phase's first Python process handles SIGTERM, as it does but while Python itself starts or exits."""
     started = psutil.Process(process.pid)
-    for each in [started, *started.children(recursive=True)]:
-        if each.name().startswith("python"):
-            return catches(each.pid, signal.SIGTERM)
+    for running in [started, *started.children(recursive=True)]:
+        if running.name().startswith("python"):
+            return catches(running.pid, signal.SIGTERM)
     return False
-
-
-@phases
-def test_two_at_once_make_the_results_of_one(phase, straight_run, tmp_path):
-    """The second waits, or is refused."""
-    run = SmallRun(tmp_path)
-    run.start_from(straight_run, phase)
-    codes = [process.wait() for process in [run.start(phase) for _ in range(2)]]
-    assert sorted(codes) in ([0, 0], [0, 1]) and (1 in codes) == (REFUSED in run.said()), run.said()[-1000:]
-    assert not run.differences(phase, straight_run)
-    run.finish(phase)

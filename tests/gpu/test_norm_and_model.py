@@ -53,8 +53,8 @@ def test_decoding_with_cuda_graphs_gives_the_same_tokens(tiny_checkpoint, cache)
     model = AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
     settings = {"max_new_tokens": 12, "min_new_tokens": 12, "do_sample": False}
     expected = model.generate(**inputs, **settings)
-    found = model.cuda().generate(**inputs.to("cuda"), **settings, cache_implementation=cache)
-    assert torch.equal(found.cpu(), expected)
+    tokens = model.cuda().generate(**inputs.to("cuda"), **settings, cache_implementation=cache)
+    assert torch.equal(tokens.cpu(), expected)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

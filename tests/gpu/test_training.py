@@ -54,12 +54,12 @@ def step(model, batch):
     return loss.item(), {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def close(found, expected, loss, gradient):
+def close(taken, expected, loss, gradient):
     """Loss and gradients within relative tolerances; that of gradients is of their norm."""
-    assert found[0] == pytest.approx(expected[0], rel=loss)
-    assert found[1].keys() == expected[1].keys()
+    assert taken[0] == pytest.approx(expected[0], rel=loss)
+    assert taken[1].keys() == expected[1].keys()
     whole = torch.cat([g.flatten().double().cpu() for g in expected[1].values()])
-    other = torch.cat([found[1][name].flatten().double().cpu() for name in expected[1]])
+    other = torch.cat([taken[1][name].flatten().double().cpu() for name in expected[1]])
     assert (other - whole).norm() <= gradient * whole.norm()
 
 
@@ -76,9 +76,9 @@ def test_autocast_to_bfloat16_keeps_weights_norm_and_gradients_in_float32(model)
     seen = []
     model.model.multi_modal_projector.norm.register_forward_hook(lambda module, args, output: seen.append(args[0]))
     with torch.autocast("cuda", torch.bfloat16):
-        found = step(model, batch_of(model))
-    close(found, expected, loss=1e-2, gradient=5e-2)
-    assert seen[0].dtype == torch.bfloat16 and {g.dtype for g in found[1].values()} == {torch.float32}
+        taken = step(model, batch_of(model))
+    close(taken, expected, loss=1e-2, gradient=5e-2)
+    assert seen[0].dtype == torch.bfloat16 and {g.dtype for g in taken[1].values()} == {torch.float32}
 
 
 def test_a_compiled_model_has_the_same_step(model):

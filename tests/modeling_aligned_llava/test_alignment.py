@@ -266,7 +266,7 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
 
 def test_the_page_shows_every_family_and_every_reason(capsys):
     shown = blocks(REPOSITORY / "docs/your_model.md", "python")
-    (block,) = (each for each in shown if each.startswith("from modeling_aligned_llava.inspection"))
+    (block,) = (code for code in shown if code.startswith("from modeling_aligned_llava.inspection"))
     exec(block)  # noqa: S102
     shown = capsys.readouterr().out
     for name, family in FAMILIES.items():

@@ -27,8 +27,8 @@ def batches(tiny_checkpoint):
         processor.tokenizer.padding_side = side
         both = processor(images=images, text=TEXTS, return_tensors="pt", padding=True)
         rows = [
-            processor(images=own, text=[text], return_tensors="pt")
-            for own, text in zip((images[:2], images[2:]), TEXTS, strict=True)
+            processor(images=of_row, text=[text], return_tensors="pt")
+            for of_row, text in zip((images[:2], images[2:]), TEXTS, strict=True)
         ]
         return both, rows
 
@@ -48,10 +48,10 @@ def gradients(model, run, batch):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
-def assert_same(found, expected):
-    assert found.keys() == expected.keys() and len(expected) > 40
+def assert_same(grads, expected):
+    assert grads.keys() == expected.keys() and len(expected) > 40
     for name, gradient in expected.items():
-        assert torch.equal(found[name], gradient), name
+        assert torch.equal(grads[name], gradient), name
 
 
 @both_heads
@@ -75,13 +75,13 @@ def test_gradients_under_autocast_are_the_true_ones_rounded(tiny_checkpoint, tra
         with torch.autocast("cpu", torch.bfloat16):
             return model(**batch)
 
-    found = gradients(model, autocast, training_batch)
+    rounded = gradients(model, autocast, training_batch)
     connector = [name for name in expected if "multi_modal_projector" in name]
     assert len(connector) == 6
     for name in connector:
-        assert found[name].dtype == torch.float32
-        assert F.cosine_similarity(found[name].flatten(), expected[name].flatten(), dim=0) > 0.999, name
-        assert found[name].norm().item() == pytest.approx(expected[name].norm().item(), rel=0.01), name
+        assert rounded[name].dtype == torch.float32
+        assert F.cosine_similarity(rounded[name].flatten(), expected[name].flatten(), dim=0) > 0.999, name
+        assert rounded[name].norm().item() == pytest.approx(expected[name].norm().item(), rel=0.01), name
 
 
 @both_heads
@@ -130,9 +130,9 @@ def test_lora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_ba
     folder = tiny_checkpoint("norm-gwc", decoder)
     expected = gradients(model := load(folder).train(), model, training_batch)
     tuned = get_peft_model(load(folder), lora).train()
-    found = gradients(tuned, tuned, training_batch)
-    full = {name: gradient for name, gradient in found.items() if "lora" not in name}
-    assert len(full) == 6 and len(found) > 6
+    trained = gradients(tuned, tuned, training_batch)
+    full = {name: gradient for name, gradient in trained.items() if "lora" not in name}
+    assert len(full) == 6 and len(trained) > 6
     for name, gradient in full.items():
         short = name.removeprefix("base_model.model.").replace("modules_to_save.default.", "")
         assert torch.equal(gradient, expected[short]), name
@@ -178,7 +178,7 @@ def test_qlora_trains_the_projector_and_norm_in_full(tiny_checkpoint, training_b
     settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
     model = prepare_model_for_kbit_training(load(tiny_checkpoint("norm-gwc"), quantization_config=settings))
     tuned = get_peft_model(model, lora).train()
-    found = gradients(tuned, tuned, training_batch)
-    full = [name for name in found if "multi_modal_projector" in name]
-    assert len(full) == 6 and sum("lora_B" in name for name in found) == 4
-    assert all(found[name].abs().max() > 0 for name in [*full, *(n for n in found if "lora_B" in n)])
+    trained = gradients(tuned, tuned, training_batch)
+    full = [name for name in trained if "multi_modal_projector" in name]
+    assert len(full) == 6 and sum("lora_B" in name for name in trained) == 4
+    assert all(trained[name].abs().max() > 0 for name in [*full, *(n for n in trained if "lora_B" in n)])

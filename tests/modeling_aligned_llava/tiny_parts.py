@@ -103,13 +103,13 @@ def words(*special: str, begins: bool = False, **named: str) -> Any:
     backend = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    own = {"pad_token": "<pad>", "eos_token": "<|im_end|>"}
+    settings = {"pad_token": "<pad>", "eos_token": "<|im_end|>"}
     if begins:
         backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
-        own |= {"bos_token": "<s>"}
+        settings |= {"bos_token": "<s>"}
     if named:
-        own |= {"extra_special_tokens": {f"{name}_token": token for name, token in named.items()}}
-    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **own)
+        settings |= {"extra_special_tokens": {f"{name}_token": token for name, token in named.items()}}
+    tokenizer = hf.PreTrainedTokenizerFast(tokenizer_object=backend, **settings)
     more = {"additional_special_tokens": ["<|im_start|>", *special]}
     tokenizer.add_special_tokens(more, replace_extra_special_tokens=False)
     return tokenizer

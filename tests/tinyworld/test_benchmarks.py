@@ -70,8 +70,8 @@ def test_boxes_name_rows_and_lie_on_the_canvas(world):
     assert len(boxes) == len(BENCHMARKS) - 2  # all but the two text benchmarks
     assert len(boxes["lmms-lab-encoder/POPE"]) == 360
     for rows in boxes.values():
-        for found in rows.values():
-            assert all(0 <= left < right <= 96 and 0 <= top < bottom <= 96 for left, top, right, bottom in found)
+        for places in rows.values():
+            assert all(0 <= left < right <= 96 and 0 <= top < bottom <= 96 for left, top, right, bottom in places)
 
 
 def test_conversations_are_in_llavas_format(world):

@@ -30,7 +30,7 @@ def test_questions_of_mmbench_about_one_image_are_one_cluster(write_log):
     lines = [{"gpt_eval_score": {"index": index}, "filtered_resps": "A"} for index in indices]
     settings = {"generation_kwargs": {"max_new_tokens": 1024}}
     folder = write_log("mmbench_en_dev_static", "gpt_eval_score,none", 100.0, lines, **settings)
-    benchmark = replace(BY_KEY["mmbench"], correct=lambda own: 1.0, parses=lambda line: True, subtasks=None)
+    benchmark = replace(BY_KEY["mmbench"], correct=lambda lines: 1.0, parses=lambda line: True, subtasks=None)
     images = {0: "one", 1: "one", 2: "other", 3: "one", 4: "one", 5: "other"}
     result = read_result(benchmark, folder, 6, images, folder)
     assert result.answer_tokens == 1024

@@ -123,8 +123,8 @@ def test_a_tower_gives_llava_its_penultimate_patch_features(tiny_backbones, tmp_
     model, processor = load(out), hf.AutoProcessor.from_pretrained(out)
     image = Image.effect_noise((90, 40), 80).convert("RGB")
     batch = processor(images=[image], text=["<image>"], return_tensors="pt")
-    own = hf.AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")
-    assert torch.equal(batch["pixel_values"], own["pixel_values"])
+    processed = hf.AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")
+    assert torch.equal(batch["pixel_values"], processed["pixel_values"])
     first_patch = 1 if tower is clip_tower else 0
     with torch.no_grad():
         features = source.eval()(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first_patch:]

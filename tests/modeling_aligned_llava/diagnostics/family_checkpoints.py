@@ -302,16 +302,6 @@ def fuyu() -> Any:
     return hf.FuyuForCausalLM(config), hf.FuyuProcessor(images, words("|SPEAKER|", "|NEWLINE|"))
 
 
-@into(REFUSED, "cannot be measured: its images are tokens of the text vocabulary")
-def emu3() -> Any:
-    vq = {"codebook_size": 16, "base_channels": 32, "num_res_blocks": 1, "attn_resolutions": [], "hidden_size": 32}
-    vq["channel_multiplier"] = [1, 1]
-    config = hf.Emu3Config(text_config=TEXT, vq_config=vq, vocabulary_map={"<image>": IMAGE})
-    marks = {"image_wrapper": "<wrap>", "eof": "<eof>"}
-    tokens = words(begins=True, image="<image>", boi="<boi>", eoi="<eoi>", **marks)
-    return hf.Emu3ForConditionalGeneration(config), processor_of("Emu3", {}, tokens, "<image>")
-
-
 @into(REFUSED, "read several streams at once: a token has no one norm in them")
 def gemma3n() -> Any:
     pytest.importorskip("timm")

@@ -16,8 +16,8 @@ from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 from tests.one_line import one_line
 
 
-CLASSES = {each.model: each for each in (*STOCK.values(), OTHER)}
-each_class = pytest.mark.parametrize("own", CLASSES.values(), ids=CLASSES)
+CLASSES = {settings.model: settings for settings in (*STOCK.values(), OTHER)}
+every_class = pytest.mark.parametrize("settings", CLASSES.values(), ids=CLASSES)
 
 
 def stock_class(name):
@@ -27,8 +27,10 @@ def stock_class(name):
             module = importlib.import_module(f"lmms_eval.models.{kind}.{name}")
         except ImportError:
             continue
-        (found,) = (each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__)
-        return found
+        (model_class,) = (
+            member for member in vars(module).values() if getattr(member, "__module__", "") == module.__name__
+        )
+        return model_class
     raise AssertionError(name)
 
 
@@ -42,17 +44,17 @@ def answering(name):
     return inspect.getsource(stock_class(name).generate_until)
 
 
-@each_class
-def test_the_length_of_answers_is_that_of_lmms_eval(own):
-    found = re.findall(r'max_new_tokens(?:"\] =|":|", | =|: int =) ?(\d+)', source(own.model))
-    assert str(own.max_new_tokens) in found
+@every_class
+def test_the_length_of_answers_is_that_of_lmms_eval(settings):
+    limits = re.findall(r'max_new_tokens(?:"\] =|":|", | =|: int =) ?(\d+)', source(settings.model))
+    assert str(settings.max_new_tokens) in limits
 
 
-@each_class
-def test_the_system_prompt_is_that_of_lmms_eval(own):
-    prompt = inspect.signature(stock_class(own.model).__init__).parameters.get("system_prompt")
-    used = prompt is not None and "self.system_prompt" in answering(own.model)
-    assert own.system_prompt == (prompt.default if used else None)
+@every_class
+def test_the_system_prompt_is_that_of_lmms_eval(settings):
+    prompt = inspect.signature(stock_class(settings.model).__init__).parameters.get("system_prompt")
+    used = prompt is not None and "self.system_prompt" in answering(settings.model)
+    assert settings.system_prompt == (prompt.default if used else None)
 
 
 def _simple(name):
@@ -97,7 +99,7 @@ def test_the_settings_act_on_processors_as_published(name, published, nested, tm
         limits = {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
         theirs = AutoProcessor.from_pretrained(folder, **limits)  # as lmms-eval calls it
         for image in ((100, 100), (448, 336), (1500, 1200)):
-            counts = [ImageSlots(each).written((image,))[0].count(each.image_token) for each in (processor, theirs)]
+            counts = [ImageSlots(kind).written((image,))[0].count(kind.image_token) for kind in (processor, theirs)]
             assert counts[0] == counts[1], image
     assert before == STOCK
 
@@ -109,7 +111,7 @@ def test_a_setting_without_effect_is_one_line(tmp_path):
 
 def test_every_deviation_is_told_where_it_matters():
     llava, qwen = deviations("aligned_llava", ["scienceqa", "mmstar"]), deviations("qwen3_vl", ["mmstar"])
-    assert any("scienceqa" in each for each in llava) and not any("scienceqa" in each for each in qwen)
-    assert not any("scienceqa" in each for each in deviations("llava", ["pope"]))
-    assert any("Question: " in each for each in qwen)
-    assert any("ovis2" in each for each in deviations("ovis2", []))
+    assert any("scienceqa" in sentence for sentence in llava) and not any("scienceqa" in sentence for sentence in qwen)
+    assert not any("scienceqa" in sentence for sentence in deviations("llava", ["pope"]))
+    assert any("Question: " in sentence for sentence in qwen)
+    assert any("ovis2" in sentence for sentence in deviations("ovis2", []))

@@ -46,8 +46,8 @@ def image_row(name: str, folder: Path) -> str:
     expected = [_alone(generator, *row) for row in rows]
     assert len(set(expected)) > len(rows) // 2, "answers that do not depend on the question prove nothing"
     for batch_size, shared in ((1, True), (16, True), (16, False)):
-        found = _adapter(folder, batch_size, shared).generate_until(requests(rows, OPTIONS))
-        assert found == expected, (batch_size, shared)
+        answers = _adapter(folder, batch_size, shared).generate_until(requests(rows, OPTIONS))
+        assert answers == expected, (batch_size, shared)
     way = "falls back" if generator.tree is None else "yes"
     return f"| {name} | yes | {way} | {without_images} | {text_tasks(folder)} |"
 
@@ -77,8 +77,8 @@ def text_tasks(folder: Path) -> str:
     with torch.no_grad():
         expected = [_log_likelihood(network, context, ending) for _, context, ending in asked]
     for batch_size in (1, 16):
-        found = _language_model(folder, batch_size)._loglikelihood_tokens(asked)
-        assert [value for value, _ in found] == pytest.approx(expected, abs=2e-4), batch_size
+        scores = _language_model(folder, batch_size)._loglikelihood_tokens(asked)
+        assert [value for value, _ in scores] == pytest.approx(expected, abs=2e-4), batch_size
     return "yes"
 
 
@@ -88,13 +88,13 @@ def _log_likelihood(network: Any, context: list[int], ending: list[int]) -> floa
 
 
 def _language_model(folder: Path, batch_size: int) -> AlignedLlavaLM:
-    own = {"dtype": "float32", "device": "cpu", "trust_remote_code": True}
-    return AlignedLlavaLM(str(folder), batch_size=batch_size, progress=lambda done: None, **own)
+    settings = {"dtype": "float32", "device": "cpu", "trust_remote_code": True}
+    return AlignedLlavaLM(str(folder), batch_size=batch_size, progress=lambda done: None, **settings)
 
 
 def _adapter(folder: Path, batch_size: int, shared: bool) -> AlignedLlava:
     with pytest.MonkeyPatch.context() as patch:  # lmms-eval's image sizes would make 256 tokens of the tiny images
-        small = {name: dataclasses.replace(each, processor={}) for name, each in deviations.STOCK.items()}
+        small = {name: dataclasses.replace(settings, processor={}) for name, settings in deviations.STOCK.items()}
         patch.setattr(deviations, "STOCK", small)
         return adapter(folder, ROWS, batch_size=batch_size, trust_remote_code=True, shared_prefix=shared)
 

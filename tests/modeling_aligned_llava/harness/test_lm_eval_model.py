@@ -24,16 +24,16 @@ def requests():
         return [numbers.randrange(5, 250) for _ in range(length)]
 
     block = tokens(40)
-    found = []
+    asked = []
     for _ in range(5):
         question = block + tokens(numbers.randrange(3, 9))
-        found += [(question, [letter]) for letter in (65, 66, 67, 68)]
+        asked += [(question, [letter]) for letter in (65, 66, 67, 68)]
     for _ in range(4):
         context = tokens(numbers.randrange(4, 20))
-        found += [(context, tokens(numbers.randrange(1, 7))) for _ in range(4)]
-    found += [(tokens(9), tokens(2)), found[0]]
-    numbers.shuffle(found)
-    return [((str(index), ""), context, continuation) for index, (context, continuation) in enumerate(found)]
+        asked += [(context, tokens(numbers.randrange(1, 7))) for _ in range(4)]
+    asked += [(tokens(9), tokens(2)), asked[0]]
+    numbers.shuffle(asked)
+    return [((str(index), ""), context, continuation) for index, (context, continuation) in enumerate(asked)]
 
 
 def model(folder, **arguments):

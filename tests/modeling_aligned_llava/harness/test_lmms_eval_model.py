@@ -52,9 +52,9 @@ def rows_in(batch):
 
 @pytest.fixture(scope="module")
 def answers(tiny_llava):
-    found = adapter(tiny_llava, batch_size=1).generate_until(requests())
-    assert all(found) and len(set(found)) > len(found) // 2  # they say something and differ
-    return found
+    texts = adapter(tiny_llava, batch_size=1).generate_until(requests())
+    assert all(texts) and len(set(texts)) > len(texts) // 2  # they say something and differ
+    return texts
 
 
 @pytest.mark.parametrize("budget", [Budget(100, 1), Budget(100, 40)])
@@ -157,16 +157,16 @@ def test_a_stop_string_ends_decoding_at_once(tiny_llava, answers, monkeypatch, s
     forward = decoder.forward
 
     def counted(self, *arguments, **inputs):
-        found = forward(self, *arguments, **inputs)
-        steps.append(found.last_hidden_state.shape[:2].numel())
-        return found
+        states = forward(self, *arguments, **inputs)
+        steps.append(states.last_hidden_state.shape[:2].numel())
+        return states
 
     monkeypatch.setattr(decoder, "forward", counted)
     for rows, longest in (([0], 2), (range(len(ROWS)), None)):
         steps.clear()
         asked = [stopped[row] for row in rows]
-        found = model.generate_until(asked)
-        assert found == [answers[row].split(stop)[0] for row in rows]
+        texts = model.generate_until(asked)
+        assert texts == [answers[row].split(stop)[0] for row in rows]
         if longest:
             assert len(steps) == longest  # the prompt gives the first token, one more step the stop string
         elif shared:  # rows that have ended leave the batch
@@ -202,11 +202,11 @@ def test_a_task_without_a_limit_gets_that_of_lmms_eval_for_the_family(tiny_llava
 
 
 def test_images_have_the_size_of_lmms_eval_for_the_family(tmp_path):
-    own = adapter(write_checkpoint("qwen2_5_vl", tmp_path / "tiny"))._generator
-    assert own.system_prompt is None  # the chat template writes it
-    sizes = own.tokenize([own.render("a", 1)] * 2, [[(28, 28)], [(4000, 3000)]])
-    tokens = [row.count(own.processor.image_token_id) for row in sizes]
-    patches = own.processor.image_processor.patch_size**2 * 4
+    generator = adapter(write_checkpoint("qwen2_5_vl", tmp_path / "tiny"))._generator
+    assert generator.system_prompt is None  # the chat template writes it
+    sizes = generator.tokenize([generator.render("a", 1)] * 2, [[(28, 28)], [(4000, 3000)]])
+    tokens = [row.count(generator.processor.image_token_id) for row in sizes]
+    patches = generator.processor.image_processor.patch_size**2 * 4
     assert tokens[0] == pytest.approx(256 * 28 * 28 / patches, rel=0.1)
     assert tokens[1] == pytest.approx(1_605_632 / patches, rel=0.1)
     assert adapter(write_checkpoint("qwen3_vl", tmp_path / "three"))._generator.system_prompt.startswith("You are")

@@ -35,13 +35,13 @@ def test_a_cached_token_takes_its_keys_and_values(tiny_backbones):
 @pytest.mark.parametrize("free", [4, 20, 60])
 def test_a_gpu_is_filled_but_not_overfilled(monkeypatch, free):
     monkeypatch.setattr(memory, "free_bytes", lambda device: free * GIB)
-    found = budget(Stub(QWEN_3B, "cuda"))
-    cache = found.tokens * cache_bytes(QWEN_3B, torch.bfloat16)
-    one_pass = found.tokens_per_pass * pass_bytes(QWEN_3B, torch.bfloat16, found.tokens)
+    limits = budget(Stub(QWEN_3B, "cuda"))
+    cache = limits.tokens * cache_bytes(QWEN_3B, torch.bfloat16)
+    one_pass = limits.tokens_per_pass * pass_bytes(QWEN_3B, torch.bfloat16, limits.tokens)
     assert free * GIB / 4 <= cache <= free * GIB / 2 and one_pass <= free * GIB / 4
-    assert found.tokens_per_pass > 1024 or free == 4
+    assert limits.tokens_per_pass > 1024 or free == 4
     if free == 60:  # 64 questions of 2,000 tokens, which a fixed 16,384 tokens put into batches of eight
-        assert len(pack([Segment((row,), 0) for row in range(64)], [2000] * 64, 64, found.tokens)) == 1
+        assert len(pack([Segment((row,), 0) for row in range(64)], [2000] * 64, 64, limits.tokens)) == 1
 
 
 def test_a_cpu_takes_what_keeps_it_busy_or_what_fits(monkeypatch):

@@ -50,14 +50,14 @@ def test_answers_grow_row_by_row_and_the_buffers_with_them(decoder):
     grown = {row: list(ROWS[row]) for row in MEMBERS}
     for rows, tokens in (([2, 3, 0, 1, 4], [50, 51, 52, 53, 54]), ([3, 4], [60, 61]), ([3], [62])):
         logits = tree.append(rows, tokens)
-        for row, token, found in zip(rows, tokens, logits, strict=True):
+        for row, token, row_logits in zip(rows, tokens, logits, strict=True):
             grown[row].append(token)
-            assert_as_alone(decoder, grown[row], found[None])
+            assert_as_alone(decoder, grown[row], row_logits[None])
     assert tree.capacity == 2 * (18 + 5)
     for token in range(70, 90):  # the columns of rows that have ended make room
-        (found,) = tree.append([3], [token])
+        (row_logits,) = tree.append([3], [token])
         grown[3].append(token)
-        assert_as_alone(decoder, grown[3], found[None])
+        assert_as_alone(decoder, grown[3], row_logits[None])
     assert tree.capacity == 2 * (18 + 5)
 
 

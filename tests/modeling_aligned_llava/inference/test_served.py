@@ -59,7 +59,9 @@ def test_log_likelihoods_are_those_of_transformers(tiny_llava, vllm, options):
         return model._loglikelihood_tokens(scored()), model.max_length
 
     shorter = {name: length - 2 for name, length in options.items()}
-    (expected, longest), (found, length) = scores(**shorter), scores(server=served(vllm), **options)
+    (expected, longest), (scored_by_vllm, length) = scores(**shorter), scores(server=served(vllm), **options)
     assert length == (longest if options else longest - 2)  # vLLM counts the last token, and generates one
-    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
-    torch.testing.assert_close([value for value, _ in found], [value for value, _ in expected], atol=1e-4, rtol=0)
+    assert [greedy for _, greedy in scored_by_vllm] == [greedy for _, greedy in expected]
+    torch.testing.assert_close(
+        [value for value, _ in scored_by_vllm], [value for value, _ in expected], atol=1e-4, rtol=0
+    )

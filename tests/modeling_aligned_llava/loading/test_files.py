@@ -11,4 +11,4 @@ def test_the_same_words_are_not_written_again(tmp_path):
         before = path.stat()
         write_text(path, text)
         assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
-    assert [each.name for each in path.parent.iterdir()] == ["page.html"]
+    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
