@@ -1,9 +1,6 @@
 """Fetching against a stand-in of the Hub's dataset API, and checking what lies in a root."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -17,6 +14,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.build_once import exclusive_lock
 from tests.benchmark_stand_in import pope, write_dataset
 from tests.dataset_hub import DatasetHub
+from tests.faults.test_hub_trouble import online
 
 
 @pytest.fixture
@@ -25,29 +23,18 @@ def hub(mirror_root):
         yield hub
 
 
-def fetch(root, endpoint):
-    """In a process of its own: the endpoint and the offline switch are read when huggingface_hub is imported."""
-    environment = os.environ | {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "NO_PROXY": "127.0.0.1"}
-    code = (
-        "import sys, pathlib; from eval.data.__main__ import fetch; from huggingface_hub import HfApi;"
-        "from modeling_aligned_llava.errors import run_main;"
-        "run_main(lambda: fetch(pathlib.Path(sys.argv[1]), HfApi()))"
-    )
-    command = [sys.executable, "-c", code, str(root)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True)  # noqa: S603
-
-
 @pytest.mark.slow
 def test_fetch_brings_all_nine_once_and_keeps_to_their_revisions(hub, tmp_path):
-    root = tmp_path / "root"
-    first = fetch(root, hub.endpoint)
-    assert first.returncode == 0, first.stderr[-2000:]
+    root, api = tmp_path / "root", HfApi(endpoint=hub.endpoint)
+    with online(hub):
+        command.fetch(root, api)
     assert json.loads((root / REVISIONS).read_text()) == {b.folder: b.revision or hub.commit for b in BENCHMARKS}
     assert check(root, hub_rows=False) == dict.fromkeys(b.key for b in BENCHMARKS)
     parts = sum(path.endswith(".parquet") for _, path, _ in hub.asked)
     assert parts > len(BENCHMARKS)
     hub.asked.clear()
-    assert fetch(root, hub.endpoint).returncode == 0
+    with online(hub):
+        command.fetch(root, api)
     assert not [path for _, path, _ in hub.asked if path.endswith(".parquet") and "resolve" not in path]
     revisions = json.loads((root / REVISIONS).read_text())
     revisions["lmms-lab-encoder/POPE"] = "b" * 40
