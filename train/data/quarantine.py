@@ -50,7 +50,7 @@ class Quarantine:
         self.limit = limit
         self._known: set[tuple[str, int, str]] | None = None  # read by each worker when its first row fails
 
-    def begin(self, found: Iterable[Entry]) -> None:
+    def begin(self, bad_rows: Iterable[Entry]) -> None:
         """Write the rows found during preparation, and keep those that an earlier start found during training.
 
         Raises:
@@ -58,7 +58,7 @@ class Quarantine:
         """
         kept = [entry for entry in read_entries(self.path) if entry.found == "training"]
         with replacing(self.path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-            file.writelines(entry.line() for entry in (*found, *kept))
+            file.writelines(entry.line() for entry in (*bad_rows, *kept))
         self.check()
 
     def add(self, entry: Entry) -> None:
