@@ -2,8 +2,8 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
 
-from .configuration_aligned_llava import AlignedLlavaConfig
-from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
+from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
 
 
 AutoConfig.register("aligned_llava", AlignedLlavaConfig)
