@@ -73,7 +73,7 @@ def write_documents(root: Path, images: int) -> None:
     for benchmark in (
         tinyworld.pope(images=images),
         tinyworld.mmbench(questions=4 * images),
-        tinyworld.mmstar(each=max(1, images // 2)),
+        tinyworld.mmstar(per_group=max(1, images // 2)),
         stories,
         replace(exam, configs=subjects),
     ):
@@ -86,11 +86,11 @@ def timed(model: Any, method: str, spent: list[float]) -> None:
 
     def clocked(*arguments: Any, **options: Any) -> Any:
         start = time.perf_counter()
-        found = call(*arguments, **options)
+        reply = call(*arguments, **options)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         spent.append(time.perf_counter() - start)
-        return found
+        return reply
 
     setattr(model, method, clocked)
 
@@ -103,7 +103,7 @@ def run_lmms(model: Any, task: str, max_new_tokens: int) -> tuple[float, int, li
     spent: list[float] = []
     timed(model, "generate_until", spent)
     (names,) = [name for name in TASKS.values() if task in name]
-    found = simple_evaluate(
+    results = simple_evaluate(
         model=model,
         tasks=list(names),
         batch_size=1,
@@ -112,7 +112,7 @@ def run_lmms(model: Any, task: str, max_new_tokens: int) -> tuple[float, int, li
         bootstrap_iters=0,
         process_docs_parallel=1,
     )
-    rows = [row for rows in found["samples"].values() for row in rows]
+    rows = [row for rows in results["samples"].values() for row in rows]
     return sum(spent), len(rows), [str(row["filtered_resps"][0]).strip() for row in rows]
 
 
@@ -122,8 +122,8 @@ def run_lm(model: Any, tasks: tuple[str, ...], shots: int) -> tuple[float, int, 
 
     spent: list[float] = []
     timed(model, "loglikelihood", spent)
-    found = simple_evaluate(model=model, tasks=list(tasks), num_fewshot=shots, bootstrap_iters=0)
-    rows = [row for rows in found["samples"].values() for row in rows]
+    results = simple_evaluate(model=model, tasks=list(tasks), num_fewshot=shots, bootstrap_iters=0)
+    rows = [row for rows in results["samples"].values() for row in rows]
     return sum(spent), len(rows), [float(answer[0]) for row in rows for answer in row["filtered_resps"]]
 
 
@@ -164,8 +164,8 @@ def compare(sides: dict[str, Callable[[], tuple]], rounds: int) -> dict[str, Any
         "documents": documents,
         **{f"{name}_per_s": documents / statistics.median(seconds[name]) for name in sides},
         "ratios": {
-            name: statistics.median(a / b for a, b in zip(seconds["stock"], own, strict=True))
-            for name, own in seconds.items()
+            name: statistics.median(a / b for a, b in zip(seconds["stock"], times, strict=True))
+            for name, times in seconds.items()
         },
         "seconds": seconds,
         "answers": len(expected),
@@ -173,9 +173,9 @@ def compare(sides: dict[str, Callable[[], tuple]], rounds: int) -> dict[str, Any
     }
 
 
-def _same(expected: list, found: list) -> int:
+def _same(expected: list, answers: list) -> int:
     """How many answers, or log-likelihoods, are the same."""
-    return sum(a == b if isinstance(a, str) else abs(a - b) < 1e-3 for a, b in zip(expected, found, strict=True))
+    return sum(a == b if isinstance(a, str) else abs(a - b) < 1e-3 for a, b in zip(expected, answers, strict=True))
 
 
 def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -207,8 +207,8 @@ def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[st
             return lambda: run_lm(make(), tasks, shots)
 
         adapters = {name: ask(partial(our_text, *where, args.batch_size, server)) for name, server in ours.items()}
-        found = compare({"stock": ask(partial(stock_text, *where, best))} | adapters, args.rounds)
-        return {**found, "stock_seconds_by_batch_size": tried}
+        comparison = compare({"stock": ask(partial(stock_text, *where, best))} | adapters, args.rounds)
+        return {**comparison, "stock_seconds_by_batch_size": tried}
 
     for name in args.columns:
         if name in SHOTS:
@@ -248,8 +248,8 @@ def main() -> None:
     out = args.out.resolve() if args.out else None
     with tempfile.TemporaryDirectory() as folder:
         with ExitStack() as stack:
-            found = measure(args, Path(folder), stack)
-        write(found, out)
+            results = measure(args, Path(folder), stack)
+        write(results, out)
         os.chdir("/")
     shutil.rmtree(os.environ["HF_HOME"])
 

@@ -177,9 +177,9 @@ def child(who: str, stage: int, args: argparse.Namespace, folder: Path) -> dict[
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **_quiet()})  # noqa: S603
     if done.returncode:
         raise SystemExit(f"error: stage {stage}, {who}: {(done.stderr.strip() or 'no output').splitlines()[-1]}")
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    sys.stderr.write(f"stage {stage}, {who}: {found['samples_per_second']:.3f} samples/s\n")
-    return found
+    measured = json.loads(done.stdout.strip().splitlines()[-1])
+    sys.stderr.write(f"stage {stage}, {who}: {measured['samples_per_second']:.3f} samples/s\n")
+    return measured
 
 
 def _quiet() -> dict[str, str]:
@@ -194,7 +194,7 @@ def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any
         pair = {who: child(who, stage, args, folder) for who in order}
         assert pair["stock"]["labels"] == pair["ours"]["labels"], "stock and ours must learn from the same tokens"
         pairs.append(pair)
-    found = {
+    summary = {
         "ratio": statistics.median(p["ours"]["samples_per_second"] / p["stock"]["samples_per_second"] for p in pairs),
         "memory_ratio": statistics.median(
             p["ours"]["peak_memory_bytes"] / p["stock"]["peak_memory_bytes"] for p in pairs
@@ -204,8 +204,8 @@ def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any
     if args.processor:
         run = child("processor", stage, args, folder)
         ours = statistics.median(pair["ours"]["samples_per_second"] for pair in pairs)
-        found["processor"] = {**run, "over_ours": run["samples_per_second"] / ours}
-    return found
+        summary["processor"] = {**run, "over_ours": run["samples_per_second"] / ours}
+    return summary
 
 
 def main() -> None:

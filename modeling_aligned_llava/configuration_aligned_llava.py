@@ -129,8 +129,8 @@ class AlignedLlavaConfig(LlavaConfig):
         Raises:
             ValueError: the configuration has another model type; one line names both.
         """
-        found, _ = cls.get_config_dict(pretrained_model_name_or_path, *args, **kwargs)
-        if (model_type := found.get("model_type")) != cls.model_type:
+        settings, _ = cls.get_config_dict(pretrained_model_name_or_path, *args, **kwargs)
+        if (model_type := settings.get("model_type")) != cls.model_type:
             raise ValueError(
                 f"{pretrained_model_name_or_path} holds a {model_type or 'nameless'} model, not {cls.model_type}: "
                 "make one with python -m modeling_aligned_llava.assembly"

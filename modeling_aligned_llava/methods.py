@@ -48,13 +48,13 @@ def method_fields(name: str, changes: Mapping[str, Any] | None = None) -> dict[s
 
     if name not in _methods():
         raise UserError(f"unknown method {name!r}; known methods: {', '.join(method_names())}")
-    own = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "method"} - _MEASURED
+    known = get_annotations(AlignedLlavaConfig).keys() - {"vision_config", "text_config", "method"} - _MEASURED
     entry = _methods()[name]
     source = f"norm_fields of {name}" if changes else f"methods.yaml: {name}"
     chosen = {**entry, **(changes or {})}
-    if unknown := sorted(chosen.keys() - own):
-        raise UserError(f"{source}: unknown field {unknown[0]!r}; fields: {', '.join(sorted(own))}")
-    defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(own)}
+    if unknown := sorted(chosen.keys() - known):
+        raise UserError(f"{source}: unknown field {unknown[0]!r}; fields: {', '.join(sorted(known))}")
+    defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(known)}
     fields = {**defaults, "method": None if changes else name, **chosen}
     try:
         AlignedLlavaConfig(**fields)

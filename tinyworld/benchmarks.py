@@ -88,7 +88,7 @@ def mmbench(world: World = WORLD, questions: int = 100) -> DatasetFolder:
     return DatasetFolder("lmms-lab-encoder/MMBench", features, {"en": {"dev": rows}}, boxes)
 
 
-def mmstar(world: World = WORLD, each: int = 10) -> DatasetFolder:
+def mmstar(world: World = WORLD, per_group: int = 10) -> DatasetFolder:
     meta = {"source": TEXT, "split": TEXT, "image_path": TEXT}
     features = Features(
         {
@@ -106,7 +106,7 @@ def mmstar(world: World = WORLD, each: int = 10) -> DatasetFolder:
     for category, groups in world.mmstar.items():
         for group, (family, layout) in groups.items():
             stream = _asked(world, f"mmstar {group}", (family,), layout, 3)
-            for _ in range(each):
+            for _ in range(per_group):
                 scene, question, rng = next(stream)
                 choice = Choice.of(question.text, question.answer, question.wrong, rng)
                 index = len(rows)
@@ -183,7 +183,7 @@ def seedbench_2_plus(world: World = WORLD, questions: int = 180) -> DatasetFolde
     return DatasetFolder("doolayer/SEED-Bench-2-Plus", features, {"default": {"test": rows}}, boxes)
 
 
-def ocrbench(world: World = WORLD, each: int = 100) -> DatasetFolder:
+def ocrbench(world: World = WORLD, per_kind: int = 100) -> DatasetFolder:
     features = Features(
         {"dataset": TEXT, "question": TEXT, "question_type": TEXT, "answer": List(TEXT), "image": Image()}
     )
@@ -191,7 +191,7 @@ def ocrbench(world: World = WORLD, each: int = 100) -> DatasetFolder:
     boxes = {}
     for kind, (source, layout, options) in world.ocrbench.items():
         stream = _asked(world, f"ocrbench {kind}", ("read", "field"), layout, 0, **options)
-        for _ in range(each):
+        for _ in range(per_kind):
             scene, question, _ = next(stream)
             boxes[str(len(rows))] = _answer_boxes(scene, question)
             rows.append(

@@ -110,8 +110,8 @@ def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[st
     """Descriptions of absent shapes, made by changing one attribute of a shape in the scene."""
     shapes = [item for _, item in _shapes(items)]
     shown = {text for item in shapes for text in descriptions(item)}
-    found: list[str] = []
-    while len(found) < count:
+    absent: list[str] = []
+    while len(absent) < count:
         item = rng.choice(shapes)
         change = rng.choice(("name", "colour", "size"))
         values = {"name": SHAPES, "colour": tuple(COLOURS), "size": SIZES}[change]
@@ -121,9 +121,9 @@ def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[st
             **{change: rng.choice(values)},
         )
         text = rng.choice(descriptions(other))
-        if text not in shown and text not in found:
-            found.append(text)
-    return found
+        if text not in shown and text not in absent:
+            absent.append(text)
+    return absent
 
 
 def count(items: Items, rng: random.Random) -> list[Question]:

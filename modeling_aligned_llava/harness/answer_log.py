@@ -61,8 +61,8 @@ class AnswerLog:
 
     def find(self, keys: list[AnswerKey]) -> list[str] | None:
         """Return the answers of one batch, or None unless all of them are known."""
-        found = [self._answers.get(key) for key in keys]
-        return None if None in found else [answer for answer in found if answer is not None]
+        answers = [self._answers.get(key) for key in keys]
+        return None if None in answers else [answer for answer in answers if answer is not None]
 
     def append(self, keys: list[AnswerKey], answers: list[str]) -> None:
         """Write one batch and wait until it is on the disk.

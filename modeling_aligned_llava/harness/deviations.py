@@ -69,20 +69,20 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
         model_type: of the checkpoint's configuration.
         tasks: names of lmms-eval's tasks.
     """
-    own = stock(model_type)
-    found = [
-        f"Special tokens: one beginning-of-sequence token, by transformers' rule; {own.model} lets the tokenizer add "
+    lmms = stock(model_type)
+    sentences = [
+        f"Special tokens: one beginning-of-sequence token, by transformers' rule; {lmms.model} lets the tokenizer add "
         "one even where the chat template has written it.",
-        f"Answers: greedy, without a penalty for repetition, up to the task's stop strings, whatever {own.model} "
+        f"Answers: greedy, without a penalty for repetition, up to the task's stop strings, whatever {lmms.model} "
         "does; control characters are removed.",
         f"A chat template that writes today's date writes {PROMPT_DATE:%d %B %Y}.",
     ]
-    if own is OTHER:
-        found.append(f"Settings: lmms-eval has no model for {model_type}; they are those of its `{own.model}`.")
-    if own is LLAVA:
-        found.append(f"A checkpoint without a chat template gets the bare question; {own.model} uses Vicuna's.")
-    if own is LLAVA and any(task.startswith("scienceqa") for task in tasks):
-        found.append("scienceqa: questions without an image get none; llava_hf gives them the one before.")
+    if lmms is OTHER:
+        sentences.append(f"Settings: lmms-eval has no model for {model_type}; they are those of its `{lmms.model}`.")
+    if lmms is LLAVA:
+        sentences.append(f"A checkpoint without a chat template gets the bare question; {lmms.model} uses Vicuna's.")
+    if lmms is LLAVA and any(task.startswith("scienceqa") for task in tasks):
+        sentences.append("scienceqa: questions without an image get none; llava_hf gives them the one before.")
     if model_type == "qwen3_vl" and any(task.startswith("mmstar") for task in tasks):
-        found.append("mmstar: the task's default prompt; qwen3_vl has its own (`Question: `).")
-    return found
+        sentences.append("mmstar: the task's default prompt; qwen3_vl has its own (`Question: `).")
+    return sentences

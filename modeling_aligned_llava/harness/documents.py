@@ -64,7 +64,9 @@ class Documents:
             if len(stand_ins) == len(images):
                 return _digest(image.content for image in stand_ins), [image.size for image in stand_ins]
         images = self.open(visual, index)
-        return _digest(repr(each.size).encode() + each.tobytes() for each in images), [each.size for each in images]
+        return _digest(repr(image.size).encode() + image.tobytes() for image in images), [
+            image.size for image in images
+        ]
 
     def open(self, visual: Visual, index: int) -> list[Image.Image]:
         """Return the images of a document.
@@ -140,8 +142,8 @@ def opened_ahead(
             waiting.append((batch, {digest: pool.submit(call) for digest, call in open_images(batch).items()}))
             if len(waiting) > 1:
                 yield _opened(*waiting.pop(0))
-        for each in waiting:
-            yield _opened(*each)
+        for opening in waiting:
+            yield _opened(*opening)
 
 
 def _opened(batch: Batch, images: dict[str, Future[Images]]) -> tuple[Batch, dict[str, Images]]:
@@ -153,8 +155,8 @@ def _content(stored: dict[str, Any]) -> bytes:
 
 
 def _digest(images: Iterable[bytes]) -> str:
-    digest, found = hashlib.sha256(), False
+    digest, any_image = hashlib.sha256(), False
     for image in images:
-        found = True
+        any_image = True
         digest.update(hashlib.sha256(image).digest())
-    return digest.hexdigest() if found else ""
+    return digest.hexdigest() if any_image else ""

@@ -194,11 +194,11 @@ class AlignedLlavaLM(HFLM):
             else self._padded([rows[row] for row in members], max(kept.values()))
         )
         scores = []
-        for row, found in zip(members, logits, strict=True):  # found: (kept, vocabulary)
-            total, greedy = found.float().logsumexp(-1), found.argmax(-1)
+        for row, row_logits in zip(members, logits, strict=True):  # row_logits: (kept, vocabulary)
+            total, greedy = row_logits.float().logsumexp(-1), row_logits.argmax(-1)
             for tail in tails[row]:
-                target = torch.tensor(tail, device=found.device)
-                chosen = found[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
+                target = torch.tensor(tail, device=row_logits.device)
+                chosen = row_logits[-len(tail) :].gather(-1, target[:, None])[:, 0].float()
                 value = (chosen - total[-len(tail) :]).sum()
                 scores.append((value.item(), bool((greedy[-len(tail) :] == target).all())))
         return scores

@@ -50,10 +50,10 @@ def _load(folder: str, dtype: str, device: str, trust_remote_code: bool, server:
     from modeling_aligned_llava.inference.served import load_served
     from modeling_aligned_llava.loading.checkpoint import read_config
 
-    own = stock(read_config(folder).get("model_type", ""))
+    family = stock(read_config(folder).get("model_type", ""))
     if server is not None:
-        return load_served(folder, server, trust_remote_code, own.system_prompt, **own.processor)
-    return load_generator(folder, dtype, device, trust_remote_code, own.system_prompt, **own.processor)
+        return load_served(folder, server, trust_remote_code, family.system_prompt, **family.processor)
+    return load_generator(folder, dtype, device, trust_remote_code, family.system_prompt, **family.processor)
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ class AlignedLlava(lmms):
                 rows = self._read([requests[index].args for index in indices], settings)
                 self.images |= {row.key.document: row.key.image for row in rows}
                 tokens = self._tokenize(rows)
-                for members, found in self._answered(rows, tokens, options):
-                    answers.update((indices[row], answer) for row, answer in zip(members, found, strict=True))
+                for members, texts in self._answered(rows, tokens, options):
+                    answers.update((indices[row], answer) for row, answer in zip(members, texts, strict=True))
                     (self._progress or bar.update)(len(members))
         return [answers[index] for index in range(len(requests))]
 
@@ -191,10 +191,10 @@ class AlignedLlava(lmms):
         if unread or sampled or options.get("num_beams", 1) not in (1, None):
             raise ValueError(f"aligned_llava decodes greedily with one beam and no penalty; asked for {options}")
         until = options.get("until") or []
-        own, asked = stock(self._generator.model_type), options.get("max_new_tokens")
+        family, asked = stock(self._generator.model_type), options.get("max_new_tokens")
         settings = {
             "until": [until] if isinstance(until, str) else list(until),
-            "max_new_tokens": own.answer_tokens(asked and int(asked), self._max_new_tokens),
+            "max_new_tokens": family.answer_tokens(asked and int(asked), self._max_new_tokens),
             "dtype": self._dtype,
             "batch_size": self.batch_size,
             "shared_prefix": self._shared_prefix,
@@ -244,8 +244,8 @@ class AlignedLlava(lmms):
         members = [row for segment in batch for row in segment.rows]
         prompts = [row.prompt for row in rows]
         if self._shared_prefix:
-            own = [images[rows[segment.rows[0]].key.image] for segment in batch]
-            return self._generator.answer_shared(prompts, tokens, batch, own, limit, stops)
+            segment_images = [images[rows[segment.rows[0]].key.image] for segment in batch]
+            return self._generator.answer_shared(prompts, tokens, batch, segment_images, limit, stops)
         return self._generator.answer(
             [prompts[row] for row in members], [images[rows[row].key.image] for row in members], limit, stops
         )

@@ -39,10 +39,10 @@ def decoder_inputs(model: Any, inputs: Mapping[str, Tensor]) -> list[DecoderInpu
         NoSharedPrefix: the decoder gets more than a causal sequence: a mask of the model's own (images that see
             tokens after them) or features for its layers (DeepStack, cross-attention).
     """
-    found = input_of(model.get_decoder(), lambda: model(**inputs, use_cache=False))
-    if found is None:
+    call = input_of(model.get_decoder(), lambda: model(**inputs, use_cache=False))
+    if call is None:
         raise NoSharedPrefix("its images do not pass through the decoder that it names")
-    _, arguments = found
+    _, arguments = call
     mask = arguments.pop("attention_mask", None)
     embeddings, positions = arguments.pop("inputs_embeds", None), arguments.pop("position_ids", None)
     further = [name for name, value in arguments.items() if _holds_tensors(value)]
@@ -52,8 +52,8 @@ def decoder_inputs(model: Any, inputs: Mapping[str, Tensor]) -> list[DecoderInpu
         raise NoSharedPrefix("it attends to tokens within an image in both directions")
     kept = inputs["attention_mask"].bool()
     return [
-        DecoderInput(row[own], _positions(positions, index, own))
-        for index, (row, own) in enumerate(zip(embeddings, kept, strict=True))
+        DecoderInput(row[attended], _positions(positions, index, attended))
+        for index, (row, attended) in enumerate(zip(embeddings, kept, strict=True))
     ]
 
 

@@ -110,7 +110,10 @@ class Generator:
             NoSharedPrefix: the processor does not say what it writes in place of an image.
         """
         try:
-            expanded = [self._slots.fill(prompt, tuple(own)) for prompt, own in zip(prompts, sizes, strict=True)]
+            expanded = [
+                self._slots.fill(prompt, tuple(image_sizes))
+                for prompt, image_sizes in zip(prompts, sizes, strict=True)
+            ]
         except UserError as error:
             raise NoSharedPrefix(str(error)) from error
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])  # one template rendered all of them

@@ -89,13 +89,13 @@ def pack(
     """
     batches: list[list[Segment]] = []
     free_rows, free_tokens, width = 0, 0.0, 0
-    for segment in sorted(segments, key=lambda each: (-max(lengths[row] for row in each.rows), each.rows)):
-        own = segment.shared + sum(lengths[row] - segment.shared for row in segment.rows)
-        size = width if padded else own
+    for segment in sorted(segments, key=lambda segment: (-max(lengths[row] for row in segment.rows), segment.rows)):
+        unpadded = segment.shared + sum(lengths[row] - segment.shared for row in segment.rows)
+        size = width if padded else unpadded
         if len(segment.rows) > free_rows or size > free_tokens:
             batches.append([])
             free_rows, free_tokens = max_rows, float("inf") if max_tokens is None else max_tokens
-            width = size = own
+            width = size = unpadded
         batches[-1].append(segment)
         free_rows -= len(segment.rows)
         free_tokens -= size

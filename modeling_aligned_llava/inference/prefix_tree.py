@@ -188,17 +188,17 @@ class PrefixTree:
             # 3) What the decoder reads in place of images, and where the text after them continues.
             opened = [index for index in dict.fromkeys(p.segment for p in group) if first_column[index] >= self.length]
             embedded = embed(opened) if embed else {}
-            for index, found in embedded.items():
-                self._shift(batch[index], int(found.positions[0, -1]) + 1 - found.positions.shape[1])
+            for index, decoder_input in embedded.items():
+                self._shift(batch[index], int(decoder_input.positions[0, -1]) + 1 - decoder_input.positions.shape[1])
             group = [self._placed(piece, batch[piece.segment].shared, embedded.get(piece.segment)) for piece in group]
 
-            # 4) One pass, which sees the columns from its first segment on: found is (len(keep), V).
+            # 4) One pass, which sees the columns from its first segment on: logits is (len(keep), V).
             logits = self._forward(group, first_column[group[0].segment], keep)
             for piece in group:
                 if piece.row != SHARED:
-                    own = logits_to_keep[piece.row]
-                    yield logits[:own]
-                    logits = logits[own:]
+                    kept = logits_to_keep[piece.row]
+                    yield logits[:kept]
+                    logits = logits[kept:]
 
     def append(self, rows: Sequence[int], tokens: Sequence[int]) -> Tensor:
         """Add one token to each of some rows of the batch and return its logits, (len(rows), V).
@@ -236,9 +236,9 @@ class PrefixTree:
         """Drop the columns that none of `rows` sees; if half of the buffers is still full, double them."""
         device, used = self.model.device, slice(0, self.length)
         owners, segments = self.row_of_column[used], self.segment_of_column[used]
-        own = torch.isin(owners, torch.tensor(rows, device=device))
+        of_live_rows = torch.isin(owners, torch.tensor(rows, device=device))
         live = torch.tensor(sorted({self.segment_of_row[row] for row in rows}), device=device)
-        columns = (own | ((owners == SHARED) & torch.isin(segments, live))).nonzero()[:, 0]
+        columns = (of_live_rows | ((owners == SHARED) & torch.isin(segments, live))).nonzero()[:, 0]
 
         needed = len(columns) + len(rows)
         capacity = self.capacity if 2 * needed <= self.capacity else 2 * needed
@@ -334,7 +334,7 @@ def _groups(pieces: Sequence[Piece], tokens_per_pass: int) -> Iterator[list[Piec
     """Pieces in order, as many together as fit into one pass, at least one."""
     group: list[Piece] = []
     for piece in pieces:
-        if group and sum(len(each.tokens) for each in (*group, piece)) > tokens_per_pass:
+        if group and sum(len(member.tokens) for member in (*group, piece)) > tokens_per_pass:
             yield group
             group = []
         group.append(piece)

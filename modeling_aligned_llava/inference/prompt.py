@@ -59,10 +59,10 @@ def _image_slot(processor: Any) -> str:
 
 def image_tokens(processor: Any, config: Any) -> list[str]:
     """The strings that open an image slot: `<image>`, the processor's placeholder and the model's visual token."""
-    found = {IMAGE_TOKEN, processor.image_token}
+    strings = {IMAGE_TOKEN, processor.image_token}
     if (visual := image_token_id(config)) is not None:
-        found.add(processor.tokenizer.convert_ids_to_tokens(visual))
-    return sorted(found)
+        strings.add(processor.tokenizer.convert_ids_to_tokens(visual))
+    return sorted(strings)
 
 
 def lacks_special_tokens(tokenizer: Any, prompt: str) -> bool:

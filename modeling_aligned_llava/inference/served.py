@@ -91,15 +91,16 @@ class Server:
             UserError: the server refuses a row.
         """
         reply = self._ask("/v1/completions", prompt=rows, max_tokens=1, prompt_logprobs=0)
-        found = []
+        scores = []
         for choice, row, last in zip(
             sorted(reply["choices"], key=lambda choice: choice["index"]), rows, scored, strict=True
         ):
             chosen = [
-                each[str(token)] for each, token in list(zip(choice["prompt_logprobs"], row, strict=True))[-last:]
+                alternatives[str(token)]
+                for alternatives, token in list(zip(choice["prompt_logprobs"], row, strict=True))[-last:]
             ]
-            found.append((sum(each["logprob"] for each in chosen), all(each["rank"] == 1 for each in chosen)))
-        return found
+            scores.append((sum(token["logprob"] for token in chosen), all(token["rank"] == 1 for token in chosen)))
+        return scores
 
     def _ask(self, route: str, **body: Any) -> Any:
         try:
@@ -136,12 +137,12 @@ class ServedGenerator(Generator):
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])
         with ThreadPoolExecutor(len(prompts)) as pool:
             asked = [
-                pool.submit(self.server.answer, prompt, own, max_new_tokens, stops, special)
-                for prompt, own in zip(prompts, images, strict=True)
+                pool.submit(self.server.answer, prompt, row_images, max_new_tokens, stops, special)
+                for prompt, row_images in zip(prompts, images, strict=True)
             ]
-            read, answers = zip(*(each.result() for each in asked), strict=True)
+            read, answers = zip(*(reply.result() for reply in asked), strict=True)
         try:
-            expected = self.tokenize(prompts, [[image.size for image in own] for own in images])
+            expected = self.tokenize(prompts, [[image.size for image in row_images] for row_images in images])
         except NoSharedPrefix:  # the processor does not say
             expected = list(read)
         if expected != list(read):

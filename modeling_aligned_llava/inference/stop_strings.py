@@ -67,5 +67,5 @@ class StopStrings(StoppingCriteria):
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         new = input_ids[:, -1].tolist()
-        found = [answer.append(token) for answer, token in zip(self._answers, new, strict=True)]
-        return torch.tensor(found, device=input_ids.device)
+        ended = [answer.append(token) for answer, token in zip(self._answers, new, strict=True)]
+        return torch.tensor(ended, device=input_ids.device)

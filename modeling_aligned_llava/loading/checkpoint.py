@@ -195,9 +195,9 @@ def load_strict(
     missing = sorted(name for name in info["missing_keys"] if optional is None or not re.fullmatch(optional, name))
     if missing:
         raise UserError(f"{_prefix(what)}{source} lacks {_tensors(missing)}; copy the weights again")
-    for name, found, expected in sorted(info["mismatched_keys"]):
+    for name, shape, expected in sorted(info["mismatched_keys"]):
         raise UserError(
-            f"{_prefix(what)}{source}: {name} has shape {list(found)}, its configuration says {list(expected)}"
+            f"{_prefix(what)}{source}: {name} has shape {list(shape)}, its configuration says {list(expected)}"
         )
     unread = sorted(
         name
@@ -281,10 +281,10 @@ def end_tokens(*sources: Any) -> list[int]:
     ids: set[int] = set()
     for source in sources:
         named = getattr(source, "eos_token_id", None)
-        found = named if isinstance(named, list | tuple) else [] if named is None else [named]
-        if not all(isinstance(each, int) for each in found):
+        ids_of_source = named if isinstance(named, list | tuple) else [] if named is None else [named]
+        if not all(isinstance(token, int) for token in ids_of_source):
             raise UserError(f"eos_token_id must be an id or a list of ids, not {named!r}")
-        ids.update(found)
+        ids.update(ids_of_source)
     return sorted(ids)
 
 
