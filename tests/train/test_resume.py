@@ -161,7 +161,7 @@ def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, 
     assert_same_weights(other, one)
     for folder in (one, other):
         entries = read_entries(folder / "quarantine.jsonl")
-        assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
+        assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.when for e in entries} == {"training"}
 
 
 def test_other_rows_are_not_continued_on(stage_arguments, tiny_data, tmp_path):

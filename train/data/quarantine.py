@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     id: str | None
     reason: str
     detail: str
-    found: str = "opening"
+    when: str = "opening"
     filtered: bool = False
 
     def line(self) -> str:
@@ -56,7 +56,7 @@ class Quarantine:
         Raises:
             UserError: more rows are damaged than the limit allows.
         """
-        kept = [entry for entry in read_entries(self.path) if entry.found == "training"]
+        kept = [entry for entry in read_entries(self.path) if entry.when == "training"]
         with replacing(self.path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
             file.writelines(entry.line() for entry in (*bad_rows, *kept))
         self.check()
