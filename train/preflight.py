@@ -38,11 +38,12 @@ from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
 from train.data.sources import raw_table, read_sources
-from train.data.stage_tokens import tokens_without_model, trained_checkpoint
+from train.data.stage_tokens import tokens_without_model
 from train.monitoring.log import PROGRESS_JSON
 from train.parse import Settings, accumulation_steps, parse_with_backbones
 from train.settings import DataArguments, ModelArguments, read_settings
 from train.stage_folder import StageFolder
+from train.start import trained_checkpoint
 
 
 TIMED = "--three-steps"  # the run that `_measure` starts

@@ -17,8 +17,7 @@ from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, load_strict
-from train.data.stage_tokens import trained_checkpoint
+from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict, local_folder
 
 
 OURS = AlignedLlavaConfig.model_type
@@ -33,6 +32,22 @@ def whole_models(training: SFTConfig) -> Iterator[None]:
     finally:
         if training.deepspeed_plugin is not None:
             training.deepspeed_plugin.set_deepspeed_weakref()
+
+
+def trained_checkpoint(name: str) -> Path:
+    """The folder of `model_name_or_path`, downloaded if it is a Hub id.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        check_source(name, "model_name_or_path")
+    except UserError as error:
+        raise UserError(f"model_name_or_path: there is no checkpoint in {name}; run stage 1 first") from error
+    folder = Path(local_folder(name))
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
+    return folder
 
 
 def checkpoint_of_method(name: str, fields: dict[str, Any]) -> Path:
