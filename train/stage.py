@@ -128,7 +128,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows)
 
     # 3. The model, with its norm and perhaps adapters.
-    model = load_model(start, training, method, fields, processor.tokenizer, texts)
+    model = load_model(start, config, training, method, fields, processor.tokenizer, texts)
     stop_after_answers(model, processor.tokenizer, tokens.ending())
     adapters = add_adapters(model, lora, training.seed) if lora else None
     if model_settings.attn_implementation is not None:
