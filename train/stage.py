@@ -191,7 +191,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
             "and the run continues from its last checkpoint"
         ) from error
     except (pickle.UnpicklingError, EOFError, SafetensorError, RuntimeError) as error:
-        if type(error) is RuntimeError and "PytorchStreamReader" not in str(error):
+        if checkpoint is None or (isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)):
             raise
         reason = str(error).strip().partition("\n")[0][:200]
         raise UserError(
