@@ -3,8 +3,11 @@
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
 
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.loading.upstream import require
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
 
+
+require(__name__)
 
 AutoConfig.register("aligned_llava", AlignedLlavaConfig)
 AutoModel.register(AlignedLlavaConfig, AlignedLlavaModel)

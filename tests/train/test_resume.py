@@ -189,3 +189,16 @@ def test_other_rows_are_not_continued_on(stage_arguments, tiny_data, tmp_path):
         (data / file).write_text(before)
     start("elsewhere")
     assert (tmp_path / "norm" / "stage1" / "training_complete.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("model.safetensors", 0.5), ("optimizer.pt", 0.5), ("scheduler.pt", 0.5), ("rng_state.pth", 0)]
+)
+def test_a_checkpoint_cut_short_is_one_line(straight, stage_arguments, tmp_path, name, share):
+    arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1")
+    with interrupted_after(3):
+        run_stage(arguments)
+    cut = tmp_path / "norm-gwc" / "stage2" / "checkpoint-2" / name
+    os.truncate(cut, int(cut.stat().st_size * share))
+    with pytest.raises(UserError, match=r"checkpoint-2: its training state is damaged .*; remove this folder"):
+        run_stage(arguments)
