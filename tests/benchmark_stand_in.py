@@ -21,6 +21,8 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+from tests.modeling_aligned_llava.tiny_parts import template
+
 
 TEXT = Value("string")
 LETTERS = "ABCD"
@@ -240,13 +242,6 @@ def write_mirror(root: Path, n: int = 10, ocr: int = 1000, subject: int = 4) -> 
     return root
 
 
-CHAT_TEMPLATE = (
-    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% for c in m['content'] %}"
-    "{% if c['type'] == 'image' %}{{ '<image>\n' }}{% else %}{{ c['text'] }}{% endif %}{% endfor %}"
-    "{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
-)
-
-
 def byte_level(first: list[str]) -> Tokenizer:
     """These tokens and the 256 bytes, without merges."""
     words = [*first, *sorted(pre_tokenizers.ByteLevel.alphabet())]
@@ -311,7 +306,7 @@ def write_llava(folder: Path, seed: int = 0) -> Path:
         vision_feature_select_strategy="full",
         image_token="<image>",  # noqa: S106
         num_additional_image_tokens=0,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=template("<image>\n"),
     )
     processor.save_pretrained(folder)
     return folder

@@ -7,15 +7,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 
-_STALLED = 20.0  # seconds that a server is silent before it hangs up; its clients should do so first
-
-
 @dataclass
 class Fault:
     """Trouble with the next `times` requests that match.
 
-    `kind` is a status (503; 429 comes with Retry-After), `stall` (no answer), `drop` (the connection closes before the
-    answer) or `cut` (in the middle of it).
+    `kind` is a status (503; 429 comes with Retry-After), `drop` (the connection closes before the answer) or `cut` (in
+    the middle of it).
     """
 
     pattern: str  # of `METHOD /path`
@@ -52,16 +49,14 @@ class QuietHandler(BaseHTTPRequestHandler):
         if fault is None:
             return None
         fault.times -= 1
-        if fault.kind == "stall":
-            threading.Event().wait(_STALLED)
-        if fault.kind in ("stall", "drop"):
+        if fault.kind == "drop":
             self.close_connection = True
             self.connection.close()
         return fault.kind
 
     def send(self, body: bytes, status: int, headers: dict[str, str], kind: str | None = None) -> None:
         """Send an answer, with the fault of that kind."""
-        if kind in ("stall", "drop"):
+        if kind == "drop":
             return
         if kind is not None and kind.isdecimal():
             body, status, headers = b"{}", int(kind), {"Retry-After": "7"} if kind == "429" else {}

@@ -18,6 +18,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
 from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
+from tests.modeling_aligned_llava.harness.test_lmms_eval_model import recorded
 from tests.together import PROCESSES, together
 from tests.train.data.rows import tokenization, turns
 from tinyworld import build as tinyworld
@@ -26,23 +27,6 @@ from train.data import sources
 
 
 rounds = pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=[pytest.mark.slow, pytest.mark.campaign])])
-
-
-@pytest.fixture
-def count(monkeypatch):
-    """`count(module, name)` -> a list that grows by one with every call of a function in this process."""
-
-    def install(module, name):
-        calls, function = [], getattr(module, name)
-
-        def counted(*args, **kwargs):
-            calls.append(None)
-            return function(*args, **kwargs)
-
-        monkeypatch.setattr(module, name, counted)
-        return calls
-
-    return install
 
 
 def once_a_round(work, calls, rounds):
@@ -135,8 +119,8 @@ def test_an_exclusive_lock_is_refused_while_it_is_held(tmp_path):
 
 
 @rounds
-def test_assembly(rounds, tiny_backbones, tmp_path, count):
-    calls = count(assembly, "_assembled")
+def test_assembly(rounds, tiny_backbones, tmp_path, monkeypatch):
+    calls = recorded(monkeypatch, assembly, "_assembled")
 
     def work(number):
         out = tmp_path / str(number)
@@ -166,8 +150,8 @@ def rows(tmp_path):
 
 @rounds
 @pytest.mark.parametrize("read", [True, False], ids=["read", "prepare"])
-def test_prepared_rows(rounds, read, how, rows, tmp_path, count):
-    calls = count(sources, "_json_array") if read else count(training_data, "_prepare")
+def test_prepared_rows(rounds, read, how, rows, tmp_path, monkeypatch):
+    calls = recorded(monkeypatch, *((sources, "_json_array") if read else (training_data, "_prepare")))
     (source,) = sources.read_sources(str(rows), str(rows.parent))
 
     def work(number):
@@ -179,10 +163,10 @@ def test_prepared_rows(rounds, read, how, rows, tmp_path, count):
 
 
 @rounds
-def test_code_of_a_checkpoint(rounds, tmp_path, monkeypatch, count):
+def test_code_of_a_checkpoint(rounds, tmp_path, monkeypatch):
     monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(remote_code, "HF_MODULES_CACHE", str(tmp_path / "modules"))
-    calls = count(shutil, "copyfile")
+    calls = recorded(monkeypatch, shutil, "copyfile")
     for number in range(rounds):
         folder = tmp_path / f"m{number}"
         folder.mkdir()
@@ -201,9 +185,9 @@ def test_code_of_a_checkpoint(rounds, tmp_path, monkeypatch, count):
 
 
 @rounds
-def test_tinyworld(rounds, tmp_path, count, monkeypatch):
+def test_tinyworld(rounds, tmp_path, monkeypatch):
     monkeypatch.setattr(tinyworld, "write_benchmarks", lambda root, world: root.mkdir())  # a minute
-    calls = count(tinyworld, "write_conversations")
+    calls = recorded(monkeypatch, tinyworld, "write_conversations")
 
     def work(number):
         tinyworld.build(tmp_path / str(number), images=1)

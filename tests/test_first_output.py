@@ -3,9 +3,7 @@ they print. Then a comparison in which one method cannot be trained."""
 
 import os
 import re
-import signal
 import subprocess
-import time
 
 import pytest
 
@@ -133,16 +131,3 @@ def test_a_failed_training_names_itself_and_stops_what_depends_on_it(comparison,
     assert len(others) == 3 and all("failed: not run, because norm-gwc stage" in line for line in others)
     assert (run / "harness/language-model/mmlu/result.json").exists()
     assert not alive("results/broken")
-
-
-def test_ctrl_c_ends_everything(comparison, clone):
-    run = clone / "results/ended"
-    process = comparison(run, "baseline", "norm")
-    while not any("step" in log.read_text() for log in (run / "logs").glob("train.*")):
-        assert process.poll() is None, process.stdout.read()
-        time.sleep(0.2)
-    assert alive("results/ended")
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGINT and said.splitlines()[-1].startswith("error: stopped by")
-    assert not alive("results/ended")

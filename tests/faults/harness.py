@@ -1,4 +1,4 @@
-"""What the campaigns share: which cases run when, how a fault must end, what must not run, memory that is bounded."""
+"""What the campaigns share: which cases run when, what must not run, memory that is bounded."""
 
 import re
 import resource
@@ -21,15 +21,6 @@ def in_campaign(cases: Iterable[Any]) -> list[Any]:
     """These values, or tuples of values, as cases that run in `make test-all` alone."""
     marks = (pytest.mark.slow, pytest.mark.campaign)
     return [pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=marks) for case in cases]
-
-
-@contextmanager
-def refused(*reasons: str) -> Iterator[None]:
-    """The block must end with a user's error of one line that has all of `reasons` in it."""
-    with pytest.raises(UserError) as caught:
-        yield
-    text = str(caught.value)
-    assert "\n" not in text and all(reason in text for reason in reasons), text
 
 
 def unless_refused(action: Callable[[], Result], name: str) -> Result | None:

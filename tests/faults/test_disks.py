@@ -15,7 +15,8 @@ from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock
 from modeling_aligned_llava.loading.files import write_json
 from tests.faults.conftest import METHOD
 from tests.faults.disks import KB, MB
-from tests.faults.harness import in_campaign, refused
+from tests.faults.harness import in_campaign
+from tests.one_line import one_line
 from tests.train.stage_results import assert_same_weights
 from train.data.prepared import open_training_data
 from train.data.quarantine import Entry, Quarantine, read_entries
@@ -88,7 +89,7 @@ def test_lines_written_before_the_disk_was_full_stay(kind, disk, rng):
         path = disk.folder / f"{number}.jsonl"
         log, written = kind(path), [0]
         log.write(0, "x")
-        with disk.full(left=rng.randrange(4 * KB, 40 * KB)), refused(FULL, str(path)):
+        with disk.full(left=rng.randrange(4 * KB, 40 * KB)), one_line(f"{path}: {FULL}"):
             for line in range(1, 500):
                 log.write(line, "".join(rng.choices(string.printable, k=rng.randrange(4000))))
                 written.append(line)
@@ -102,7 +103,7 @@ def test_results_keep_their_content_until_the_new_one_is_there_in_full(disk, rng
     for _ in range(ROUNDS):
         before, after = ([rng.random() for _ in range(rng.randrange(2000, 6000))] for _ in range(2))
         write_json(path, before)
-        with disk.full(left=rng.randrange(32 * KB)), refused(FULL, str(path)):
+        with disk.full(left=rng.randrange(32 * KB)), one_line(f"{path}: {FULL}"):
             write_json(path, after)
         assert json.loads(path.read_text()) == before
         assert not [*disk.folder.rglob("*.unfinished")]
@@ -119,7 +120,7 @@ def test_a_preparation_goes_on(disk, rng, how, tiny_data, tmp_path):
     sources = read_sources(str(tmp_path / "rows.json"), str(tiny_data / "images"))
     for size in sorted(rng.randrange(32, 1000) for _ in range(4)):
         disk.resize(size * KB)
-        with refused(FULL, str(disk.folder)):
+        with one_line(f"{disk.folder}.*{FULL}"):
             open_training_data(sources, how, disk.folder)
         gc.collect()  # as the end of the program would, it closes the file that did not fit
         assert not [*disk.folder.rglob("*.unfinished")]
@@ -172,7 +173,7 @@ def test_a_read_only_disk_is_named_and_what_is_there_can_be_used(write, stage2, 
     write_json(disk.folder / "scores.json", [1])
     build_once(disk.folder / "there", lambda unfinished: (unfinished / "x").touch())
     with disk.read_only():
-        with refused("read-only", str(disk.folder)):
+        with one_line(f"{disk.folder}.*read-only"):
             write(disk.folder, stage2)
         assert json.loads((disk.folder / "scores.json").read_text()) == [1]
         assert not build_once(disk.folder / "there", lambda _: None)

@@ -12,7 +12,8 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.checkpoint import load_part
 from tests.benchmark_stand_in import write_llava
-from tests.faults.harness import nothing_runs, refused
+from tests.faults.harness import nothing_runs
+from tests.one_line import one_line
 
 
 LOADERS = {
@@ -60,9 +61,9 @@ def test_nothing_runs(load, model, ran):
         with suppress(UserError):  # some can do without the code
             load(model(OWN), False)
         for source in ("someone/evil", "someone/evil@main", f"someone/evil@{'c' * 39}"):
-            with refused("pinned commit"):
+            with one_line("pinned commit"):
                 load(source, True)
-        with refused("which is not pinned"):
+        with one_line("which is not pinned"):
             load(model(OF_THE_HUB), True)
 
 

@@ -1,4 +1,4 @@
-"""The norm and the model on a GPU: forward, compensated gradient, bfloat16, compilation, generation."""
+"""The norm and the model on a GPU: forward, compensated gradient, bfloat16, generation."""
 
 import pytest
 import torch
@@ -38,26 +38,10 @@ def test_the_compensated_gradient_is_the_plain_one_over_the_mean_gain():
     torch.testing.assert_close(compensated, plain / norm.weight.abs().mean(), rtol=1e-12, atol=1e-12)
 
 
-def test_compiled_equals_eager():
-    norm, x = norm_and_input()
-    y, compiled = norm(x), torch.compile(norm, fullgraph=True)(x)
-    assert (compiled - y).abs().max() <= 1e-6 * y.abs().max()
-
-
-def test_the_model_gives_the_logits_of_the_cpu_and_generates_in_bfloat16(tiny_checkpoint):
+def test_the_norm_stays_in_float32_in_a_bfloat16_model(tiny_checkpoint):
     folder = tiny_checkpoint("norm-gwc")
-    processor = AutoProcessor.from_pretrained(folder)
-    inputs = processor(images=[Image.new("RGB", (30, 30), (200, 9, 90))], text=["<image>what?"], return_tensors="pt")
-    model = AlignedLlavaForConditionalGeneration.from_pretrained(folder).eval()
-    with torch.no_grad():
-        expected = model(**inputs).logits
-        found = model.cuda()(**inputs.to("cuda")).logits
-    torch.testing.assert_close(found.cpu(), expected, rtol=1e-3, atol=1e-3)
     half = AlignedLlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.bfloat16, device_map="cuda")
     assert half.model.multi_modal_projector.norm.weight.dtype == torch.float32
-    for cache in ("dynamic", "static"):
-        tokens = half.generate(**inputs.to("cuda", torch.bfloat16), max_new_tokens=3, cache_implementation=cache)
-        assert tokens.shape[1] > inputs["input_ids"].shape[1]
 
 
 @pytest.mark.parametrize("cache", ["static", "dynamic"])

@@ -55,12 +55,6 @@ def test_fetch_brings_all_nine_once_and_keeps_to_their_revisions(hub, tmp_path):
     assert "revision 4db12766, but" in check(root, hub_rows=False)["pope"]
 
 
-@pytest.mark.slow
-def test_a_hub_that_does_not_answer_is_one_line(tmp_path):
-    ended = fetch(tmp_path / "root", "http://127.0.0.1:9")
-    assert ended.returncode == 1 and ended.stderr.splitlines()[-1].startswith("error: cannot fetch lmms-lab-encoder/")
-
-
 def test_two_do_not_fetch_into_one_folder(tmp_path):
     with exclusive_lock(tmp_path / REVISIONS, ""), pytest.raises(UserError, match="another process is fetching to "):
         command.fetch(tmp_path, HfApi(endpoint="http://127.0.0.1:9"))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eval.report.answer import answer, read_answer, write_answer
+from eval.report.answer import answer
 
 
 def profile(visual=40.0, angle=0.01):
@@ -61,9 +61,3 @@ def test_every_method_is_printed_and_p_values_hold_for_all_of_them():
     assert [line.split(":")[0].strip() for line in together[2:7]] == methods[1:]
     assert all(": not shown; loss lower by 0.1 nats [" in line for line in together[2:7])
     assert "(p after Holm's correction over 5 methods):" in together[1] and "none for the norm" in together[7]
-
-
-def test_it_is_kept_for_the_report(tmp_path):
-    assert read_answer(tmp_path) == []
-    write_answer(tmp_path, ["one", "two"])
-    assert read_answer(tmp_path) == ["one", "two"]

@@ -13,7 +13,6 @@ from tests.modeling_aligned_llava.tiny_families import BUILDERS, Build, llava
 from tests.modeling_aligned_llava.tiny_parts import (
     CROPPED,
     END,
-    GLM_IDS,
     IMAGE,
     LESS_TEXT,
     MROPE,
@@ -24,15 +23,10 @@ from tests.modeling_aligned_llava.tiny_parts import (
     SQUARE,
     START,
     TEXT,
-    VIDEO,
     VIDEO_IDS,
     VISION,
     VOCABULARY,
     WIDTH,
-    clip,
-    clip_llava,
-    glm_processor,
-    mistral,
     model_of,
     next_llava,
     processor_of,
@@ -53,7 +47,6 @@ QFORMER = {**SIZES, "vocab_size": VOCABULARY, "encoder_hidden_size": 32}
 ROPE = {**MROPE, "mrope_section": [1, 1, 2]}
 SAM = {"hidden_size": 32, "output_channels": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "mlp_dim": 64}
 SAM |= {"global_attn_indexes": [], "initializer_range": 0.02}
-SQUARE_1024 = {"size": {"height": 1024, "width": 1024}}
 # Marks around images and sounds, by the names that Gemma's tokenizers have for them.
 GEMMA_MARKS = {f"{edge}{kind}": f"<{edge}{kind}>" for kind in ("i", "a") for edge in ("bo", "eo")}
 
@@ -77,20 +70,9 @@ def llava_siglip_qwen2() -> Any:
 
 
 @into(PROFILED)
-def llava_siglip_qwen3() -> Any:
-    return stock_llava(hf.Qwen3Config(**TEXT), vision_feature_layer=-1)
-
-
-@into(PROFILED)
 def llava_granite() -> Any:
     """Its decoder multiplies its input, visual tokens too, by 12."""
     return stock_llava(hf.GraniteConfig(**LESS_TEXT, embedding_multiplier=12.0))
-
-
-@into(PROFILED)
-def vipllava() -> Any:
-    fields = {"image_token_index": IMAGE, "vision_feature_layers": [-1, -2]}
-    return model_of("VipLlava", clip(), hf.LlamaConfig(**TEXT), **fields), clip_llava()
 
 
 @into(PROFILED)
@@ -115,29 +97,10 @@ def granite4_vision() -> Any:
 
 
 @into(PROFILED)
-def janus() -> Any:
-    vq = {"embed_dim": 8, "num_embeddings": 16, "latent_channels": 32, "base_channels": 32, "num_res_blocks": 1}
-    vq |= {"channel_multiplier": [1, 1], "projection_dim": WIDTH, "image_token_embed_dim": WIDTH}
-    vision = {**VISION, "projection_dim": WIDTH, "mlp_ratio": 2.0}
-    model = model_of("Janus", vision, hf.LlamaConfig(**TEXT), vq_config=vq, image_token_id=IMAGE)
-    tokens = words(image="<image>", boi="<begin>", eoi="<end>")
-    images = {"size": SQUARE, "min_size": 7}
-    return model, processor_of("Janus", images, tokens, "<image>\n", num_image_tokens=16)
-
-
-@into(PROFILED)
 def deepseek_vl() -> Any:
     images = {"size": SQUARE, "min_size": 7}
     processor = processor_of("DeepseekVL", images, words(image="<image>"), "<image>\n", num_image_tokens=16)
     return model_of("DeepseekVL", siglip(), hf.LlamaConfig(**TEXT), image_token_id=IMAGE), processor
-
-
-@into(PROFILED)
-def video_llava() -> Any:
-    ids = {"image_token_index": IMAGE, "video_token_index": VIDEO}
-    tokens = words("<image>", "<video>")
-    processor = processor_of("VideoLlava", CROPPED, tokens, "<image>\n", CROPPED, patch_size=7)
-    return model_of("VideoLlava", clip(), hf.LlamaConfig(**TEXT), **ids), processor
 
 
 @into(PROFILED)
@@ -156,33 +119,19 @@ def gemma4() -> Any:
     return model_of("Gemma4", vision, text, **ids), processor
 
 
-def qwen(family: str, **text: Any) -> Any:
-    """One with linear attention, which has no maps of attention, in its first layer."""
-    linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
-    rope = {**MROPE, "mrope_interleaved": True, "partial_rotary_factor": 1.0}
-    text |= {**LESS_TEXT, "head_dim": 8, **linear, "linear_num_value_heads": 4, "rope_parameters": rope}
-    text["layer_types"] = ["linear_attention", "full_attention"]
-    model = model_of(family, {**QWEN_VISION, "num_position_embeddings": 16}, text, **QWEN_IDS)
-    return model, qwen_processor(hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor)
-
-
-@into(PROFILED)
-def qwen3_5() -> Any:
-    return qwen("Qwen3_5")
-
-
 @into(PROFILED)
 def qwen4_exp() -> Any:
-    """Its layers read several copies of a token side by side."""
+    """Its layers read several copies of a token side by side; linear attention, in the first one, has no maps."""
     experts = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 4}
     indexer = {"n_heads": 4, "kv_heads": 1, "head_dim": 8, "budget": 64, "compress_ratio": 4}
     copies = {"num_experts_per_tok": 2, "hc_count": 4, "hc_lowrank": 8, "ple_layer_ids": []}
-    return qwen("Qwen4Exp", **experts, **copies, **{f"indexer_{name}": value for name, value in indexer.items()})
-
-
-def blip(family: str, text: Any) -> Any:
-    fields = {"qformer_config": QFORMER, "num_query_tokens": 4, "image_token_index": IMAGE}
-    return model_of(family, without(VISION, "num_channels"), text.to_dict(), **fields)
+    linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
+    rope = {**MROPE, "mrope_interleaved": True, "partial_rotary_factor": 1.0}
+    text = {**experts, **copies, **{f"indexer_{name}": value for name, value in indexer.items()}}
+    text |= {**LESS_TEXT, "head_dim": 8, **linear, "linear_num_value_heads": 4, "rope_parameters": rope}
+    text["layer_types"] = ["linear_attention", "full_attention"]
+    model = model_of("Qwen4Exp", {**QWEN_VISION, "num_position_embeddings": 16}, text, **QWEN_IDS)
+    return model, qwen_processor(hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor)
 
 
 @into(PROFILED, "language_model.model.decoder.layers")
@@ -191,14 +140,9 @@ def blip_2() -> Any:
     sizes = without(OWN_HEADS, "intermediate_size", "initializer_range")
     text = hf.OPTConfig(**sizes, ffn_dim=64, word_embed_proj_dim=WIDTH, init_std=0.2)
     images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
-    return blip("Blip2", text), hf.Blip2Processor(images, tokens, num_query_tokens=4)
-
-
-@into(PROFILED, "language_model.model.layers")
-def instructblip() -> Any:
-    images, tokens = hf.BlipImageProcessor(size=SQUARE), words("<image>", begins=True)
-    processor = hf.InstructBlipProcessor(images, tokens, words(), num_query_tokens=4)
-    return blip("InstructBlip", hf.LlamaConfig(**TEXT)), processor
+    fields = {"qformer_config": QFORMER, "num_query_tokens": 4, "image_token_index": IMAGE}
+    model = model_of("Blip2", without(VISION, "num_channels"), text.to_dict(), **fields)
+    return model, hf.Blip2Processor(images, tokens, num_query_tokens=4)
 
 
 @into(PROFILED, "text_model.model.layers")
@@ -263,17 +207,6 @@ def lfm2_vl() -> Any:
     return model_of("Lfm2Vl", vision, text, image_token_id=IMAGE, projector_hidden_size=32), processor
 
 
-@into(PROFILED, "model.text_model.layers")
-def idefics2() -> Any:
-    resampler = {"hidden_size": WIDTH, "num_key_value_heads": 2}
-    resampler |= {f"resampler_{name}": size for name, size in (("n_latents", 4), ("depth", 1), ("n_heads", 4))}
-    resampler["resampler_head_dim"] = 8
-    model = model_of("Idefics2", dict(VISION), mistral(), image_token_id=IMAGE, perceiver_config=resampler)
-    tokens = words("<image>", "<fake_token_around_image>", "<end_of_utterance>")
-    images = {"size": {"shortest_edge": 14, "longest_edge": 28}}
-    return model, processor_of("Idefics2", images, tokens, "<image>", image_seq_len=4)
-
-
 @into(PROFILED)
 def kimi_k25() -> Any:
     experts = {"moe_intermediate_size": 32, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1}
@@ -288,44 +221,11 @@ def kimi_k25() -> Any:
 
 
 @into(PROFILED)
-def cohere2_vision() -> Any:
-    fields = {"image_token_id": IMAGE, "alignment_intermediate_size": 64, "downsample_factor": 2}
-    tokens = words(image="<image>", boi="<boi>", eoi="<eoi>", img_line_break="<line>")
-    images = {"size": SQUARE, "patch_size": 2, "max_patches": 2}
-    model = model_of("Cohere2Vision", siglip(), hf.Cohere2Config(**LESS_TEXT), **fields)
-    return model, processor_of("Cohere2Vision", images, tokens, "<image>")
-
-
-@into(PROFILED)
-def aria() -> Any:
-    """Its processor knows images of 490 and 980 pixels alone."""
-    vision = {**VISION, "image_size": 980, "patch_size": 70}
-    text = {**LESS_TEXT, "moe_num_experts": 2, "moe_topk": 1, "moe_num_shared_experts": 1}
-    model = model_of("Aria", vision, text, projector_patch_to_query_dict={196: 4}, image_token_index=IMAGE)
-    return model, processor_of("Aria", {}, words(image="<image>"), "<image>", size_conversion={980: 4})
-
-
-@into(PROFILED)
-def glm46v() -> Any:
-    rope = {**MROPE, "partial_rotary_factor": 1.0}
-    text = {**TEXT, "model_type": "glm4v_text", "rope_parameters": rope}
-    vision = {**QWEN_VISION, "image_size": 28, "model_type": "glm4v_vision"}
-    return model_of("Glm46V", vision, text, **GLM_IDS), glm_processor("Glm46V", PIXELS)
-
-
-@into(PROFILED)
 def video_llama_3() -> Any:
     vision = without(VISION, "image_size")
     tokens = words("<|image_pad|>", "<|video_pad|>")
     processor = processor_of("VideoLlama3", PIXELS, tokens, "<|image_pad|>", PIXELS)
     return model_of("VideoLlama3", vision, hf.Qwen2Config(**TEXT), **VIDEO_IDS), processor
-
-
-@into(PROFILED)
-def got_ocr2() -> Any:
-    text = hf.Qwen2Config(**TEXT).to_dict() | {"model_type": "qwen2"}
-    processor = processor_of("GotOcr2", SQUARE_1024, words("<imgpad>"), "<imgpad>")
-    return model_of("GotOcr2", SAM, text, image_token_index=IMAGE), processor
 
 
 @into(PROFILED)
@@ -336,17 +236,6 @@ def deepseek_ocr2() -> Any:
     vision = {"sam_config": {**SAM, "downsample_channels": [16, WIDTH]}, "encoder_config": TEXT}
     processor = processor_of("DeepseekOcr2", {}, words("<image>"), "<image>")
     return model_of("DeepseekOcr2", vision, text, image_token_id=IMAGE), processor
-
-
-@into(PROFILED)
-def minimax_m3_vl() -> Any:
-    text = {**TEXT, "rotary_dim": 4, "num_local_experts": 4, "num_experts_per_tok": 2}
-    text |= {"dense_intermediate_size": 64, "shared_intermediate_size": 32}
-    fields = {"image_token_index": IMAGE, "video_token_index": VIDEO, "projector_hidden_size": 64}
-    config = hf.MiniMaxM3VLConfig(text_config=text, vision_config=dict(VISION), **fields)
-    tokens = words(*(f"]<]{mark}[>[" for mark in ("image", "video", "start of image", "end of image")))
-    processor = processor_of("MiniMaxM3VL", PIXELS, tokens, "]<]image[>[", PIXELS)
-    return hf.MiniMaxM3SparseForConditionalGeneration(config), processor
 
 
 @into(PROFILED)
@@ -462,6 +351,5 @@ def gemma4_without_vision() -> Any:
 
 
 # What is measured by value as well: these, and all that `align` or the adapters serve.
-_ALSO = ("llava_siglip_qwen2", "llava_siglip_qwen3", "llava_granite", "vipllava", "idefics2", "kimi_k25")
-_ALSO += ("cohere2_vision", "lfm2_vl", "llama4", "got_ocr2")
+_ALSO = ("llava_siglip_qwen2", "llava_granite", "kimi_k25", "lfm2_vl", "llama4")
 MEASURED = {**BUILDERS, **{name: PROFILED[name][0] for name in _ALSO}}

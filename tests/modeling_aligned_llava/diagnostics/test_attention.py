@@ -23,7 +23,6 @@ from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests.modeling_aligned_llava.diagnostics.family_checkpoints import MEASURED, PROFILED
 from tests.modeling_aligned_llava.tiny_families import random_pair, tiny
 from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip_llava, model_of, siglip, siglip_llava
-from tests.one_line import one_line
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -102,7 +101,6 @@ GRIDS = {
     "ovis2": [None, (2, 2)],
     "blip_2": [None, None],  # 4 queries of a Q-Former, though 16 patches could be merged to 2 x 2
     "kosmos_2": [None, None],
-    "idefics2": [None, None],  # 4 latents
     "lfm2_vl": [(1, 2), (2, 2)],
     "kimi_k25": [(2, 4), (2, 2)],
     "hunyuan_vl": [(2, 4), (2, 2)],
@@ -196,10 +194,3 @@ def test_attention_within_boxes_is_tabulated_and_drawn(tiny_checkpoint, tmp_path
     draw_maps(attended["maps"], tmp_path / "attention.svg")
     assert (tmp_path / "attention.svg").stat().st_size > 1000
     assert "bottom third" in (tmp_path / "attention.md").read_text(encoding="utf-8")
-
-
-def test_a_corrupt_image_is_named(tiny_checkpoint, tmp_path, run):
-    Image.effect_noise((28, 28), 80).save(tmp_path / "a.png")
-    (tmp_path / "b.png").write_bytes(b"not an image")
-    with one_line(r"b\.png cannot be read as an image"):
-        run("attention", tiny_checkpoint("baseline"), "--images", tmp_path)

@@ -142,7 +142,7 @@ def changed(source, target, file, change):
     return target
 
 
-@pytest.mark.parametrize("tensor", [TEXT_LAYER, PROJECTOR, VISION_LAYER])
+@pytest.mark.parametrize("tensor", [TEXT_LAYER, PROJECTOR, VISION_LAYER, "projector.norm.weight"])
 def test_the_class_itself_fills_no_tensor_with_random_numbers(tiny_checkpoint, tmp_path, tensor):
     folder = without(tiny_checkpoint("norm-gwc"), tmp_path / "holed", tensor)
     for load in (AlignedLlavaForConditionalGeneration, hf.AutoModelForImageTextToText):
