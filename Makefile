@@ -30,7 +30,7 @@ test-slow: .venv/installed  ## README commands, kills, whole runs
 test-all: .venv/installed  ## every test, research and campaigns of minutes each included
 	$(BIN)/python -m pytest --durations=10 tests
 
-test-versions: .venv/installed  ## the plugin under other versions of transformers, each in an environment of its own
+test-versions: .venv/installed  ## plugin and training under other versions of transformers, each in an environment of its own
 	$(BIN)/python -m pytest --durations=10 tests/test_versions.py
 
 quality: .venv/installed  ## what pre-commit checks

@@ -32,7 +32,7 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import_module(f"{__name__}.registration")
+    import_module(f"{__name__}.loading.registration")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 

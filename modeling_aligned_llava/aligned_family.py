@@ -94,16 +94,14 @@ def without_report() -> Iterator[None]:
 
 def adapters_in(source: Any, revision: str | None = None) -> Path | None:
     """The folder of the adapters that `source`, a folder or Hub id, holds in place of a whole model, or None."""
-    options: Any = {
-        "revision": revision,
-        "_raise_exceptions_for_missing_entries": False,
-        "_raise_exceptions_for_connection_errors": False,
-    }
-    if cached_file(source, ADAPTER_SETTINGS, **options) is None:
+    try:
+        cached_file(source, ADAPTER_SETTINGS, revision=revision)
+    except OSError:  # it has none; what else may be wrong, loading the model says
         return None
-    weights = cached_file(source, ADAPTERS, **options)
-    if weights is None:
-        raise OSError(f"{source} has {ADAPTER_SETTINGS} and no {ADAPTERS}; copy the folder again")
+    try:
+        weights: Any = cached_file(source, ADAPTERS, revision=revision)
+    except OSError as error:
+        raise OSError(f"{source} has {ADAPTER_SETTINGS} and no {ADAPTERS}; copy the folder again") from error
     folder = Path(weights).parent
     return None if any(folder.glob("model*.safetensors")) else folder  # adapters beside a whole model: transformers'
 

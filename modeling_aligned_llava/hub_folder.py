@@ -25,7 +25,14 @@ PROCESSOR_FILES = (
     "*.jinja",
     "additional_chat_templates/*.jinja",
 )
-MODEL_FILES = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "*.py")
+MODEL_FILES = (
+    "config.json",
+    "generation_config.json",
+    "adapter_config.json",
+    "*.safetensors",
+    "*.safetensors.index.json",
+    "*.py",
+)
 
 LOADING = """\
 ```python

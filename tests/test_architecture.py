@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "benchmarks": {PLUGIN, "tinyworld", "train", "eval"},
 }
 MOST_ENTRIES = 16
-NAMED_ROOMS = ("modeling_aligned_llava", "eval", "tinyworld", "benchmarks")
+NAMED_ROOMS = ("modeling_aligned_llava", "train", "eval", "tinyworld", "benchmarks")
 EMPTY_NAMES = {"found", "each", "own"}  # they say that something is held, and not what
 PAGE = (REPOSITORY / "docs/contributing.md").read_text(encoding="utf-8")
 

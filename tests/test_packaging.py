@@ -2,13 +2,17 @@
 
 import subprocess
 import sys
+import tomllib
 import zipfile
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from modeling_aligned_llava.diagnostics.__main__ import run
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
+from tests.test_versions import TRAINED
 
 
 def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
@@ -30,6 +34,16 @@ def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
     command = [sys.executable, "-m", "modeling_aligned_llava.diagnostics", "--help"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
     assert done.returncode == 0 and "profile" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("extra", ["train", "eval"])
+def test_the_extras_promise_the_versions_that_are_tested(extra):
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    needed = {one.name: str(one.specifier) for one in map(Requirement, project["optional-dependencies"][extra])}
+    tested = {"transformers": sorted(map(Version, TRAINED)), "trl": sorted(map(Version, TRAINED.values()))}
+    for name in tested.keys() & needed.keys():
+        low, high = tested[name][0], tested[name][-1]
+        assert needed[name] == f"<{high.major}.{high.minor + 1},>={low.major}.{low.minor}"
 
 
 def test_benchmarks_need_a_clone(call):

@@ -1,5 +1,8 @@
-"""Other versions of transformers: a folder gives what it gives with the pinned set, or one line says what is wrong."""
+"""Other versions of transformers: a folder gives what it gives with the pinned set, or one line says what is wrong;
+at both ends of the range of training, two steps and a score do too.
+"""
 
+import json
 import os
 import re
 import shutil
@@ -17,6 +20,8 @@ from modeling_aligned_llava import align
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.loaded import load
 from tests.modeling_aligned_llava.tiny_families import tiny
+from tests.train.conftest import stage_commands, write_data
+from tests.train.stage_results import lines, weights
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.campaign]
@@ -28,8 +33,11 @@ VERSIONS = {
     "5.5.4": BEFORE_TOKENIZERS_23,
     "5.12.1": BEFORE_TOKENIZERS_23,
     "5.19.0": (),
+    "5.20.0": (),
     "5.24.0": (),
 }
+# The lowest and the newest transformers and trl of pyproject.toml's extras.
+TRAINED = {"5.20.0": "1.16.0", "5.24.0": "1.16.0"}
 TOO_OLD = {"4.57.6": ("huggingface-hub==0.36.2", "tokenizers==0.22.2")}
 
 SERVE = """
@@ -81,6 +89,17 @@ plain, aligned = sys.argv[1:]
 align(InternVLForConditionalGeneration.from_pretrained(plain)).save_pretrained(aligned)
 """
 
+TRAIN = """
+import json, sys
+from transformers import __version__
+from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
+from train.stage import run_stage
+folder, *arguments = sys.argv[1:]
+run_stage(arguments)
+rows = [(None, [5, 6, 7, 8], [9, 10]), (None, [5, 6, 7, 8], [11]), (None, [5, 6, 3], [9])]  # they share a prefix
+print(json.dumps([__version__, AlignedLlavaLM(folder)._loglikelihood_tokens(rows, disable_tqdm=True)]))
+"""
+
 
 class Environment:
     """Some packages of their own, laid over those of this Python; without ours, unless it is on `path`."""
@@ -123,6 +142,23 @@ def version(request):
 @pytest.fixture(scope="module")
 def other(version, tmp_path_factory):
     return Environment(tmp_path_factory.mktemp("other"), (f"transformers=={version}", *VERSIONS[version]))
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_backbones, tmp_path_factory):
+    """`trained(environment)`: two steps of stage 1 there: version and scores, log, ledger, weights."""
+    data = write_data(tmp_path_factory.mktemp("data"))
+
+    def train(environment: Environment) -> tuple[str, list, list, list, dict[str, torch.Tensor]]:
+        root = tmp_path_factory.mktemp("trained")
+        settings = {"max_steps": 2, "save_steps": 1, "max_grad_norm": 1e-2, "clip_by_part": "true"}
+        settings["data_cache"] = root / "cache"
+        arguments = stage_commands(tiny_backbones, data)(1, "norm-gwc", root, **settings)
+        folder = root / "norm-gwc/stage1"
+        version, scores = json.loads(environment.run(TRAIN, folder, *arguments, path=REPOSITORY).splitlines()[-1])
+        return version, scores, lines(folder), lines(folder, "gradients.jsonl"), weights(folder)
+
+    return train
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +220,15 @@ def test_the_package_aligns_alike(other, folders, results, tmp_path):
     other.run(ALIGN, folders / "plain", aligned, path=REPOSITORY)
     shutil.copy(folders / "internvl/inputs.pt", aligned)
     torch.testing.assert_close(results(aligned), results(folders / "internvl"))
+
+
+def test_it_trains_and_scores_alike(version, other, pinned, trained):
+    if version not in TRAINED:
+        pytest.skip("below the range of the extras")
+    other.pip("install", f"trl=={TRAINED[version]}")
+    running, *results = trained(other)
+    assert running == version
+    torch.testing.assert_close(results, trained(pinned)[1:], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["llava", "internvl"])

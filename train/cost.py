@@ -118,8 +118,8 @@ def default_engine(model: nn.Module, processes: int) -> str:
 
 def _largest_layer(model: Any) -> int:
     parts = model_parts(model)
-    lists = [each for part in (parts.layers, parts.vision) if part for each in part.modules()]
-    layers = [layer for each in lists if isinstance(each, nn.ModuleList) for layer in each]
+    modules = [module for part in (parts.layers, parts.vision) if part for module in part.modules()]
+    layers = [layer for module in modules if isinstance(module, nn.ModuleList) for layer in module]
     return max(sum(p.numel() for p in layer.parameters()) for layer in layers)
 
 

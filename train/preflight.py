@@ -38,11 +38,12 @@ from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
 from train.data.sources import raw_table, read_sources
-from train.data.stage_tokens import tokens_without_model, trained_checkpoint
+from train.data.stage_tokens import tokens_without_model
 from train.monitoring.log import PROGRESS_JSON
 from train.parse import Settings, accumulation_steps, parse_with_backbones
 from train.settings import DataArguments, ModelArguments, read_settings
 from train.stage_folder import StageFolder
+from train.start import trained_checkpoint
 
 
 TIMED = "--three-steps"  # the run that `_measure` starts
@@ -102,12 +103,12 @@ def preflight(argv: list[str], console: Console) -> bool:
     checks = Preflight(f"{settings.model.method}: {training.output_dir}")
     with checks.step("output folder"):
         _check_folder(str(training.output_dir), given)
-    how = rows = None
+    encoder = rows = None
     with checks.step("template"):
-        how = tokens_without_model(settings, None if backbones is settings.model else backbones)
-    if how is not None:
+        encoder = tokens_without_model(settings, None if backbones is settings.model else backbones)
+    if encoder is not None:
         with checks.step("data"):
-            rows = _check_data(checks, settings.data, batch_size, how)
+            rows = _check_data(checks, settings.data, batch_size, encoder)
     if backbones.model_name_or_path is None or _holds_model(backbones.model_name_or_path):
         with checks.step("memory"):
             _check_cost(checks, settings, backbones, rows, ours)
@@ -129,7 +130,7 @@ def _check_folder(output_dir: str, given: dict) -> None:
 
 
 def _check_data(
-    checks: Preflight, data: DataArguments, global_batch_size: int, how: RowTokens
+    checks: Preflight, data: DataArguments, global_batch_size: int, encoder: RowTokens
 ) -> tuple[int, list[dict]]:
     """The number of all rows, and the usable rows of a sample."""
     total = 0
@@ -139,7 +140,7 @@ def _check_data(
         raw = raw_table(source, str(prepared_root(data.data_cache)))
         total += round(len(raw) * source.weight)
         sample = raw.with_format("arrow")[: min(SAMPLE, len(raw))]
-        for row in usable_rows(source, how, sample, 0):
+        for row in usable_rows(source, encoder, sample, 0):
             if isinstance(row, Entry):
                 entries.append(row)
             else:
@@ -156,9 +157,9 @@ def _check_data(
         raise UserError(f"none of the first {seen} rows can be used: {entries[0].reason} ({entries[0].detail})")
     if total < global_batch_size:
         raise UserError(f"{total} rows are fewer than one global batch of {global_batch_size}")
-    stored = {name: [good[0][name]] for name in how.columns}
-    row = {name: values[0] for name, values in how.expanded(stored).items()}
-    answer = next(text for kind, text in how.pieces(row) if kind == "supervised")
+    stored = {name: [good[0][name]] for name in encoder.columns}
+    row = {name: values[0] for name, values in encoder.expanded(stored).items()}
+    answer = next(text for kind, text in encoder.pieces(row) if kind == "supervised")
     checks.row("template", f"an answer ends with {answer[-12:]!r}")
     return total, good
 

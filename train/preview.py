@@ -41,21 +41,21 @@ def run_preview(argv: list[str], console: Console) -> None:
     parser.add_argument("--first", type=int, default=0, help="index of the first row to show")
     ours, theirs = parser.parse_known_args(argv)
     settings = parse_settings(read_settings(theirs) | {"bf16": False})
-    how = tokens_without_model(settings)
+    encoder = tokens_without_model(settings)
     data = open_training_data(
         read_sources(settings.data.data_path, settings.data.image_folder),
-        how,
+        encoder,
         settings.data.data_cache,
         int(settings.training.seed),
         settings.monitoring.eval_rows,
     )
     shown = range(ours.first, min(ours.first + ours.rows, len(data.dataset)))
     for number in shown:
-        _show_row(data, number, how, console)
-    console.print(_summary(data, how))
+        _show_row(data, number, encoder, console)
+    console.print(_summary(data, encoder))
 
 
-def _show_row(data: TrainingData, number: int, how: RowTokens, console: Console) -> None:
+def _show_row(data: TrainingData, number: int, encoder: RowTokens, console: Console) -> None:
     row, stored = data.dataset[number], data.dataset.with_format(None)
     console.rule(f"row {row['row']} of {data.sources[row['source']].path}")
     for name in row["images"]:
@@ -65,9 +65,9 @@ def _show_row(data: TrainingData, number: int, how: RowTokens, console: Console)
         except UserError as error:
             seen = f"cannot be used, another row will replace it: {error}"
         console.print(Text(f"image {name}: {seen}", style="dim"))
-    (supervised,) = how.supervised(stored[number : number + 1])
+    (supervised,) = encoder.supervised(stored[number : number + 1])
     console.print(Text(f"{row['length']} tokens, {supervised} supervised", style="dim"))
-    console.print(render(how.pieces(row), marks=not console.is_terminal), soft_wrap=True)
+    console.print(render(encoder.pieces(row), marks=not console.is_terminal), soft_wrap=True)
 
 
 def render(pieces: Iterable[tuple[Kind, str]], marks: bool) -> Text:
@@ -79,11 +79,11 @@ def render(pieces: Iterable[tuple[Kind, str]], marks: bool) -> Text:
     return text
 
 
-def _summary(data: TrainingData, how: RowTokens) -> Table:
+def _summary(data: TrainingData, encoder: RowTokens) -> Table:
     lengths = row_lengths(data.dataset)
     supervised, images = [], []
-    for batch in data.dataset.with_format("numpy", columns=[*how.columns, "images"]).iter(1000):
-        supervised += how.supervised(batch)
+    for batch in data.dataset.with_format("numpy", columns=[*encoder.columns, "images"]).iter(1000):
+        supervised += encoder.supervised(batch)
         images += [len(names) for names in batch["images"]]
     table = Table("", "", title="summary", show_header=False)
     for column in table.columns:

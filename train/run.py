@@ -91,8 +91,8 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     args.stages = [args.stage] if args.stage else list(STAGES)
     args.data_of = {"stage1": args.data_stage1, "stage2": args.data_stage2}
     for stage in args.stages if args.data else ():
-        found = (f"{args.data / stage}{ending}" for ending in ENDINGS if Path(f"{args.data / stage}{ending}").exists())
-        args.data_of[stage] = args.data_of[stage] or next(found, None)
+        files = (f"{args.data / stage}{ending}" for ending in ENDINGS if Path(f"{args.data / stage}{ending}").exists())
+        args.data_of[stage] = args.data_of[stage] or next(files, None)
         if args.data_of[stage] is None:
             p.exit(
                 1,
@@ -136,8 +136,8 @@ class Command:
     def __init__(self) -> None:
         self.process: subprocess.Popen | None = None
         self.number = 0
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, self._stop)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._stop)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if not self.number and self.process is not None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle  # its error  # nosec B403
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import PartialState
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, TrainerCallback
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
@@ -128,7 +130,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         collator = ImageTextCollator(processor.image_processor, processor.tokenizer.pad_token_id, rows)
 
     # 3. The model, with its norm and perhaps adapters.
-    model = load_model(start, training, method, fields, processor.tokenizer, texts)
+    model = load_model(start, config, training, method, fields, processor.tokenizer, texts)
     stop_after_answers(model, processor.tokenizer, tokens.ending())
     adapters = add_adapters(model, lora, training.seed) if lora else None
     if model_settings.attn_implementation is not None:
@@ -188,6 +190,14 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
             "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true, "
             "and the run continues from its last checkpoint"
         ) from error
+    except (pickle.UnpicklingError, EOFError, SafetensorError, RuntimeError) as error:
+        if checkpoint is None or (isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)):
+            raise
+        reason = str(error).strip().partition("\n")[0][:200]
+        raise UserError(
+            f"{checkpoint}: its training state is damaged or would run code, and was not read ({reason}); remove this "
+            "folder, and the run continues from the checkpoint before"
+        ) from error
     if stop.stopped:
         if is_first:
             raise Stopped(stop.number, f"the same command continues from {folder.last_checkpoint()}")
@@ -244,8 +254,6 @@ def _save(
     write_json(unfinished / "config.json", config, indent=2)
     if adapters is not None:
         write_adapters(unfinished, adapters, source)
-    for pickled in unfinished.glob("*.bin"):  # training_args.bin
-        pickled.unlink()
     return unfinished
 
 

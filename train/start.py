@@ -1,7 +1,7 @@
 """What a stage starts from: backbones to assemble, the stage-1 checkpoint of the same method, or any other family."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, nullcontext, redirect_stderr
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,13 +12,12 @@ from transformers import AutoConfig, PreTrainedModel
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
-from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, load_strict
-from train.data.stage_tokens import trained_checkpoint
+from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, local_folder
 
 
 OURS = AlignedLlavaConfig.model_type
@@ -33,6 +32,22 @@ def whole_models(training: SFTConfig) -> Iterator[None]:
     finally:
         if training.deepspeed_plugin is not None:
             training.deepspeed_plugin.set_deepspeed_weakref()
+
+
+def trained_checkpoint(name: str) -> Path:
+    """The folder of `model_name_or_path`, downloaded if it is a Hub id.
+
+    Raises:
+        UserError: there is none.
+    """
+    try:
+        check_source(name, "model_name_or_path")
+    except UserError as error:
+        raise UserError(f"model_name_or_path: there is no checkpoint in {name}; run stage 1 first") from error
+    folder = Path(local_folder(name))
+    if not (folder / "config.json").is_file():
+        raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
+    return folder
 
 
 def checkpoint_of_method(name: str, fields: dict[str, Any]) -> Path:
@@ -59,11 +74,18 @@ def checkpoint_of_method(name: str, fields: dict[str, Any]) -> Path:
 
 
 def load_model(
-    folder: Path, training: SFTConfig, method: str, fields: dict[str, Any], tokenizer: Any, texts: Iterable[str]
+    folder: Path,
+    config: Any,
+    training: SFTConfig,
+    method: str,
+    fields: dict[str, Any],
+    tokenizer: Any,
+    texts: Iterable[str],
 ) -> PreTrainedModel:
     """The model in float32 with the norm of the method, ready to train.
 
     Args:
+        folder, config: the checkpoint to start from, and its configuration.
         training: whether ZeRO-3 would shard a model that is measured first.
         fields: those of the method, for a model of another family that has no norm yet.
         tokenizer, texts: with which a target that depends on the text inside the decoder is measured.
@@ -71,15 +93,12 @@ def load_model(
     Raises:
         UserError: it cannot be loaded, is quantized, or the method needs texts and there is none.
     """
-    config = load_part(AutoConfig, folder)
     if (quantized := getattr(config, "quantization_config", None)) is not None:
         kind = quantized.get("quant_method") if isinstance(quantized, dict) else quantized.quant_method
         raise UserError(f"{folder} is quantized ({kind}): training needs whole weights; start from the original")
-    if config.model_type == OURS:
-        return load_strict(AlignedLlavaForConditionalGeneration, folder, unused="", dtype=torch.float32)
-    with whole_models(training):  # to be measured
-        model = load_vision_language(folder, dtype=torch.float32)
-    if getattr(model.config, NORM, None) is None:
+    with nullcontext() if config.model_type == OURS else whole_models(training):  # others are measured
+        model = load_vision_language(folder, config, dtype=torch.float32)
+    if config.model_type != OURS and getattr(config, NORM, None) is None:
         settings = {name: value for name, value in fields.items() if name != "method"}
         needed = AlignedLlavaConfig(**fields)
         if needed.needs_stream_norm:

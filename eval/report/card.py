@@ -20,6 +20,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
 from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
+from modeling_aligned_llava.modeling_aligned_llava import NORM
 
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "model_cards"
@@ -27,6 +28,7 @@ HARNESS_PAGES = {
     "lmms-eval": "https://github.com/EvolvingLMMs-Lab/lmms-eval",
     "lm-eval": "https://github.com/EleutherAI/lm-evaluation-harness",
 }
+OURS = AlignedLlavaConfig.model_type
 _OTHER_FIELDS = ("vision_config", "text_config", "method")
 FIELDS = [name for name in get_annotations(AlignedLlavaConfig) if name not in _OTHER_FIELDS]
 SETTINGS = (
@@ -59,8 +61,10 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         UserError: a file is missing, or the run did not evaluate these weights.
     """
     config = _required(checkpoint / "config.json", "no checkpoint there")
-    if config.get("model_type") != "aligned_llava":
-        raise UserError(f"{checkpoint} is a {config.get('model_type')} model, not aligned_llava")
+    kind = str(config.get("model_type"))
+    fields = config if kind == OURS else config.get(NORM)
+    if fields is None:
+        raise UserError(f"{checkpoint} is a {kind} model saved without {NORM}: there is no method to describe")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
     rows = read_scores(run)
     model = _evaluated(checkpoint, record, run)
@@ -94,8 +98,9 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         official=official,
         method=model["method"],
         seed=model["seed"],
-        config=config,
-        fields={name: _shown(config.get(name)) for name in FIELDS},
+        kind="LLaVA" if kind == OURS else kind,
+        norm=fields,
+        fields={name: _shown(fields.get(name)) for name in FIELDS},
         loading=_Markdown(LOADING.format(name=repository)),
         scored=any(cell["status"] == "ok" for cell in cells),
         table=_Markdown(markdown(rows)),
@@ -159,9 +164,12 @@ def _parts(config: dict[str, Any], stages: dict[str, dict[str, Any]]) -> list[di
     """Backbones and data with their licences. A path on a machine is not a name; its `source.json` may tell one."""
     licences = yaml.safe_load((TEMPLATES / "licences.yaml").read_text(encoding="utf-8"))
     parts = []
-    for role, part in (("vision tower", "vision_config"), ("language model", "text_config")):
-        setting = role.replace(" ", "_")
-        recorded = [config[part].get("_name_or_path", ""), *(stage.get(setting, "") for stage in stages.values())]
+    roles = {"vision tower": ("vision_tower", "vision_config"), "language model": ("language_model", "text_config")}
+    if config.get("model_type") != OURS:
+        roles = {"model": ("model_name_or_path", "")}
+    for role, (setting, part) in roles.items():
+        recorded = [(config.get(part) or {}).get("_name_or_path", "")]
+        recorded += [stage.get(setting, "") for stage in stages.values()]
         name = next((name for name in recorded if name in licences["models"] or is_hub_id(name)), "not recorded")
         key = f"{setting}_source"
         source = {"name": name, "license": licences["models"].get(name, UNKNOWN), "precision": ""}

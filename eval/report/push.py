@@ -31,14 +31,14 @@ def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
         for pattern in (*MODEL_FILES, *RECORDED_FILES)
         for path in sorted(checkpoint.glob(pattern))
     }
-    for needed in ("*.safetensors", "modeling_aligned_llava.py"):
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    for needed in ("*.safetensors", *(["modeling_aligned_llava.py"] if "auto_map" in config else [])):
         if not any(Path(name).match(needed) for name in files):
             raise UserError(f"{checkpoint} has no {needed}: save the model there with save_pretrained")
     processor = {path.relative_to(checkpoint).as_posix(): path for path in processor_files(checkpoint)}
     if not processor:
         raise UserError(f"{checkpoint} has no processor: save it there with processor.save_pretrained")
-    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
-    for part in (config, config["vision_config"], config["text_config"]):
+    for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         if not is_hub_id(part.get("_name_or_path", "")):
             part.pop("_name_or_path", None)
     return files | processor | {"config.json": (json.dumps(config, indent=2) + "\n").encode()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import modeling_aligned_llava.registration  # noqa: F401  the Auto classes then know the model
+import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto classes then know the model
 from eval.data.benchmarks import Benchmark, task_folders
 from eval.plan.job import Job
 from modeling_aligned_llava.inference.served import Server

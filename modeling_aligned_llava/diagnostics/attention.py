@@ -195,7 +195,7 @@ def attention_by_image(
                 reader.begin(inputs, image.boxes, seen)
             else:
                 reader.begin(inputs)
-            with errors_named(f"{model.config._name_or_path} fails on {image.id}"):
+            with errors_named(f"{model.config.name_or_path} fails on {image.id}"):
                 model(**inputs, use_cache=False)
             yield image, reader
 

@@ -47,7 +47,7 @@ def encoder_norms(model: Any, processor: Any, sample: list[ImageQuestion]) -> di
         UserError: there is no encoder, an image cannot be read, or states are not finite.
     """
     parts = model_parts(model) if hasattr(processor, "tokenizer") else None
-    encoder, name = parts.vision if parts else model, model.config._name_or_path
+    encoder, name = parts.vision if parts else model, model.config.name_or_path
     if encoder is None:
         raise UserError(f"{name} has no vision encoder")
     moments: dict[str, Moments] = defaultdict(Moments)

@@ -50,7 +50,7 @@ def gradients(
         UserError: the weights are quantized or in float16, or as for `gradients_of`.
     """
     if getattr(model.config, "quantization_config", None) is not None:
-        raise UserError(f"{model.config._name_or_path} is quantized: gradients of its parts need whole weights")
+        raise UserError(f"{model.config.name_or_path} is quantized: gradients of its parts need whole weights")
     if model.dtype == torch.float16:
         raise UserError("gradients vanish in float16 by rounding alone: choose --dtype bfloat16 or float32")
     parts, special = model_parts(model, connector), special_ids(tokenizer_of(processor), model.config)
@@ -60,7 +60,7 @@ def gradients(
     for image in track(sample, description="gradients"):
         inputs = inputs_of(processor, image, model.device, model.dtype)
         for variant in VARIANTS:
-            with errors_named(f"{model.config._name_or_path} fails on {image.id}"):
+            with errors_named(f"{model.config.name_or_path} fails on {image.id}"):
                 numbers = gradients_of(model, parts, variant, inputs, text_norm, special)
             for name, value in numbers.items():
                 values[variant][name].append(value)

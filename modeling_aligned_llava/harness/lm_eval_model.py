@@ -35,7 +35,10 @@ from modeling_aligned_llava.inspection.forward_pass import sees_targets
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
+from modeling_aligned_llava.loading.upstream import require
 
+
+require("modeling_aligned_llava.harness.lm_eval_model")  # run as a program, its name is another
 
 # Arguments of HFLM that act on a model that is loaded already; the others would be accepted without effect.
 ACTING = {"max_length", "add_bos_token", "prefix_token_id"}

@@ -26,7 +26,10 @@ from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.stop_strings import cut
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, hash_text
+from modeling_aligned_llava.loading.upstream import require
 
+
+require(__name__)
 
 GREY = (127, 127, 127)
 # Of a task's or --gen_kwargs' settings: those that are followed, and those without effect on greedy answers.

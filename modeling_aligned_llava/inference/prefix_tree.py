@@ -42,7 +42,7 @@ def check_decoder(model: Any) -> None:
         raise NoSharedPrefix("it computes the logits of every token")
     if model._is_stateful or any(type(layer) is not DynamicLayer for layer in DynamicCache(config=config).layers):
         raise NoSharedPrefix("its decoder does not keep the keys and values of every token in every layer")
-    if not model._supports_attention_backend or config._attn_implementation not in ATTENTION:
+    if not model.is_backend_compatible() or config._attn_implementation not in ATTENTION:
         raise NoSharedPrefix(f"its {config._attn_implementation} attention takes no mask of ours")
     ropes = getattr(config, "rope_parameters", None) or {}
     kinds = {ropes.get("rope_type"), *(rope.get("rope_type") for rope in ropes.values() if isinstance(rope, dict))}

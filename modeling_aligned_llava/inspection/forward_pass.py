@@ -98,7 +98,7 @@ def not_finite(config: Any, dtype: torch.dtype | str, name: str, consequence: st
     other = {"float16": "bfloat16 or float32", "bfloat16": "float32"}.get(dtype)
     advice = f"choose --dtype {other}" if other else "its weights are damaged"
     return UserError(
-        f"{config._name_or_path or config.model_type}: {name} are not finite in {dtype}{consequence}: {advice}"
+        f"{config.name_or_path or config.model_type}: {name} are not finite in {dtype}{consequence}: {advice}"
     )
 
 

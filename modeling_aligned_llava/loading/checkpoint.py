@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
 )
 
-import modeling_aligned_llava.registration  # noqa: F401  the Auto classes then know the model
+import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto classes then know the model
 from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, NORM, without_report
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import is_hub_id

@@ -5,6 +5,10 @@ import os
 
 from datasets.utils._filelock import FileLock
 
+from modeling_aligned_llava.loading.upstream import require
+
+
+require(__name__)
 
 _LONGEST = 255  # bytes of a file name
 

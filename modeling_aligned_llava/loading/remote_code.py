@@ -15,12 +15,6 @@ from .build_once import lock_for
 _NAMING_CODE = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
 
-_OPTIONAL: dict[str, Any] = {
-    "_raise_exceptions_for_missing_entries": False,
-    "_raise_exceptions_for_connection_errors": False,
-}
-
-
 def copy_remote_code(source: str, revision: str | None = None) -> None:
     """Copy the Python files of a checkpoint into transformers' cache of modules; call it before `trust_remote_code`.
 
@@ -38,8 +32,11 @@ def copy_remote_code(source: str, revision: str | None = None) -> None:
     """
     with lock_for(Path(HF_MODULES_CACHE) / "transformers_modules"):
         for name in _NAMING_CODE:
-            file = cached_file(source, name, revision=revision, **_OPTIONAL)
-            for reference in _references(json.loads(Path(file).read_text(encoding="utf-8"))) if file else ():
+            try:
+                file: Any = cached_file(source, name, revision=revision)
+            except OSError:  # it has none; what else may be wrong, loading says
+                continue
+            for reference in _references(json.loads(Path(file).read_text(encoding="utf-8"))):
                 repository, _, reference = reference.rpartition("--")
                 if repository not in ("", source):
                     raise UserError(

@@ -1,7 +1,4 @@
-"""Pickles in a checkpoint and in the state of a resumed run: none of them is run.
-
-`tests/train/optimization/test_saved_state.py` has the index of a sharded state.
-"""
+"""Pickles in a checkpoint and in the state of a resumed run: none of them is run."""
 
 import io
 import os

@@ -161,7 +161,7 @@ def test_failing_images_are_replaced_by_the_same_rows_after_a_restart(straight, 
     assert_same_weights(other, one)
     for folder in (one, other):
         entries = read_entries(folder / "quarantine.jsonl")
-        assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.found for e in entries} == {"training"}
+        assert sorted(entry.row for entry in entries) == [1, 4, 14, 20] and {e.when for e in entries} == {"training"}
 
 
 def test_other_rows_are_not_continued_on(stage_arguments, tiny_data, tmp_path):
@@ -189,3 +189,16 @@ def test_other_rows_are_not_continued_on(stage_arguments, tiny_data, tmp_path):
         (data / file).write_text(before)
     start("elsewhere")
     assert (tmp_path / "norm" / "stage1" / "training_complete.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "share"), [("model.safetensors", 0.5), ("optimizer.pt", 0.5), ("scheduler.pt", 0.5), ("rng_state.pth", 0)]
+)
+def test_a_checkpoint_cut_short_is_one_line(straight, stage_arguments, tmp_path, name, share):
+    arguments = stage_arguments(2, "norm-gwc", tmp_path, model_name_or_path=straight / "stage1")
+    with interrupted_after(3):
+        run_stage(arguments)
+    cut = tmp_path / "norm-gwc" / "stage2" / "checkpoint-2" / name
+    os.truncate(cut, int(cut.stat().st_size * share))
+    with pytest.raises(UserError, match=r"checkpoint-2: its training state is damaged .*; remove this folder"):
+        run_stage(arguments)

@@ -154,7 +154,7 @@ class FamilyTokens:
         """The number of supervised tokens of stored rows."""
         pairs = zip(batch["text"], batch["answers"], strict=True)
         answers = [[text[start:end] for start, end in spans] for text, spans in pairs]
-        return [sum(map(len, self.tokenizer(own, add_special_tokens=False)["input_ids"])) for own in answers]
+        return [sum(map(len, self.tokenizer(texts, add_special_tokens=False)["input_ids"])) for texts in answers]
 
     def tensors(
         self, texts: list[str], answers: list[list[Span]], places: list[list[Span]], images: list[list[Any]]
@@ -204,9 +204,9 @@ class FamilyCollator:
         """Collate rows of the training data."""
         rows, images = self.open_images(rows)
         remaining = iter(images)
-        own = [list(islice(remaining, len(row["images"]))) for row in rows]
+        images_of_rows = [list(islice(remaining, len(row["images"]))) for row in rows]
         texts, answers, places = ([row[name] for row in rows] for name in ("text", "answers", "places"))
-        batch = self.encoder.tensors(texts, answers, places, own)
+        batch = self.encoder.tensors(texts, answers, places, images_of_rows)
         for row, length in zip(rows, batch["attention_mask"].sum(1).tolist(), strict=True):
             if row["answers"] and length != row["length"]:  # the labels would be at the wrong places
                 raise UserError(

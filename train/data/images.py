@@ -66,7 +66,7 @@ class RowImages:
                 return row, open_row(self.data, row)
             except UserError as error:
                 file = self.data.sources[row["source"]].path
-                self.quarantine.add(Entry(file, row["row"], None, BAD_IMAGE, str(error), found="training"))
+                self.quarantine.add(Entry(file, row["row"], None, BAD_IMAGE, str(error), when="training"))
             key = f"{self.seed} {0 if held else int(self.epoch)} {original['source']} {original['row']} {attempt}"
             digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
             row = others[int.from_bytes(digest, "big") % len(others)]

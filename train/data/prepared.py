@@ -166,14 +166,14 @@ def checked_rows(source: Source, raw: Dataset) -> Iterator[dict[str, Any] | Entr
             number += 1
 
 
-def usable_rows(source: Source, how: RowTokens, batch: pa.Table, first: int) -> list[dict[str, Any] | Entry]:
+def usable_rows(source: Source, encoder: RowTokens, batch: pa.Table, first: int) -> list[dict[str, Any] | Entry]:
     """The raw rows from number `first` on, each as `{"id", "row", "images"}` with what the encoder stores, or as what
     is wrong with it."""
     rows = [check_row(source, number, row) for number, row in enumerate(parsed_rows(batch, first), first)]
-    if how.reads_sizes:
+    if encoder.reads_sizes:
         rows = [row if isinstance(row, Entry) else _with_sizes(source, row, batch, first) for row in rows]
     good = [row for row in rows if isinstance(row, dict)]
-    tokens = iter(how(good) if good else [])
+    tokens = iter(encoder(good) if good else [])
     return [row if isinstance(row, Entry) else _with_tokens(source, row, next(tokens)) for row in rows]
 
 
@@ -262,24 +262,24 @@ def bad_entry(source: Source, row: int, name: str | None, fault: BadRow) -> Entr
     return Entry(source.path, row, name, fault.reason, detail, filtered=fault.filtered)
 
 
-def _prepared(source: Source, raw: Dataset, how: RowTokens, root: Path) -> Dataset:
+def _prepared(source: Source, raw: Dataset, encoder: RowTokens, root: Path) -> Dataset:
     """For each raw row, its tokens or what is wrong with it. One process prepares them while others wait.
 
     Raises:
         UserError: the chat template marks no supervised tokens, or drops images, or the disk is full.
     """
-    file = root / f"{_fingerprint(source, raw, how)}.arrow"
+    file = root / f"{_fingerprint(source, raw, encoder)}.arrow"
     processes = min(joblib.cpu_count(), len(raw) // _ROWS_A_PROCESS)
 
     def prepare() -> Dataset:
         return raw.with_format("arrow").map(
             _prepare,
-            fn_kwargs={"source": source, "how": how},
+            fn_kwargs={"source": source, "encoder": encoder},
             batched=True,
             batch_size=_BATCH,
             with_indices=True,
             remove_columns=raw.column_names,
-            features=Features({**how.columns, **_PREPARED}),
+            features=Features({**encoder.columns, **_PREPARED}),
             num_proc=processes if processes > 1 else None,
             cache_file_name=str(file),
             new_fingerprint=file.stem,
@@ -295,21 +295,24 @@ def _prepared(source: Source, raw: Dataset, how: RowTokens, root: Path) -> Datas
     return rows.with_format(None)
 
 
-def _prepare(batch: pa.Table, numbers: list[int], source: Source, how: RowTokens) -> pa.Table:
-    rows = usable_rows(source, how, batch, numbers[0])
+def _prepare(batch: pa.Table, numbers: list[int], source: Source, encoder: RowTokens) -> pa.Table:
+    rows = usable_rows(source, encoder, batch, numbers[0])
     cells = [{"fault": row.line()} if isinstance(row, Entry) else row for row in rows]
-    return pa.Table.from_pylist(cells, schema=Features({**how.columns, **_PREPARED}).arrow_schema)
+    return pa.Table.from_pylist(cells, schema=Features({**encoder.columns, **_PREPARED}).arrow_schema)
 
 
 def _bad_rows(rows: Dataset) -> list[Entry]:
     return [Entry(**json.loads(line)) for line in rows.data["fault"].drop_null().to_pylist()]
 
 
-def _fingerprint(source: Source, raw: Dataset, how: RowTokens) -> str:
+def _fingerprint(source: Source, raw: Dataset, encoder: RowTokens) -> str:
     """Identify everything that the prepared rows depend on, including code and versions."""
-    code = hash_code(__name__, type(how).__module__), versions(("transformers", "tokenizers", "datasets", "pillow"))
+    code = (
+        hash_code(__name__, type(encoder).__module__),
+        versions(("transformers", "tokenizers", "datasets", "pillow")),
+    )
     folder = None if source.image_folder is None else os.path.join(source.image_folder, "")
-    return hash_text(repr((raw._fingerprint, folder, *code, *how.settings())))[:32]
+    return hash_text(repr((raw._fingerprint, folder, *code, *encoder.settings())))[:32]
 
 
 def _weighted(usable: np.ndarray, weight: float, seed: int) -> np.ndarray:

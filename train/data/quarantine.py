@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     id: str | None
     reason: str
     detail: str
-    found: str = "opening"
+    when: str = "opening"
     filtered: bool = False
 
     def line(self) -> str:
@@ -50,15 +50,15 @@ class Quarantine:
         self.limit = limit
         self._known: set[tuple[str, int, str]] | None = None  # read by each worker when its first row fails
 
-    def begin(self, found: Iterable[Entry]) -> None:
+    def begin(self, bad_rows: Iterable[Entry]) -> None:
         """Write the rows found during preparation, and keep those that an earlier start found during training.
 
         Raises:
             UserError: more rows are damaged than the limit allows.
         """
-        kept = [entry for entry in read_entries(self.path) if entry.found == "training"]
+        kept = [entry for entry in read_entries(self.path) if entry.when == "training"]
         with replacing(self.path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-            file.writelines(entry.line() for entry in (*found, *kept))
+            file.writelines(entry.line() for entry in (*bad_rows, *kept))
         self.check()
 
     def add(self, entry: Entry) -> None:

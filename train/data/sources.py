@@ -209,8 +209,8 @@ def _json_array(path: Path) -> Iterator[bytes]:
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    space = _SPACE.match(text, at)
+    return space.end() if space else at
 
 
 def _cells(name: str, column: pa.ChunkedArray, first_row: int) -> list[Any]:

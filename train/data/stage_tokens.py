@@ -12,13 +12,14 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.loading.chat_templates import chat_template, choose_template, template_of
-from modeling_aligned_llava.loading.checkpoint import check_source, load_part, local_folder
+from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from train.data.family_tokens import FamilyTokens
 from train.data.llava_tokens import LlavaTokens
 from train.data.row_tokens import RowTokens
 from train.parse import Settings
 from train.settings import ModelArguments
+from train.start import trained_checkpoint
 
 
 def tokens_without_model(settings: Settings, backbones: ModelArguments | None = None) -> RowTokens:
@@ -50,22 +51,6 @@ def tokens_without_model(settings: Settings, backbones: ModelArguments | None = 
     add_special_tokens(tokenizer)
     image_tokens = patches(tower_configs(model.vision_tower)[1])
     return _llava_tokens(tokenizer, template, image_tokens, prompt_format, max_length)
-
-
-def trained_checkpoint(name: str) -> Path:
-    """The folder of `model_name_or_path`, downloaded if it is a Hub id.
-
-    Raises:
-        UserError: there is none.
-    """
-    try:
-        check_source(name, "model_name_or_path")
-    except UserError as error:
-        raise UserError(f"model_name_or_path: there is no checkpoint in {name}; run stage 1 first") from error
-    folder = Path(local_folder(name))
-    if not (folder / "config.json").is_file():
-        raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
-    return folder
 
 
 def row_tokens(

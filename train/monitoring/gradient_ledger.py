@@ -37,12 +37,8 @@ class GradientLedger(JsonLinesFile):
         self.clip_by_part = clip_by_part
         self.parts = parts or Parts()
 
-    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if not args.max_grad_norm:  # where gradients are clipped, the trainer calls `measure` before that
-            self.measure(model, args, state)
-
-    def measure(self, model: nn.Module, args: TrainingArguments, state: TrainerState) -> None:
-        """Read the unclipped gradients of `model` if the coming step will be logged."""
+    def measure(self, model: nn.Module, max_norm: float, args: TrainingArguments, state: TrainerState) -> None:
+        """Read the gradients of `model`, not yet clipped to `max_norm` (0: never), if the step will be logged."""
         step = state.global_step + 1
         self.line = None
         if step % max(1, int(args.logging_steps)) and step != state.max_steps:
@@ -57,7 +53,7 @@ class GradientLedger(JsonLinesFile):
             return
         norms = {part: math.sqrt(square) for part, square in squares.items()}
         total = math.sqrt(sum(squares.values()))
-        limit = args.max_grad_norm or math.inf
+        limit = max_norm or math.inf
         factors = {
             part: min(1.0, limit / ((norm if self.clip_by_part else total) + 1e-6)) for part, norm in norms.items()
         }

@@ -6,28 +6,25 @@ most of the total: the projector's is then cut for the gain's sake, and by other
 
 from collections import defaultdict
 
-import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import nn
+from transformers import TrainerCallback
 
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 
 
-def clip_by_part(model: nn.Module, max_norm: float, part_of: Parts) -> Tensor:
-    """Scale the gradient of each part (norm, projector, vision, ...) down to the L2 norm `max_norm`, in place.
+class ClipByPart(TrainerCallback):
+    """Scales the gradient of each part (norm, projector, vision, ...) down to the L2 norm `max_norm`, in place.
 
     Gradients that FSDP2 has sharded are clipped by the norm over all shards.
-
-    Returns:
-        The 0-dim norm of the whole gradient before clipping.
     """
-    parts: dict[str, list[nn.Parameter]] = defaultdict(list)
-    for name, parameter in model.named_parameters():
-        if parameter.grad is not None:
-            parts[part_of(name)].append(parameter)
-    if not parts:  # the step is skipped
-        return torch.zeros(())
-    norms = [nn.utils.clip_grad_norm_(parameters, max_norm) for parameters in parts.values()]
-    return torch.linalg.vector_norm(
-        torch.stack([norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms])
-    )
+
+    def __init__(self, max_norm: float, part_of: Parts):
+        self.max_norm, self.part_of = max_norm, part_of
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        parts: dict[str, list[nn.Parameter]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:  # none is left where the step is skipped
+                parts[self.part_of(name)].append(parameter)
+        for parameters in parts.values():
+            nn.utils.clip_grad_norm_(parameters, self.max_norm)

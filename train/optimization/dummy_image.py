@@ -45,10 +45,10 @@ def dummy_image(model: nn.Module, image: dict[str, Tensor]) -> Iterator[None]:
             name: value.to(embedded.device, embedded.dtype if value.is_floating_point() else None)
             for name, value in image.items()
         }
-        found = cast(Any, model).get_image_features(**inputs)
-        parts = [found.pooler_output, *(found.get("deepstack_features") or ())]
-        flat = [each for part in parts for each in (part if isinstance(part, tuple | list) else [part])]
-        return embedded + sum(0 * each.sum() for each in flat)
+        features = cast(Any, model).get_image_features(**inputs)
+        parts = [features.pooler_output, *(features.get("deepstack_features") or ())]
+        flat = [tensor for part in parts for tensor in (part if isinstance(part, tuple | list) else [part])]
+        return embedded + sum(0 * tensor.sum() for tensor in flat)
 
     hook = cast(Any, model).get_input_embeddings().register_forward_hook(add)
     try:

@@ -54,13 +54,13 @@ class FiniteSteps(JsonLinesFile):
 
     def cause(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor]) -> str:
         """What is not finite, the loss before the last gradient, where backward starts; called by every process."""
-        found = [(2, "the loss or the gradient")]  # DeepSpeed keeps gradients to itself
+        causes = [(2, "the loss or the gradient")]  # DeepSpeed keeps gradients to itself
         if not torch.stack(losses).isfinite().all():
-            found.append((0, "the loss"))
+            causes.append((0, "the loss"))
         if not _uses_deepspeed(accelerator):
             broken = [name for name, gradient in _gradients(model) if not gradient.isfinite().all()]
-            found += [(1, f"the gradient of {name}") for name in broken[-1:]]
-        return min(gather_object([min(found)]))[1]
+            causes += [(1, f"the gradient of {name}") for name in broken[-1:]]
+        return min(gather_object([min(causes)]))[1]
 
     def skip(self, state: Any, cause: str) -> None:
         """Record that the coming step is skipped.

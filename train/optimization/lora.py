@@ -92,7 +92,7 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
             torch.manual_seed(seed)
             adapters = LoraModel(model, LoraConfig(**{**settings, "target_modules": targets}), "default")
         layers = adapted_layers(model)
-        kinds = {(type(own), getattr(own.get_base_layer(), "bias", None) is None): own for own in layers.values()}
+        kinds = {(type(a), getattr(a.get_base_layer(), "bias", None) is None): a for a in layers.values()}
         for layer in kinds.values():
             deepcopy(layer).merge()  # what cannot be merged is not trained first
     except (TypeError, ValueError, RuntimeError) as error:

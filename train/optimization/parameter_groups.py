@@ -45,8 +45,8 @@ def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str
             if (group.pattern == part if part and group.pattern in PARTS else re.search(group.pattern, name))
         ]
         if not any(group.learning_rate is None for group in matching) and len(matching) != 1:
-            found = " and ".join(group.pattern for group in matching) or "none"
-            raise UserError(f"parameter {name} must match one of learning_rates or frozen; it matches {found}")
+            patterns = " and ".join(group.pattern for group in matching) or "none"
+            raise UserError(f"parameter {name} must match one of learning_rates or frozen; it matches {patterns}")
         matching[0].names.append(name)
         matching[0].size += parameter.numel()
     return groups

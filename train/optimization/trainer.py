@@ -19,25 +19,25 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.disk_errors import disk_errors_named
 from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.loading.upstream import require
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger
-from train.optimization.clipping import clip_by_part
+from train.optimization.clipping import ClipByPart
 from train.optimization.dummy_image import blank_image, dummy_image
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.labelled_logits import labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
 from train.optimization.sampler import LengthGroupedSampler
-from train.optimization.saved_state import reading_state
 from train.stage_folder import checkpoint_marker
+
+
+require(__name__)
 
 
 @contextmanager
 def _names_in_memory(model: Any) -> Iterator[None]:
-    """Save tensors under the names of their modules, by which alone the trainer reads a checkpoint back.
-
-    transformers saves some families under the names of their first release.
-    """
+    """Save tensors under the names of their modules; transformers saves some families as their first release did."""
     model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
     try:
         yield
@@ -66,16 +66,17 @@ class AlignedSFTTrainer(SFTTrainer):
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
-        self.clip_by_part = clip_by_part
-        self.final_dtype: torch.dtype | None = None
         self.only: list[str] | None = None  # the modules that the final model is saved with, beside adapters
         self.finite_steps = finite_steps
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
         super().__init__(*args, **kwargs)
         model = cast(PreTrainedModel, self.model)
-        self.parts = Parts.of(model)
         self.blank = blank_image(model, cast(ProcessorMixin, self.processing_class))
+        self.max_norm = self.args.max_grad_norm
+        if clip_by_part:
+            self.args.max_grad_norm = 0.0  # the trainer only measures the whole gradient, before this clips it
+            self.add_callback(ClipByPart(self.max_norm, Parts.of(model)))
         if self.is_fsdp_enabled:
             set_up_fsdp2(self.accelerator.state.fsdp_plugin, cast(Any, self.model))
         self.ledger = None if self.is_deepspeed_enabled else ledger
@@ -114,6 +115,8 @@ class AlignedSFTTrainer(SFTTrainer):
         self._losses.append(loss)
         if self.accelerator.sync_gradients:
             self._check_step(model)
+            if self.ledger is not None:
+                self.ledger.measure(cast(PreTrainedModel, self.model), self.max_norm, self.args, self.state)
         return torch.where(loss.isfinite(), loss, 0.0)  # the trainer's sum would never be finite again
 
     def _check_step(self, model: torch.nn.Module) -> None:
@@ -165,14 +168,6 @@ class AlignedSFTTrainer(SFTTrainer):
         optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
         return optimizer
 
-    def _clip_grad_norm(self, model):
-        if self.ledger is not None:
-            self.ledger.measure(cast(PreTrainedModel, self.model), self.args, self.state)
-        if not self.clip_by_part:
-            return super()._clip_grad_norm(model)
-        self.accelerator.unscale_gradients()
-        return clip_by_part(model, self.args.max_grad_norm, self.parts)
-
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
         strategy = self.args.train_sampling_strategy
         if strategy not in ("group_by_length", "sequential"):
@@ -214,43 +209,33 @@ class AlignedSFTTrainer(SFTTrainer):
             return max_steps, 0  # no epoch is left
         return done
 
-    def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
-        with reading_state(resume_from_checkpoint):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint):
-        with reading_state(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_rng_state(self, checkpoint):
-        with reading_state(checkpoint):
-            super()._load_rng_state(checkpoint)
-
-    def save_final_model(self, folder: str, dtype: torch.dtype) -> None:
-        """Save the model in `dtype`, its norm in float32; called by every process."""
-        if self.is_fsdp_enabled:
-            self.accelerator.state.fsdp_plugin.set_state_dict_type("FULL_STATE_DICT")  # checkpoints may be sharded
-        self.final_dtype = dtype
-        with disk_errors_named(folder):
-            self.save_model(folder)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict | None = None) -> None:
-        model, dtype = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model)), self.final_dtype
-        if self.args.should_save:
-            only = None if self.only is None else tuple(f"{module}." for module in self.only)
-            tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
-            state_dict = {
-                name: tensor if dtype is None else tensor.to(torch.float32 if in_norm(name) else dtype)
-                for name, tensor in (state_dict or model.state_dict()).items()
-                if name not in tied and (only is None or ".lora_" in name or name.startswith(only))
-            }
-        with _names_in_memory(model) if dtype is None or self.only is not None else nullcontext():
-            super()._save(output_dir, state_dict)
-
     def _issue_warnings_after_load(self, load_result):
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         if missing := sorted({*load_result.missing_keys} - {*model.all_tied_weights_keys}):
             raise UserError(f"the checkpoint to resume from lacks {missing[0]} and {len(missing) - 1} more tensors")
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save a checkpoint; the trainer reads it back by the names of the modules alone."""
+        with _names_in_memory(self.accelerator.unwrap_model(self.model)):
+            super().save_model(*args, **kwargs)
+
+    def save_final_model(self, folder: str, dtype: torch.dtype) -> None:
+        """Save the model in `dtype`, its norm in float32; called by every process."""
+        model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
+        with disk_errors_named(folder):
+            tensors = self.accelerator.get_state_dict(self.model_wrapped)  # gathers shards
+            if not self.args.should_save:
+                return
+            only = None if self.only is None else tuple(f"{module}." for module in self.only)
+            tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
+            tensors = {
+                name: tensor.to(torch.float32 if in_norm(name) else dtype)
+                for name, tensor in tensors.items()
+                if name not in tied and (only is None or ".lora_" in name or name.startswith(only))
+            }
+            with nullcontext() if only is None else _names_in_memory(model):
+                model.save_pretrained(folder, state_dict=tensors)
+            cast(ProcessorMixin, self.processing_class).save_pretrained(folder)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """Write no card: TRL's would show a text-generation snippet."""

@@ -15,7 +15,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-import modeling_aligned_llava.registration  # noqa: F401  the Auto classes then know the model
+import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto classes then know the model
 from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion
 from modeling_aligned_llava.errors import UserError

@@ -10,17 +10,20 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import model_index_to_eval_results
+from transformers import AutoModelForImageTextToText
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.report import push
 from eval.report.card import is_official, model_card
 from eval.score.scores import Model, score_rows
+from modeling_aligned_llava import align
 from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
 from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
 RECIPE = {"method": "norm-gwc", "global_batch_size": "64", "learning_rates": "{'a|b': 0.001}", "max_grad_norm": "1.0"}
@@ -231,6 +234,24 @@ def test_one_commit_with_card_and_weights(results):
     assert ModelCard(there["README.md"].decode()).data.eval_results
     assert {"modeling_aligned_llava.py", "hub_folder.py", "tokenizer.json", "chat_template.jinja"} <= set(there)
     assert not {"settings.json", "optimizer.json", "training_complete.json"} & set(there)
+
+
+def test_a_model_of_another_family_is_published_with_its_code_and_card(results, tmp_path):
+    run, _ = results
+    plain = write_checkpoint("qwen2_5_vl", tmp_path / "plain")
+    folder = run / "checkpoints/norm/finetuned"
+    align(AutoModelForImageTextToText.from_pretrained(plain), "norm").save_pretrained(folder)
+    write_json(folder / "settings.json", {"model_name_or_path": "Qwen/Qwen2.5-VL-3B-Instruct", "method": "norm"})
+    record = read_json(run / "run.json")
+    entry = {"method": "norm", "seed": 42, "backbone": "qwen", "path": str(folder), "sha256": hash_checkpoint(folder)}
+    write_json(run / "run.json", record | {"models": record["models"] | {"norm": entry}})
+    card = ModelCard(str(model_card(folder, run, "someone/qwen")))
+    assert card.data.base_model == ["Qwen/Qwen2.5-VL-3B-Instruct"]
+    for text in ("A qwen2_5_vl model of the", "a layernorm after the projector", "| `norm_init` | text |"):
+        assert text in card.text
+    files = push.published_files(folder)
+    assert {"aligned_family.py", "modeling_aligned_llava.py", "tokenizer.json", "config.json"} <= files.keys()
+    assert str(tmp_path) not in files["config.json"].decode()
 
 
 def test_local_paths_in_an_old_configuration_are_left_out(results):

@@ -165,7 +165,7 @@ def test_collator_pads_and_preprocesses_like_the_processor(processor, write):
 def test_a_bad_row_is_named(processor, write, bad, reason, detail):
     data = open_data(write(row("A?", "fine"), bad), processor)
     (entry,) = data.bad_rows
-    assert len(data.dataset) == 1 and data.opened == 2 and entry.row == 1 and entry.found == "opening"
+    assert len(data.dataset) == 1 and data.opened == 2 and entry.row == 1 and entry.when == "opening"
     assert entry.reason.startswith(reason) and detail in entry.detail
 
 

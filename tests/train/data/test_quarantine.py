@@ -99,7 +99,7 @@ def test_more_than_the_limit_stops_with_the_reasons(with_images):
 def test_what_training_found_counts_after_a_restart(tmp_path):
     path = tmp_path / "quarantine.jsonl"
     opening = [Entry("a.json", 3, None, "an answer is empty", "")]
-    torn, other = (Entry("a.json", row, None, "the image cannot be used", "torn", found="training") for row in (5, 6))
+    torn, other = (Entry("a.json", row, None, "the image cannot be used", "torn", when="training") for row in (5, 6))
     first = Quarantine(path, rows=40, limit=0.05)
     first.begin(opening)
     first.add(torn)
@@ -128,6 +128,6 @@ def test_filtered_rows_do_not_count(open_data, tmp_path):
         "6 filtered (5 x turns do not alternate human, gpt, ..., ending with gpt, 1 x longer than max_length 200), "
         f"1 damaged (1 x an answer is empty), see {path}"
     )
-    quarantine.add(Entry("data.jsonl", 0, None, "of another kind", "", found="training", filtered=True))
+    quarantine.add(Entry("data.jsonl", 0, None, "of another kind", "", when="training", filtered=True))
     with pytest.raises(UserError, match="2 of 8 rows are damaged"):
-        quarantine.add(Entry("data.jsonl", 0, None, "the image cannot be used", "", found="training"))
+        quarantine.add(Entry("data.jsonl", 0, None, "the image cannot be used", "", when="training"))

@@ -9,7 +9,7 @@ from torch import nn
 from modeling_aligned_llava.inspection import parameter_parts as parts
 from tests.train.stage_results import lines
 from train.monitoring.gradient_ledger import GradientLedger
-from train.optimization.clipping import clip_by_part
+from train.optimization.clipping import ClipByPart
 
 
 LIMIT = 1.0
@@ -27,8 +27,8 @@ def test_each_part_is_clipped_by_its_own_norm():
     parameters = {name: nn.Parameter(torch.zeros(2, dtype=torch.float64)) for name in GRADIENTS}
     for name, parameter in parameters.items():
         parameter.grad = torch.tensor(GRADIENTS[name][0], dtype=torch.float64)
-    total = clip_by_part(SimpleNamespace(named_parameters=parameters.items), LIMIT, parts.Parts())
-    assert total.item() == pytest.approx((5**2 + 13**2 + 0.5**2 + 2**2) ** 0.5, rel=1e-12)
+    model = SimpleNamespace(named_parameters=parameters.items)
+    ClipByPart(LIMIT, parts.Parts()).on_pre_optimizer_step(None, None, None, model=model)
     for name, parameter in parameters.items():
         expected = torch.tensor(GRADIENTS[name][1], dtype=torch.float64)
         torch.testing.assert_close(parameter.grad, expected, rtol=1e-6, atol=0, msg=name)  # torch adds 1e-6 to a norm
@@ -46,7 +46,9 @@ def test_a_stage_clips_as_its_ledger_says(train_stage, tmp_path, monkeypatch, by
 
     monkeypatch.setattr(GradientLedger, "on_optimizer_step", first_moments)
     settings = {"max_steps": 1, "max_grad_norm": 1e-2, "clip_by_part": by_part, "global_batch_size": 24}
-    (line,) = lines(train_stage(tmp_path, 2, **settings), "gradients.jsonl")
+    folder = train_stage(tmp_path, 2, **settings)
+    (line,), (logged, *_) = lines(folder, "gradients.jsonl"), lines(folder)
+    assert logged["grad_norm"] == pytest.approx(line["grad_norm"], rel=1e-5)  # that of the whole, before clipping
     for part, record in line["parts"].items():
         used = sum(moments[part]) ** 0.5 / 0.1  # Adam's first moment is (1 - beta1) of the clipped gradient
         assert used == pytest.approx(record["clip_factor"] * record["grad_norm"], rel=1e-4)

@@ -2,9 +2,12 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForImageTextToText, AutoProcessor, LlavaProcessor
 
-from .configuration_aligned_llava import AlignedLlavaConfig
-from .modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
+from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.loading.upstream import require
+from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, AlignedLlavaModel
 
+
+require(__name__)
 
 AutoConfig.register("aligned_llava", AlignedLlavaConfig)
 AutoModel.register(AlignedLlavaConfig, AlignedLlavaModel)
