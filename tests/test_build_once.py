@@ -16,7 +16,7 @@ from modeling_aligned_llava.assembly import from_backbones as assembly
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading import remote_code
-from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
+from modeling_aligned_llava.loading.files import build_once, exclusive_lock, replacing
 from modeling_aligned_llava.methods import method_fields
 from tests.modeling_aligned_llava.harness.test_lmms_eval_model import recorded
 from tests.together import PROCESSES, together

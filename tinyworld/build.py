@@ -12,7 +12,7 @@ from pathlib import Path
 import datasets
 
 from modeling_aligned_llava.errors import run_main
-from modeling_aligned_llava.loading.build_once import build_once
+from modeling_aligned_llava.loading.files import build_once
 from tinyworld.benchmarks import write_benchmarks
 from tinyworld.conversations import write_conversations
 from tinyworld.world import WORLD, World

@@ -32,7 +32,7 @@ from modeling_aligned_llava.alignment import check_family
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
-from modeling_aligned_llava.loading.disk_errors import require_space
+from modeling_aligned_llava.loading.files import require_space
 from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry

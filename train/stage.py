@@ -19,9 +19,8 @@ from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
-from modeling_aligned_llava.loading.build_once import waiting_lock
 from modeling_aligned_llava.loading.checkpoint import load_part
-from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.loading.files import waiting_lock, write_json
 from train.data.family_tokens import FamilyCollator, FamilyTokens
 from train.data.images import SetEpoch, open_rows
 from train.data.llava_tokens import ImageTextCollator

@@ -15,9 +15,7 @@ from rich.table import Table
 from eval.data.benchmarks import datasets
 from eval.data.mirror import REVISIONS, check
 from modeling_aligned_llava.errors import UserError, run_main
-from modeling_aligned_llava.loading.build_once import exclusive_lock
-from modeling_aligned_llava.loading.disk_errors import require_space
-from modeling_aligned_llava.loading.files import read_json, write_json
+from modeling_aligned_llava.loading.files import exclusive_lock, read_json, require_space, write_json
 from modeling_aligned_llava.loading.hub import find_dataset
 
 

@@ -14,7 +14,7 @@ from eval.run.evaluation import evaluate
 from eval.run.status import TRAINING_ROWS, Status
 from eval.run.steps import Devices, Step, run_steps
 from eval.run.training import train
-from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.files import exclusive_lock
 
 
 def only_writer(folder: Path) -> AbstractContextManager[None]:

@@ -23,8 +23,7 @@ import yaml
 from eval.data.benchmarks import BY_KEY
 from eval.options import TRANSFORMERS
 from eval.plan.job import Job, Task
-from modeling_aligned_llava.loading.build_once import lock_for
-from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.loading.files import lock_for, write_json
 
 
 def die_with_the_parent() -> None:

@@ -28,9 +28,9 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
-from modeling_aligned_llava.loading.build_once import build_once
 from modeling_aligned_llava.loading.chat_templates import choose_template
 from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, load_strict
+from modeling_aligned_llava.loading.files import build_once
 from modeling_aligned_llava.loading.tokenizer import SavedTokenizer
 from modeling_aligned_llava.modeling_aligned_llava import AlignedLlavaForConditionalGeneration, set_initial_gain
 from modeling_aligned_llava.norm_alignment import mean_embedding_norm

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.files import disk_errors_named
 
 
 @dataclass(frozen=True)

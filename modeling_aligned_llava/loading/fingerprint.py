@@ -15,7 +15,7 @@ from typing import Any
 from huggingface_hub.constants import HF_HOME
 from tqdm import tqdm
 
-from modeling_aligned_llava.loading.build_once import replacing
+from modeling_aligned_llava.loading.files import replacing
 
 
 # What lies beside weights and is read by no model, tokenizer or processor: logs and records of training, and texts.

@@ -9,7 +9,7 @@ from transformers.dynamic_module_utils import get_cached_module_file
 from transformers.utils import HF_MODULES_CACHE, cached_file
 
 from ..errors import UserError
-from .build_once import lock_for
+from .files import lock_for
 
 
 _NAMING_CODE = ("config.json", "processor_config.json", "preprocessor_config.json", "tokenizer_config.json")

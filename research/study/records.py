@@ -17,8 +17,7 @@ from eval.score.items import Items
 from eval.score.results import made_by
 from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.build_once import lock_for
-from modeling_aligned_llava.loading.files import read_json, write_json, write_text
+from modeling_aligned_llava.loading.files import lock_for, read_json, write_json, write_text
 from research.study.grid import Cell, Study
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from modeling_aligned_llava.loading.build_once import lock_for
+from modeling_aligned_llava.loading.files import lock_for
 from tests import REPOSITORY
 
 

@@ -10,8 +10,7 @@ from unittest import mock
 import pytest
 
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
-from modeling_aligned_llava.loading.build_once import build_once, exclusive_lock, replacing
-from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.loading.files import build_once, exclusive_lock, replacing, write_json
 from tests.faults.disks import KB, MB
 from tests.faults.harness import in_campaign
 from tests.one_line import one_line

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.build_once import lock_for
+from modeling_aligned_llava.loading.files import lock_for
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines
 from train import sft
 from train.data.quarantine import read_entries

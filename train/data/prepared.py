@@ -21,8 +21,7 @@ import pyarrow as pa
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.build_once import lock_for
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.files import disk_errors_named, lock_for
 from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text, versions
 from modeling_aligned_llava.loading.images import read_size
 from train.data.held_out import Part, held_out

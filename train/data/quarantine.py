@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.build_once import replacing
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.files import disk_errors_named, replacing
 
 
 class Entry(NamedTuple):

@@ -18,7 +18,7 @@ from datasets.exceptions import DatasetGenerationError
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.files import disk_errors_named
 from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text
 from train.data.row import DESCRIBING, READ, EmbeddedImage
 

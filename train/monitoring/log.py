@@ -12,8 +12,7 @@ import torch
 from tqdm import tqdm
 from transformers import TrainerCallback, TrainerState
 
-from modeling_aligned_llava.loading.build_once import replacing
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading.files import disk_errors_named, replacing
 from train.stage_folder import say
 
 

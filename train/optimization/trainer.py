@@ -17,8 +17,7 @@ from trl import SFTTrainer
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
-from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.loading.files import disk_errors_named, write_json
 from modeling_aligned_llava.loading.upstream import require
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger

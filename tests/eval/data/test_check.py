@@ -11,7 +11,7 @@ from eval.data import __main__ as command
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.data.mirror import REVISIONS, check, problem
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.build_once import exclusive_lock
+from modeling_aligned_llava.loading.files import exclusive_lock
 from tests.benchmark_stand_in import pope, write_dataset
 from tests.dataset_hub import DatasetHub
 from tests.faults.test_hub_trouble import online

@@ -7,9 +7,8 @@ import pytest
 from safetensors import SafetensorError
 
 from modeling_aligned_llava.errors import UserError, run_main
-from modeling_aligned_llava.loading import disk_errors
-from modeling_aligned_llava.loading.build_once import replacing
-from modeling_aligned_llava.loading.disk_errors import disk_errors_named
+from modeling_aligned_llava.loading import files as disk_errors
+from modeling_aligned_llava.loading.files import disk_errors_named, replacing
 
 
 def full() -> OSError:
