@@ -24,8 +24,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageText
 from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
-from modeling_aligned_llava.harness.distributed import launched, own_log
-from modeling_aligned_llava.harness.provenance import producer_digest
+from modeling_aligned_llava.harness.provenance import launched, own_log, producer_digest
 from modeling_aligned_llava.inference.finite_logits import FiniteLogits, check_score
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan

@@ -19,9 +19,8 @@ from tqdm import tqdm
 
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.deviations import stock
-from modeling_aligned_llava.harness.distributed import launched, own_log
 from modeling_aligned_llava.harness.documents import Documents, opened_ahead
-from modeling_aligned_llava.harness.provenance import producer_digest
+from modeling_aligned_llava.harness.provenance import launched, own_log, producer_digest
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.stop_strings import cut

@@ -22,10 +22,9 @@ from modeling_aligned_llava.loading.upstream import require
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import ClipByPart
-from train.optimization.dummy_image import blank_image, dummy_image
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
-from train.optimization.labelled_logits import labelled_positions_only
+from train.optimization.micro_batch import blank_image, dummy_image, labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
 from train.optimization.sampler import LengthGroupedSampler
 from train.stage_folder import checkpoint_marker

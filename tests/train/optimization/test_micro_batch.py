@@ -4,7 +4,7 @@ import torch
 from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
-from train.optimization.dummy_image import blank_image, dummy_image
+from train.optimization.micro_batch import blank_image, dummy_image
 
 
 def test_only_the_zeros_are_new(tiny_checkpoint):

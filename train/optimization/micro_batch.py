@@ -1,6 +1,11 @@
-"""A blank image for micro-batches without one, as in LLaVA: its features are multiplied by zero.
+"""What a micro-batch needs besides TRL's loss: logits at labelled positions only, and an image in every micro-batch.
 
-Otherwise tower and projector would run on some processes only, and sharded weights would wait forever for the others.
+On CUDA, TRL's fused head selects the labelled positions itself. On other devices it scores every position, because
+compiling accelerators would compile again for each number of labels. A CPU does not compile, and there the head takes
+half of a small model's step.
+
+A micro-batch without an image runs tower and projector on a blank one, as in LLaVA, whose features are multiplied by
+zero: else they would run on some processes only, and sharded weights would wait forever for the others.
 """
 
 import inspect
@@ -11,6 +16,9 @@ from typing import Any, cast
 from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedModel, ProcessorMixin
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from train.data.row_tokens import IGNORE_INDEX
 
 
 _SIZE = (64, 64)
@@ -53,5 +61,30 @@ def dummy_image(model: nn.Module, image: dict[str, Tensor]) -> Iterator[None]:
     hook = cast(Any, model).get_input_embeddings().register_forward_hook(add)
     try:
         yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def labelled_positions_only(decoder: nn.Module, labels: Tensor) -> Iterator[Tensor]:
+    """Make `decoder` return the hidden states [1, n, width] of the n positions whose next token is labelled.
+
+    Args:
+        decoder: the model without its head.
+        labels: [rows, length].
+
+    Yields:
+        The labels [1, n] of these positions: the `shift_labels` of TRL's fused head, which it does not shift again.
+    """
+    labelled = labels[:, 1:] != IGNORE_INDEX
+
+    def select(module: nn.Module, args: tuple, output: BaseModelOutputWithPast) -> BaseModelOutputWithPast:
+        states = cast(Tensor, output.last_hidden_state)
+        output.last_hidden_state = states[:, :-1][labelled][None]
+        return output
+
+    hook = decoder.register_forward_hook(select)
+    try:
+        yield labels[:, 1:][labelled][None]
     finally:
         hook.remove()
