@@ -221,7 +221,8 @@ class AlignedSFTTrainer(SFTTrainer):
         """Save the model in `dtype`, its norm in float32; called by every process."""
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         with disk_errors_named(folder):
-            tensors = self.accelerator.get_state_dict(self.model_wrapped)  # gathers shards
+            sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled  # a compiled model would give other names
+            tensors = self.accelerator.get_state_dict(self.model_wrapped if sharded else model)
             if not self.args.should_save:
                 return
             only = None if self.only is None else tuple(f"{module}." for module in self.only)
