@@ -48,19 +48,18 @@ def parse_settings(given: dict[str, Any]) -> Settings:
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
     given = dict(given)
-    reject_ignored(given)
     if given.get("bf16") == AUTO:  # what the folder was started with, else whether it is fast
         given["bf16"] = StageFolder(output_dir(given)).recorded_settings().get("bf16") or str(bfloat16_is_fast())
     if not torch.accelerator.is_available():
         given["use_cpu"] = True  # without it, several processes would not form a group
     types: Any = [*GROUPS, SFTConfig]
     parser = _Parser(types, add_help=False)
-    known = {action.dest: action for action in parser._actions}
-    for name in [name for name in given if name not in known]:
-        positive = name.removeprefix("no_")
-        if positive == name or positive not in known:
-            raise UserError(f"settings: there is no setting {name}")
-        given[positive] = given.pop(name) != "true"
+    known = {action.dest for action in parser._actions}
+    for name in [name for name in given if name not in known and name.removeprefix("no_") in known]:
+        given[name.removeprefix("no_")] = given.pop(name) != "true"
+    reject_ignored(given)
+    if unknown := [name for name in given if name not in known]:
+        raise UserError(f"settings: there is no setting {unknown[0]}")
     parser.set_defaults_with_config(**given)
     try:
         settings = Settings(*parser.parse_args_into_dataclasses(args=[]))

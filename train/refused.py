@@ -83,6 +83,5 @@ def reject_ignored(given: Iterable[str]) -> None:
         UserError: one of them is in `REFUSED`.
     """
     for name in given:
-        name = name if name in REFUSED else name.removeprefix("no_")
         if name in REFUSED:
             raise UserError(f"{name}: {REFUSED[name]}")

@@ -202,6 +202,8 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
             raise Stopped(stop.number, f"the same command continues from {folder.last_checkpoint()}")
         return
     moved, unmoved = movement.compare()
+    for line in moved if is_first else ():
+        say(line)
 
     # 6. Save: the whole model or, with adapters kept apart, what was trained of it.
     dtype = torch.bfloat16 if model_settings.save_dtype == "bfloat16" else torch.float32
@@ -214,7 +216,6 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
             os.replace(file, output / file.name)
         done = {"method": method, "seed": training.seed, "steps": trainer.state.global_step}
         folder.mark_complete(done | _source_of(model_settings.language_model))  # last: an interrupted save is repeated
-        say("\n".join(moved))
     if unmoved is not None:
         raise not_moved(unmoved, trainer.state.global_step)
     if is_first:
@@ -236,9 +237,8 @@ def _save(
     trainer: AlignedSFTTrainer, unfinished: Path, dtype: torch.dtype, adapters: "LoraModel | None", source: str
 ) -> Path:
     """Write the final model, or adapters of the model `source` with what was trained beside them, into a folder."""
-    trainer.only = None if adapters is None else modules_beside(trainer.accelerator.unwrap_model(trainer.model))
-    trainer.save_final_model(str(unfinished), dtype)
     model = trainer.accelerator.unwrap_model(trainer.model)
+    trainer.save_final_model(str(unfinished), dtype, None if adapters is None else modules_beside(model))
     norm = alignment_norm(model)
     with maybe_gather_lm_head_ctx(*(norm.parameters() if norm else ())):  # TRL's, for ZeRO-3: any tensors
         record = norm_parameters(model)  # on every process, because FSDP2 gathers too

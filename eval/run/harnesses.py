@@ -40,17 +40,12 @@ class LmmsEval:
         job = self.job
         return AlignedLlava(
             pretrained=job.checkpoint,
-            dtype=job.dtype,
-            device=job.device,
-            batch_size=job.batch_size,
             max_new_tokens=job.max_new_tokens,
             answer_log=None if task is None else job.answer_log(task),
-            fingerprint=job.weights,
             blank_images=job.blank_images,
-            trust_remote_code=job.trust_remote_code,
-            shared_prefix=job.shared_prefix,
             server=self.server,
             progress=progress,
+            **_model_options(job),
         )
 
     def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
@@ -81,6 +76,12 @@ class LmmsEval:
         return adapter.images
 
 
+def _model_options(job: Job) -> dict[str, Any]:
+    """What the models of both harnesses are made with."""
+    names = ("dtype", "device", "batch_size", "trust_remote_code", "shared_prefix")
+    return {"fingerprint": job.weights} | {name: getattr(job, name) for name in names}
+
+
 class LmEval:
     """lm-eval on the decoder, with the harness's defaults: no chat template, no system prompt."""
 
@@ -94,16 +95,7 @@ class LmEval:
         self.tasks = lm_eval.tasks.TaskManager(
             include_path=[stock / folder for folder in task_folders("lm-eval")], include_defaults=False
         )
-        self.model = AlignedLlavaLM(
-            job.checkpoint,
-            dtype=job.dtype,
-            device=job.device,
-            batch_size=job.batch_size,
-            fingerprint=job.weights,
-            trust_remote_code=job.trust_remote_code,
-            shared_prefix=job.shared_prefix,
-            server=server,
-        )
+        self.model = AlignedLlavaLM(job.checkpoint, server=server, **_model_options(job))
 
     def evaluate(self, benchmark: Benchmark, folder: Path, progress: Callable[[float], None]) -> dict[int, str]:
         """As that of lmms-eval."""

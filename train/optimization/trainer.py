@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -64,7 +64,6 @@ class AlignedSFTTrainer(SFTTrainer):
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
-        self.only: list[str] | None = None  # the modules that the final model is saved with, beside adapters
         self.finite_steps = finite_steps
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
@@ -217,23 +216,22 @@ class AlignedSFTTrainer(SFTTrainer):
         with _names_in_memory(self.accelerator.unwrap_model(self.model)):
             super().save_model(*args, **kwargs)
 
-    def save_final_model(self, folder: str, dtype: torch.dtype) -> None:
-        """Save the model in `dtype`, its norm in float32; called by every process."""
+    def save_final_model(self, folder: str, dtype: torch.dtype, modules: list[str] | None = None) -> None:
+        """Save the model in `dtype`, its norm in float32, or adapters and `modules` alone; called by every process."""
         model = cast(PreTrainedModel, self.accelerator.unwrap_model(self.model))
         with disk_errors_named(folder):
             sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled  # a compiled model would give other names
             tensors = self.accelerator.get_state_dict(self.model_wrapped if sharded else model)
             if not self.args.should_save:
                 return
-            only = None if self.only is None else tuple(f"{module}." for module in self.only)
+            only = None if modules is None else tuple(f"{module}." for module in modules)
             tied = model.all_tied_weights_keys  # gathered or cast, they are no longer the tensor that they are tied to
             tensors = {
                 name: tensor.to(torch.float32 if in_norm(name) else dtype)
                 for name, tensor in tensors.items()
                 if name not in tied and (only is None or ".lora_" in name or name.startswith(only))
             }
-            with nullcontext() if only is None else _names_in_memory(model):
-                model.save_pretrained(folder, state_dict=tensors)
+            model.save_pretrained(folder, state_dict=tensors, save_original_format=only is None)
             cast(ProcessorMixin, self.processing_class).save_pretrained(folder)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
