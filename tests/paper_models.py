@@ -1,4 +1,4 @@
-"""The paper's backbones as configurations, the models of its recipes on the meta device, and their operations."""
+"""The paper's backbones as configurations, and the models of its recipes on the meta device."""
 
 from functools import cache
 
@@ -6,8 +6,7 @@ from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
 from eval.options import read_recipe
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
-from modeling_aligned_llava.assembly.from_backbones import patches
-from train.cost import Batch, count, meta_model
+from train.cost import meta_model
 
 
 TOWER = SiglipVisionConfig(  # SigLIP-SO400M-patch14-384 without its last layer and head
@@ -57,37 +56,3 @@ def paper_model(backbone: str, stage: str) -> AlignedLlavaForConditionalGenerati
     settings = read_recipe(backbone, stage)
     rates = {pattern: float(rate) for pattern, rate in settings["learning_rates"].items()}
     return meta_model(paper_config(backbone), rates, settings["frozen"], bf16=True, lora=settings.get("lora"))
-
-
-def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointing: bool) -> float:
-    """Operations of a micro-batch's forward and backward pass: products with weights, and attention.
-
-    Per token and parameter: 2 forward, 2 for the gradient of the input, 2 for that of a trained weight, 2 to compute
-    the forward pass again with checkpointing. The head is left out.
-    """
-    text, vision = model.config.text_config, model.config.vision_config
-    visual_tokens = patches(vision)
-    total = 0.0
-    for module, tokens, inner, layers, length in (
-        (
-            model.model.vision_tower,
-            batch.images * visual_tokens,
-            vision.hidden_size,
-            vision.num_hidden_layers,
-            visual_tokens,
-        ),
-        (model.model.multi_modal_projector, batch.images * visual_tokens, 0, 0, 0),
-        (
-            model.model.language_model.layers,
-            batch.rows * batch.length,
-            text.hidden_size,
-            text.num_hidden_layers,
-            batch.length,
-        ),
-    ):
-        size, trained = sum(p.numel() for p in module.parameters()), count(module)
-        backward = module is not model.model.vision_tower or trained > 0
-        passes = 1 + backward + (checkpointing and backward)
-        attention = 4 * length * inner * layers * (1 + 2 * backward + (checkpointing and backward))
-        total += tokens * (2 * size * passes + 2 * trained + attention)
-    return total

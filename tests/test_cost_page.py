@@ -1,13 +1,11 @@
 """The arithmetic of docs/train.md, done again from the shapes of the backbones and from the recipes."""
 
-from dataclasses import replace
-
 import pytest
 
-from eval.options import read_recipe
 from tests import REPOSITORY
-from tests.paper_models import DECODERS, flops, paper_model
-from train.cost import Batch, count, memory
+from tests.paper_models import DECODERS, paper_model
+from train.cost import Batch, count, flops, memory
+from train.step_plan import fitting, one_micro_batch
 
 
 TOKENS, PEAK = 729, 989e12
@@ -16,15 +14,14 @@ ROWS = {"stage1": 558_000, "stage2": 779_000, "stage2_lora": 779_000}
 
 
 def row(backbone: str, stage: str) -> list[str]:
-    model, settings = paper_model(backbone, stage), read_recipe(backbone, stage)
-    checkpointing, rows = settings["gradient_checkpointing"], settings["per_device_train_batch_size"]
-    batch = Batch(rows=rows, length=TOKENS, images=rows)
-    trained = count(model)
-    one = memory(model, batch, checkpointing=checkpointing)
-    alone = one.weights + one.gradients + one.optimizer
-    sharded = memory(model, batch, engine="fsdp2", processes=GPUS, checkpointing=checkpointing).total
-    hours = ROWS[stage] * flops(model, replace(batch, rows=1, images=1), checkpointing) / PEAK / 3600
-    return [f"{trained / 1e6:,.0f} M", f"{alone / 1e9:.1f} GB", f"{sharded / 1e9:.1f} GB", f"{hours:.1f}"]
+    model = paper_model(backbone, stage)
+    alone = memory(model, Batch(0, 0, 0))
+    share = {"engine": "fsdp2", "processes": GPUS, "bf16": True}
+    tokens, again = fitting(model, TOKENS, None, None, 80e9, **share)
+    sharded = memory(model, one_micro_batch(model, tokens), checkpointing=again, **share).total
+    hours = ROWS[stage] * flops(model, Batch(rows=1, length=TOKENS, images=1), again) / PEAK / 3600
+    stored = (alone.weights + alone.gradients + alone.optimizer) / 1e9
+    return [f"{count(model) / 1e6:,.0f} M", f"{stored:.1f} GB", f"{sharded / 1e9:.1f} GB", f"{hours:.1f}"]
 
 
 @pytest.mark.parametrize("backbone", DECODERS)

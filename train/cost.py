@@ -1,4 +1,4 @@
-"""What a stage needs: memory per device, counted on a model of the meta device.
+"""What a stage needs: memory per device and operations, counted on a model of the meta device.
 
 The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
 """
@@ -82,9 +82,13 @@ def memory(
     engine: str = "one",
     processes: int = 1,
     bf16: bool = True,
-    checkpointing: bool = False,
+    checkpointing: int = 0,
 ) -> Memory:
-    """Memory per device under `engine`, one of `ENGINES` (docs/train.md, "Precision")."""
+    """Memory per device under `engine`, one of `ENGINES` (docs/train.md, "Precision").
+
+    Args:
+        checkpointing: every how many layers one is computed again for its gradient; 0: none.
+    """
     trained = count(model)
     frozen = sum(p.numel() * p.element_size() for p in model.parameters() if not p.requires_grad)
     activations = _activations(model, batch, bf16, checkpointing)
@@ -104,6 +108,40 @@ def memory(
         copies=copies,
         activations=activations,
     )
+
+
+def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointing: int = 0) -> float:
+    """Operations of a micro-batch's forward and backward pass: products with weights, and attention.
+
+    Per token and parameter: 2 forward, 2 for the gradient of the input, 2 for that of a trained weight, 2 to compute
+    the forward pass again with checkpointing (the share of layers that is). The head is left out.
+    """
+    text, vision = model.config.text_config, model.config.vision_config
+    visual_tokens = patches(vision)
+    total, again = 0.0, 1 / checkpointing if checkpointing else 0.0
+    for module, tokens, inner, layers, length in (
+        (
+            model.model.vision_tower,
+            batch.images * visual_tokens,
+            vision.hidden_size,
+            vision.num_hidden_layers,
+            visual_tokens,
+        ),
+        (model.model.multi_modal_projector, batch.images * visual_tokens, 0, 0, 0),
+        (
+            model.model.language_model.layers,
+            batch.rows * batch.length,
+            text.hidden_size,
+            text.num_hidden_layers,
+            batch.length,
+        ),
+    ):
+        size, trained = sum(p.numel() for p in module.parameters()), count(module)
+        backward = module is not model.model.vision_tower or trained > 0
+        passes = 1 + backward * (1 + again)
+        attention = 4 * length * inner * layers * (1 + backward * (2 + again))
+        total += tokens * (2 * size * passes + 2 * trained + attention)
+    return total
 
 
 def count(model: nn.Module) -> int:
@@ -134,7 +172,7 @@ def _elements(text: Any, vision: Any) -> tuple[int, int]:
     return decoder + 4 * text.intermediate_size, tower
 
 
-def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: bool) -> float:
+def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: int) -> float:
     text, vision = model.config.get_text_config(), model.config.vision_config
     decoder, tower = _elements(text, vision)
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
@@ -146,7 +184,8 @@ def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: bool) -> f
     return total + (4 * head_weight.numel() if head_weight.requires_grad else 0)  # TRL's head sums in float32
 
 
-def _kept(elements: int, width: int, layers: int, bf16: bool, checkpointing: bool) -> float:
-    """Bytes per token: all layers, or with checkpointing their inputs and one layer. The stream is float32."""
+def _kept(elements: int, width: int, layers: int, bf16: bool, checkpointing: int) -> float:
+    """Bytes per token: whole layers, and of those computed again the input, and one of them. The stream is float32."""
     size = elements * (2 if bf16 else 4)
-    return layers * 4 * width + size if checkpointing else layers * size
+    again = -(-layers // checkpointing) if checkpointing else 0
+    return (layers - again) * size + again * 4 * width + (size if again else 0)

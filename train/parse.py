@@ -12,6 +12,7 @@ from trl import SFTConfig, TrlParser
 from modeling_aligned_llava.errors import UserError
 from train.refused import reject_ignored
 from train.settings import (
+    AUTO,
     GROUPS,
     DataArguments,
     ModelArguments,
@@ -20,7 +21,7 @@ from train.settings import (
     output_dir,
     read_settings,
 )
-from train.stage_folder import AUTO, StageFolder
+from train.stage_folder import StageFolder
 
 
 class Settings(NamedTuple):
@@ -52,6 +53,9 @@ def parse_settings(given: dict[str, Any]) -> Settings:
         given["bf16"] = StageFolder(output_dir(given)).recorded_settings().get("bf16") or str(bfloat16_is_fast())
     if not torch.accelerator.is_available():
         given["use_cpu"] = True  # without it, several processes would not form a group
+    chosen_later = str(given.get("gradient_checkpointing")) == AUTO
+    if chosen_later:
+        given["gradient_checkpointing"] = "false"  # until the model is there (`train.step_plan`)
     types: Any = [*GROUPS, SFTConfig]
     parser = _Parser(types, add_help=False)
     known = {action.dest for action in parser._actions}
@@ -63,6 +67,11 @@ def parse_settings(given: dict[str, Any]) -> Settings:
     parser.set_defaults_with_config(**given)
     try:
         settings = Settings(*parser.parse_args_into_dataclasses(args=[]))
+        settings.optimization.choose_checkpointing = chosen_later
+        if settings.optimization.by_tokens:
+            if float(given.get("per_device_train_batch_size") or 0):
+                raise UserError("micro_batch_tokens and per_device_train_batch_size both cut a step: set one to 0")
+            settings.training.per_device_train_batch_size = 1  # read nowhere, but 0 is nothing
         _check(settings)
         _complete(settings)
     except UserError:
@@ -113,6 +122,8 @@ def _check(settings: Settings) -> None:
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
     if training.save_strategy == "best":
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
+    if optimization.by_tokens and training.train_sampling_strategy == "batch_rebalance":
+        raise UserError("train_sampling_strategy: batch_rebalance does what micro_batch_tokens does: drop one")
     if optimization.clip_by_part and not training.max_grad_norm:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if optimization.clip_by_part and training.deepspeed_plugin is not None:
@@ -135,9 +146,10 @@ def _complete(settings: Settings) -> None:
                 setattr(group, option.name, value.replace("{method}", method))
     training.output_dir = str(training.output_dir).replace("{method}", method)
     training.learning_rate = max(optimization.rates.values())  # for the log; the optimizer has a rate per group
-    training.gradient_accumulation_steps = accumulation_steps(
-        optimization.global_batch_size, training.per_device_train_batch_size, training.world_size
-    )
+    if not optimization.by_tokens:  # else it follows from the lengths of the rows
+        training.gradient_accumulation_steps = accumulation_steps(
+            optimization.global_batch_size, training.per_device_train_batch_size, training.world_size
+        )
     if settings.model.save_dtype is None:
         settings.model.save_dtype = "bfloat16" if training.bf16 else "float32"
     training.remove_unused_columns = False  # the collator needs the image paths

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, cast
 
 import datasets
+import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
@@ -27,13 +28,13 @@ from torch import nn
 from transformers import AutoConfig, PreTrainedConfig, TrainerCallback
 from trl import SFTConfig
 
-from modeling_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.alignment import check_family
 from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_configs
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import require_space
-from train.cost import ENGINES, SPARE, Batch, count, default_engine, memory, meta_model
+from train.cost import ENGINES, SPARE, Batch, count, default_engine, flops, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
@@ -44,9 +45,11 @@ from train.parse import Settings, accumulation_steps, parse_with_backbones
 from train.settings import DataArguments, ModelArguments, read_settings
 from train.stage_folder import StageFolder
 from train.start import trained_checkpoint
+from train.step_plan import describe_step, one_micro_batch, plan_step, recomputed
 
 
 TIMED = "--three-steps"  # the run that `_measure` starts
+REACHED = {"frozen": 190.0, "trained": 100.0}  # TFLOP/s at 3B with a decoder frozen or trained, 28 November 2026
 SAMPLE = 1000  # rows that are checked and tokenized; `train.data prepare` does all
 
 
@@ -176,15 +179,20 @@ def _check_cost(
     config = _model_config(settings.model.config_fields, backbones)
     model = meta_model(config, optimization.rates, optimization.frozen, bool(training.bf16), lora)
     engine = ours.engine or default_engine(model, ours.processes)
-    micro = training.per_device_train_batch_size
-    steps = accumulation_steps(batch_size, micro, ours.processes)
-    checks.row("step", f"{batch_size} = {micro} rows x {ours.processes} processes x {steps}")
-    longest = max((row["length"] for row in (rows[1] if rows else ())), default=training.max_length or 2048)
-    batch = Batch(rows=micro, length=longest, images=micro)
-    checkpointing = bool(training.gradient_checkpointing)
-    need = memory(
-        model, batch, engine=engine, processes=ours.processes, bf16=bool(training.bf16), checkpointing=checkpointing
-    )
+    lengths = np.array([row["length"] for row in rows[1]] if rows else [training.max_length or 2048])
+    longest, share = int(lengths.max()), {"engine": engine, "processes": ours.processes}
+    sample = np.resize(lengths, max(len(lengths), batch_size))
+    micro_batches = plan_step(model, sample, optimization, training, **share, device_bytes=ours.device_gb * 1e9)
+    if micro_batches is None:
+        micro = training.per_device_train_batch_size
+        steps = accumulation_steps(batch_size, micro, ours.processes)
+        checks.row("step", f"{batch_size} = {micro} rows x {ours.processes} processes x {steps}")
+        batch = Batch(rows=micro, length=longest, images=micro)
+    else:
+        checks.row("step", describe_step(micro_batches, batch_size, training))
+        batch = one_micro_batch(model, micro_batches.budget)
+    again = recomputed(training)
+    need = memory(model, batch, **share, bf16=bool(training.bf16), checkpointing=again)
     parts = f"weights {need.weights / 1e9:.1f}, gradients {need.gradients / 1e9:.1f}, Adam {need.optimizer / 1e9:.1f}"
     parts += f", copies {need.copies / 1e9:.1f}, activations {need.activations / 1e9:.1f} at {longest} tokens"
     checks.row("memory per device", f"{need.total / 1e9:.1f} GB of {ours.device_gb:.0f} ({engine}): {parts}")
@@ -192,8 +200,14 @@ def _check_cost(
         checks.fail(
             "memory",
             f"{need.total / 1e9:.1f} GB and {SPARE / 1e9:.0f} GB to spare do not fit into {ours.device_gb:.0f} GB: "
-            "take more GPUs with fsdp2, a smaller --per_device_train_batch_size, or --gradient_checkpointing true",
+            "take more GPUs with fsdp2, a smaller micro-batch, or --gradient_checkpointing true",
         )
+    if rows and isinstance(model, AlignedLlavaForConditionalGeneration):
+        a_row = Batch(rows=1, length=round(lengths.mean()), images=1)
+        operations = _steps(training, rows[0], batch_size) * batch_size * flops(model, a_row, again)
+        reached = REACHED["frozen" if count(model) < 1e9 else "trained"]
+        hours = f"{operations / reached / 3.6e15:,.2g} GPU-hours at {reached:.0f} TFLOP/s"
+        checks.row("estimate", f"{hours}, as one H200 reached without micro_batch_tokens (docs/train.md)")
     _check_disk(checks, training, model)
 
 

@@ -16,6 +16,9 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.methods import method_fields
 
 
+AUTO = "auto"  # of a setting that the machine decides
+
+
 def read_settings(argv: list[str]) -> dict[str, Any]:
     """YAML file and command line merged, as they are written; the command line wins.
 
@@ -187,6 +190,12 @@ class OptimizationArguments:
         "parameter names, or one of norm, projector, vision, language, lora. On the command line, a JSON object. Each "
         "trained parameter must match exactly one pattern."
     )
+    micro_batch_tokens: str | None = setting(
+        default=None,
+        help="Number of tokens of a micro-batch at most, padding included: the rows of a step are sorted by length "
+        "and cut into micro-batches of varying numbers of rows. `auto` is what fits into the GPU and fills it. If "
+        "None or 0, a micro-batch has `per_device_train_batch_size` rows.",
+    )
     frozen: list[str] = setting(
         default_factory=list, help="Patterns, as in `learning_rates`, of the parameters that are not trained."
     )
@@ -201,8 +210,13 @@ class OptimizationArguments:
         "trained on, and `skipped_steps.jsonl` lists them. 0 stops at the first one. Not with DeepSpeed.",
     )
     rates: dict[str, float] = field(init=False)  # `learning_rates` as numbers
+    by_tokens: bool = field(init=False)  # `micro_batch_tokens` is in use
+    token_budget: int | None = field(init=False)  # as a number; None: what fits
+    choose_checkpointing: bool = field(init=False, default=False)  # `gradient_checkpointing: auto`
 
     def __post_init__(self) -> None:
+        self.token_budget = None if self.micro_batch_tokens == AUTO else _budget(self.micro_batch_tokens or 0)
+        self.by_tokens = self.token_budget != 0
         rates = _json_object(self.learning_rates, "learning_rates")
         if not rates:
             raise UserError("learning_rates must be {regex: rate}, and not empty")
@@ -244,6 +258,16 @@ def _json_object(value: dict | str | None, name: str) -> dict[str, Any] | None:
     if value is not None and not isinstance(value, dict):
         raise UserError(f"{name} must be a JSON object, not {value!r}")
     return value
+
+
+def _budget(tokens: str | int) -> int:
+    try:
+        number = int(tokens)
+    except ValueError:
+        number = -1
+    if number < 0:
+        raise UserError(f"micro_batch_tokens must be a whole number or {AUTO}, not {tokens!r}")
+    return number
 
 
 def _rate(pattern: str, rate: Any) -> float:

@@ -24,7 +24,7 @@ from modeling_aligned_llava.loading.files import waiting_lock, write_json
 from train.data.family_tokens import FamilyCollator, FamilyTokens
 from train.data.images import SetEpoch, open_rows
 from train.data.llava_tokens import ImageTextCollator
-from train.data.prepared import first_texts
+from train.data.prepared import first_texts, row_lengths
 from train.data.sources import read_sources
 from train.data.stage_tokens import row_tokens
 from train.monitoring.gradient_ledger import GradientLedger
@@ -37,9 +37,10 @@ from train.optimization.movement import Movement, not_moved
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.parse import Settings, parse_settings
-from train.settings import read_settings
-from train.stage_folder import AUTO, StageFolder, say
+from train.settings import AUTO, read_settings
+from train.stage_folder import StageFolder, say
 from train.start import checkpoint_of_method, load_model, stop_after_answers, try_saving, whole_models
+from train.step_plan import describe_step, plan_step
 
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     # 4. The optimizer: a learning rate for each group of parameters, and the trainer that has one.
     groups = group_parameters(model, optimization.rates, optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
+    micro_batches = plan_step(model, row_lengths(rows.data.dataset), optimization, training)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
@@ -145,9 +147,14 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         eval_dataset=rows.data.evaluation,
         data_collator=collator,
         processing_class=processor,
-        callbacks=[SetEpoch(rows), LossLog(output / "log.jsonl"), ProgressBar(f"{method} {output.name}")],
+        callbacks=[
+            SetEpoch(rows, micro_batches),
+            LossLog(output / "log.jsonl"),
+            ProgressBar(f"{method} {output.name}"),
+        ],
         parameter_groups=groups,
         clip_by_part=optimization.clip_by_part,
+        micro_batches=micro_batches,
         ledger=GradientLedger(output / "gradients.jsonl", optimization.clip_by_part, Parts.of(model)),
         finite_steps=FiniteSteps(output / "skipped_steps.jsonl", optimization.max_skipped_steps),
     )
@@ -159,8 +166,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     for callback in (*change(model), movement, stop):
         trainer.add_callback(callback)
     described = [
-        f"global batch {optimization.global_batch_size} = {training.per_device_train_batch_size} rows x "
-        f"{training.world_size} processes x {training.gradient_accumulation_steps} accumulation steps",
+        describe_step(micro_batches, optimization.global_batch_size, training),
         f"matrix products in {'bfloat16' if training.bf16 else 'float32'}",
         *map(str, groups),
     ]
@@ -186,8 +192,8 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     except torch.OutOfMemoryError as error:
         raise UserError(
             f"step {trainer.state.global_step + 1} ran out of memory: start again with a smaller "
-            "--per_device_train_batch_size (the global batch stays the same) or --gradient_checkpointing true, "
-            "and the run continues from its last checkpoint"
+            f"--{'per_device_train_batch_size' if micro_batches is None else 'micro_batch_tokens'} (the global batch "
+            "stays the same) or --gradient_checkpointing true, and the run continues from its last checkpoint"
         ) from error
     except (pickle.UnpicklingError, EOFError, SafetensorError, RuntimeError) as error:
         if checkpoint is None or (isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)):

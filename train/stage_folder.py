@@ -13,21 +13,21 @@ from typing import Any
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json, write_json
+from train.settings import AUTO
 
 
 # Settings that may change between two starts of the same run, because they do not affect its weights. The global batch
 # is kept when the micro-batch changes, so that a run that ran out of memory can go on with a smaller one.
 _FREE = {
     *("output_dir", "logging_steps", "save_steps", "save_total_limit", "report_to", "eval_steps"),
-    *("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_checkpointing"),
-    *("gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
+    *("per_device_train_batch_size", "micro_batch_tokens", "per_device_eval_batch_size"),
+    *("gradient_checkpointing", "gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "probe_rows"),
     *("data_cache", "bad_rows_limit", "max_skipped_steps"),
 }
 
 ROWS = "rows_fingerprint"  # in settings.json
-AUTO = "auto"  # a value of `bf16`: the choice of the machine that starts a folder, which the folder then keeps
 
 
 class StageFolder:
@@ -66,7 +66,7 @@ class StageFolder:
         if not before:
             return []
         before.pop(ROWS, None)
-        if after.get("bf16") == AUTO:
+        if after.get("bf16") == AUTO:  # the choice of the machine that starts a folder, which the folder then keeps
             after["bf16"] = before.get("bf16", AUTO)
         names = sorted(name for name in {*before, *after} if _value(before.get(name)) != _value(after.get(name)))
         return [f"{name} was {before.get(name)}, is {after.get(name)}" for name in names]
@@ -124,7 +124,8 @@ def checkpoint_marker(folder: str | Path) -> Path:
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that determine the weights, as text."""
-    return {name: str(value) for name, value in sorted(settings.items()) if name not in _FREE}
+    shared = {"steps_share_lengths": False} if settings.get("micro_batch_tokens") else {}  # so rows have another order
+    return {name: str(value) for name, value in sorted({**settings, **shared}.items()) if name not in _FREE}
 
 
 def _value(text: Any) -> Any:

@@ -134,10 +134,13 @@ def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:
 
 
 class SetEpoch(TrainerCallback):
-    """Tell `RowImages` the epoch."""
+    """Tell the epoch to `RowImages`, and to micro-batches: a resumed trainer of several processes does not."""
 
-    def __init__(self, row_images: RowImages):
+    def __init__(self, row_images: RowImages, micro_batches: Any = None):
         self.row_images = row_images
+        self.micro_batches = micro_batches
 
     def on_epoch_begin(self, args, state, control, **kwargs):
         self.row_images.epoch.fill_(int(state.epoch))
+        if self.micro_batches is not None:
+            self.micro_batches.set_epoch(int(state.epoch))

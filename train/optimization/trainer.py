@@ -26,7 +26,7 @@ from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.micro_batch import blank_image, dummy_image, labelled_positions_only
 from train.optimization.parameter_groups import ParameterGroup
-from train.optimization.sampler import LengthGroupedSampler
+from train.optimization.sampler import LengthGroupedSampler, MicroBatchSampler
 from train.stage_folder import checkpoint_marker
 
 
@@ -49,6 +49,7 @@ class AlignedSFTTrainer(SFTTrainer):
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
         clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
+        micro_batches: those of a step; otherwise each has `per_device_train_batch_size` rows.
         ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
         finite_steps: checks each step.
         kwargs: those of `SFTTrainer`.
@@ -59,11 +60,13 @@ class AlignedSFTTrainer(SFTTrainer):
         *args: Any,
         parameter_groups: list[ParameterGroup],
         clip_by_part: bool = False,
+        micro_batches: MicroBatchSampler | None = None,
         ledger: GradientLedger | None = None,
         finite_steps: FiniteSteps,
         **kwargs: Any,
     ):
         self.parameter_groups = parameter_groups
+        self.micro_batches = micro_batches
         self.finite_steps = finite_steps
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
         self._skipped = False  # a step since the last log
@@ -165,7 +168,15 @@ class AlignedSFTTrainer(SFTTrainer):
         optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
         return optimizer
 
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Rows of a step."""
+        if self.micro_batches is not None:
+            return self.micro_batches.rows.step_size
+        return super().get_total_train_batch_size(args)
+
     def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        if self.micro_batches is not None:
+            return self.micro_batches
         strategy = self.args.train_sampling_strategy
         if strategy not in ("group_by_length", "sequential"):
             return super()._get_train_sampler(train_dataset)
