@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -29,24 +30,25 @@ def compare(args: argparse.Namespace) -> bool:
     from rich.console import Console
 
     from eval.plan.evaluations import plan_evaluations
-    from eval.plan.models import choose_baseline, read_models
-    from eval.plan.trainings import STAGES, START, Training, models_to_finetune, models_to_train
-    from eval.report.answer import answer, write_answer
-    from eval.report.finished_run import FinishedRun
-    from eval.report.page import write_report
-    from eval.run.schedule import train_and_evaluate
-    from eval.run.steps import find_devices
-    from eval.run.training import (
-        ANSWER_TOKENS,
-        forecast,
-        forecast_finetuning,
-        held_out_losses,
-        make_world,
-        profile_of_start,
+    from eval.plan.models import (
+        STAGES,
+        START,
+        Training,
+        choose_baseline,
+        finetune_settings,
+        models_to_finetune,
+        models_to_train,
+        read_models,
     )
+    from eval.report.answer import answer, held_out_losses
+    from eval.report.finished_run import ANSWER, FinishedRun
+    from eval.report.page import write_report
+    from eval.run.schedule import find_devices, train_and_evaluate
+    from eval.run.training import ANSWER_TOKENS, forecast, forecast_finetuning, make_world, profile_of_start
     from eval.score.results import write_results
-    from eval.tables.write_tables import write_tables
-    from modeling_aligned_llava.loading.files import waiting_lock
+    from eval.tables.table4 import write_tables
+    from modeling_aligned_llava.loading.files import waiting_lock, write_text
+    from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
     console = Console()
     show = partial(console.print, highlight=False, soft_wrap=True)
@@ -67,15 +69,18 @@ def compare(args: argparse.Namespace) -> bool:
         elif args.finetune:
             models, trainings = models_to_finetune(args)
             if args.preflight:
-                return forecast_finetuning(args, models[START].folder)
+                start, last, seed = models[START].folder, args.methods[-1], args.seeds[0]
+                settings = finetune_settings(args, start, last, seed, run / "preflight")
+                return forecast_finetuning(settings)
             say(f"2 profile of {args.finetune}")
             profile = profile_of_start(args, models[START].folder)
             options = Options.of(args, data=args.data or args.images)
             title = f"3 training{' and benchmarks' * bool(args.data)}: {', '.join(models)}"
         else:
             world = read_recipe(args.backbone, "world")
-            make_world(args.backbone, run / "data", logs, say)
-            models, trainings = models_to_train(args)
+            decoder = Path(read_recipe(args.backbone, "stage1")["language_model"])
+            make_world(world, decoder, run / "data", logs, say)
+            models, trainings = models_to_train(args, decoder)
             if "decoder" in world and not all(models[training.name].is_trained for training in trainings):
                 say("3 what training takes, for one method")
                 forecast(trainings[: len(STAGES)])
@@ -84,20 +89,19 @@ def compare(args: argparse.Namespace) -> bool:
             title = f"3 training and benchmarks: {', '.join(models)}"
 
         # Plan.
+        baseline = choose_baseline(models, args.baseline)
         made = list(dict.fromkeys(training.name for training in trainings))
         benchmarked = not args.finetune or args.data
         jobs = plan_evaluations(options, models, untrained=made) if benchmarked else []
-        baseline = choose_baseline(models, args.baseline)
 
         # Run.
         say(title)
         ok = train_and_evaluate(jobs, trainings, logs, find_devices(options.jobs, options.device), console)
         if untrained := [name for name in made if not models[name].is_trained]:
             raise UserError(f"no tables without {', '.join(untrained)}; the same command continues")
-        if jobs and trainings:
-            jobs = plan_evaluations(options, models)  # once more, with the digests of the weights
 
         # Score.
+        jobs = [replace(job, weights=job.weights or hash_checkpoint(job.checkpoint)) for job in jobs]
         write_results(options, models, jobs, baseline)
         if options.limit is not None:
             scores = options.folder / "scores.json"
@@ -105,17 +109,19 @@ def compare(args: argparse.Namespace) -> bool:
             return ok
 
         # Tables, answer, report.
+        finished = FinishedRun.read(run)
         if jobs:
             say("4 tables")
-            write_tables(run)
+            write_tables(finished.table, run)
         if args.finetune:
             name = Path(args.finetune).resolve().name if Path(args.finetune).exists() else args.finetune
             methods = [args.baseline, *(method for method in args.methods if method != args.baseline)]
-            lines = answer(name, profile, held_out_losses(models), FinishedRun.read(run) if jobs else None, methods)
-            write_answer(run, lines)
+            losses = held_out_losses(models)
+            lines = answer(name, profile, losses, finished if jobs else None, methods)
+            write_text(run / ANSWER, "\n".join(lines) + "\n")
             say("the answer\n" + "\n".join(lines))
         say("5 report")
-        write_report(run)
+        write_report(finished)
         return ok
 
 

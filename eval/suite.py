@@ -10,8 +10,7 @@ from rich.console import Console
 from eval.options import Options, parse_suite
 from eval.plan.evaluations import plan_evaluations
 from eval.plan.models import choose_baseline, read_models
-from eval.run.schedule import only_writer, train_and_evaluate
-from eval.run.steps import find_devices
+from eval.run.schedule import find_devices, only_writer, train_and_evaluate
 from eval.score.results import write_results
 from modeling_aligned_llava.errors import run_main
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import SAMPLE, in_benchmarks
-from eval.plan.models import find_checkpoint, find_data_root, read_record
+from eval.report.finished_run import FinishedRun
 from modeling_aligned_llava.diagnostics.attention import attention, draw_maps, show_attention
 from modeling_aligned_llava.diagnostics.dynamics import draw_training, read_training, write_dynamics
 from modeling_aligned_llava.diagnostics.embeddings import embedding_tables, show_embeddings
@@ -25,7 +25,7 @@ from modeling_aligned_llava.diagnostics.theory import predicted_rotation, show_p
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.checkpoint import sees_images
-from modeling_aligned_llava.loading.files import write_json
+from modeling_aligned_llava.loading.files import read_json, write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
@@ -46,7 +46,7 @@ def main() -> None:
 def diagnose(arguments: argparse.Namespace) -> None:
     folder, out = arguments.run, arguments.out or arguments.run / "diagnostics"
     checkpoints = _checkpoints(folder, arguments.methods)
-    root = find_data_root(folder, read_record(folder))
+    root = _recorded(folder).data
     if root is None:
         raise UserError(f"{folder}: the data that its models were evaluated on is gone")
     there = tuple(key for key in SAMPLE if (root / BY_KEY[key].folder).is_dir())
@@ -79,12 +79,17 @@ def finished_models(run: Path) -> dict[str, Path]:
 
     `baseline` comes first, then by name; methods still in training are absent.
     """
-    record = read_record(run)
+    recorded = _recorded(run)
     trained = {path.parent.parent.name for path in run.glob("checkpoints/*/stage2/config.json")}
-    folders = {name: find_checkpoint(run, record, name) for name in trained | set(record.get("models", {}))}
+    folders = {name: recorded.checkpoint(name) for name in trained | set(recorded.record.get("models", {}))}
     ready = {name: folder for name, folder in folders.items() if folder and (folder / "config.json").exists()}
     seeing = {name: folder for name, folder in ready.items() if name in trained or sees_images(folder)}
     return {name: seeing[name] for name in sorted(seeing, key=lambda name: (name != "baseline", name))}
+
+
+def _recorded(run: Path) -> FinishedRun:
+    """The run without its scores, which it may not have yet."""
+    return FinishedRun(run, [], read_json(run / "run.json") or {})
 
 
 def _checkpoints(folder: Path, methods: list[str] | None) -> dict[str, Path]:

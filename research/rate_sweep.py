@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.record import environment, write
 from eval.options import read_recipe
 from eval.run.processes import run_logged
-from eval.run.steps import Step, find_devices, run_steps
+from eval.run.schedule import Step, find_devices, run_steps
 from modeling_aligned_llava.errors import UserError, run_main
 from research.study.grid import HELD_OUT, words
 from research.study.records import held_out_loss

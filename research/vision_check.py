@@ -16,8 +16,7 @@ from eval.data.benchmarks import BENCHMARKS
 from eval.options import Options
 from eval.plan.evaluations import plan_evaluations
 from eval.plan.models import Models, read_models
-from eval.run.schedule import only_writer, train_and_evaluate
-from eval.run.steps import find_devices
+from eval.run.schedule import find_devices, only_writer, train_and_evaluate
 from eval.score.results import collect
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.loading.files import read_json, write_json

@@ -48,6 +48,7 @@ def plan_evaluations(
     root = options.data.resolve()
     if not root.is_dir():
         raise UserError(f"--data {options.data}: no such folder")
+    engine = options.engine if options.engine == TRANSFORMERS else _absolute(options.engine)
     benchmarks = [benchmark for benchmark in BY_KEY.values() if benchmark.key in options.tasks]
     if not any(model.multimodal for model in models.values()):
         benchmarks = [benchmark for benchmark in benchmarks if benchmark.harness == "lm-eval"]
@@ -65,7 +66,6 @@ def plan_evaluations(
         asked = [benchmark for benchmark in benchmarks if model.multimodal or benchmark.harness == "lm-eval"]
         check_servable(model, asked, options)
     weights = {model.name: hash_checkpoint(model.folder) for model in trained}
-    engine = options.engine if options.engine == TRANSFORMERS else _absolute(options.engine)
     device, dtype = resolve_device(options.device), resolve_dtype(options.dtype, options.device)
     produced_by = producer(device)
     return [

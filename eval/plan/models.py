@@ -1,13 +1,24 @@
-"""The models of a run: given on the command line, trained in it, or those of a finished one."""
+"""The models of a run, given or to be trained, from backbones or from a model of yours; what training each takes."""
 
+import argparse
+import os
 import re
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval.options import SEED
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.checkpoint import sees_images
+from modeling_aligned_llava.loading.checkpoint import check_source, local_folder, sees_images
 from modeling_aligned_llava.loading.files import read_json
+
+
+START = "start"  # the model before it is fine-tuned
+FINETUNE = "finetuned"  # the only stage of a model that was trained before
+STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
+SPANS = STAGES | {FINETUNE: (0.0, 1.0)}
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,21 @@ class Model:
 
 
 Models = dict[str, Model]  # by name, in the order of the tables
+
+
+@dataclass(frozen=True)
+class Training:
+    """One stage of training the checkpoint `name`. Run again, `command` resumes, or finds the stage finished."""
+
+    name: str
+    stage: str
+    command: tuple[str, ...]
+    log: Path
+
+    @property
+    def step(self) -> str:
+        """The name of this step in a run."""
+        return f"{self.name} {self.stage}"
 
 
 def read_models(arguments: list[str], backbone: str | None, seed: int | None) -> Models:
@@ -59,6 +85,75 @@ def read_models(arguments: list[str], backbone: str | None, seed: int | None) ->
     return models
 
 
+def checkpoint_name(method: str, seed: int) -> str:
+    """The folder under `checkpoints` that train/run.sh trains in."""
+    return method if seed == SEED else f"{method}-seed{seed}"
+
+
+def models_to_train(args: argparse.Namespace, decoder: Path) -> tuple[Models, list[Training]]:
+    """The models of a training run, trained already or not, and the trainings that make them.
+
+    The backbone's language model `decoder` is one of them, if it is a folder: what training does to the text
+    benchmarks.
+    """
+    models: Models = {}
+    trainings = []
+    for seed in args.seeds:
+        for method in args.methods:
+            name = checkpoint_name(method, seed)
+            folder = args.run / "checkpoints" / name / "stage2"
+            models[name] = Model(name, args.backbone, method, seed, folder.resolve())
+            options = ["--backbone", args.backbone, "--method", method, "--seed", str(seed)]
+            options += ["--output-root", str(args.run)]
+            options += ["--data", str(args.training_data)] if args.training_data else []
+            log = args.run / "logs" / f"train.{method}.{seed}.log"
+            for stage in STAGES:
+                trainings.append(Training(name, stage, ("bash", "train/run.sh", *options, "--stage", stage), log))
+    if (decoder / "config.json").is_file():
+        models |= read_models([f"language-model={decoder}"], args.backbone, SEED)
+    return models, trainings
+
+
+def models_to_finetune(args: argparse.Namespace) -> tuple[Models, list[Training]]:
+    """The start, the models to make of it, and the trainings that make them.
+
+    Raises:
+        UserError: there is no such model.
+    """
+    check_source(args.finetune, "--finetune")
+    folder = Path(local_folder(args.finetune)).resolve()
+    backbone = Path(args.finetune.partition("@")[0]).name
+    models: Models = {START: Model(START, backbone, START, args.seeds[0], folder)}
+    trainings = []
+    for seed in args.seeds:
+        for method in args.methods:
+            name = checkpoint_name(method, seed)
+            out = args.run / "checkpoints" / name / FINETUNE
+            models[name] = Model(name, backbone, method, seed, out.resolve())
+            log = args.run / "logs" / f"train.{method}.{seed}.log"
+            launch = shlex.split(os.environ.get("LAUNCH", "")) or [sys.executable]  # of `accelerate launch`
+            settings = finetune_settings(args, folder, method, seed, out)
+            trainings.append(Training(name, FINETUNE, (*launch, "-m", "train.sft", *settings), log))
+    return models, trainings
+
+
+def finetune_settings(args: argparse.Namespace, folder: Path, method: str, seed: int, out: Path) -> list[str]:
+    """The command line of train.sft for one of them."""
+    settings: dict[str, Any] = {
+        "config": args.recipe,
+        "model_name_or_path": folder,
+        "method": method,
+        "seed": seed,
+        "data_path": args.training_data,
+        "image_folder": args.images,
+        "output_dir": out,
+        "data_cache": args.run / "cache" / "rows",
+        "eval_rows": args.held_out,
+        "eval_strategy": "epoch",
+    }
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
 def choose_baseline(models: Models, asked: str | None) -> str:
     """The method that others are compared with: the one asked for, or the first.
 
@@ -69,27 +164,3 @@ def choose_baseline(models: Models, asked: str | None) -> str:
     if asked is not None and asked not in methods:
         raise UserError(f"--baseline {asked}: not among the models ({', '.join(methods)})")
     return asked or methods[0]
-
-
-# Of a finished run: where things were recorded, or in its folder if that is gone.
-
-
-def read_record(run: Path) -> dict[str, Any]:
-    """The run's run.json, empty if there is none."""
-    return read_json(run / "run.json") or {}
-
-
-def find_checkpoint(run: Path, record: dict[str, Any], name: str) -> Path | None:
-    """A model's checkpoint: where it was evaluated, or its last stage in the run's folder."""
-    recorded = record.get("models", {}).get(name, {}).get("path")
-    return _first_folder(recorded, run / "checkpoints" / name / "stage2")
-
-
-def find_data_root(run: Path, record: dict[str, Any]) -> Path | None:
-    """The data root that was evaluated, or the one inside the run."""
-    return _first_folder(record.get("data", {}).get("root"), run / "data" / "mirrors")
-
-
-def _first_folder(recorded: str | None, inside: Path) -> Path | None:
-    candidates = [*([Path(recorded)] if recorded else []), inside]
-    return next((folder for folder in candidates if folder.is_dir()), None)

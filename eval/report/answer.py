@@ -4,22 +4,23 @@ A difference is shown if p < 0.05 over seeds, after Holm's correction over the m
 shown", or that an interval needs more seeds.
 """
 
+import json
+import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.stats import ttest_1samp
 
 from eval.data.benchmarks import BENCHMARKS, TITLES
-from eval.plan.trainings import START
-from eval.report.finished_run import FinishedRun, Line, direction, probability
+from eval.plan.models import START, Models
+from eval.report.finished_run import FinishedRun, Line, probability
 from eval.score.statistics import holm
+from eval.tables.table4 import direction
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
-from modeling_aligned_llava.loading.files import write_text
+from modeling_aligned_llava.errors import UserError
 
 
-ANSWER = "answer.md"
 INERT = {"yes": "Yes", "no": "No", "in part": "In some layers"}
 
 
@@ -109,17 +110,6 @@ def answer(
     ]
 
 
-def write_answer(folder: Path, lines: list[str]) -> None:
-    """Write the answer into the run's folder, where the report finds it."""
-    write_text(folder / ANSWER, "\n".join(lines) + "\n")
-
-
-def read_answer(folder: Path) -> list[str]:
-    """The lines of a run's answer; none if it was not a fine-tuning run."""
-    path = folder / ANSWER
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-
-
 def by_score(line: Line) -> Difference | None:
     """From the baseline, in the mean over the nine benchmarks or in the only one that was run; None in between."""
     columns = [line.cells[b.key] for b in BENCHMARKS if b.key in line.cells and line.cells[b.key]["delta"] is not None]
@@ -135,6 +125,24 @@ def by_score(line: Line) -> Difference | None:
     marked = [f"{TITLES[cell['benchmark']]} {cell['delta']:+.1f}" for cell in columns if direction(cell)]
     where = f"; significant in {', '.join(marked) or 'no single benchmark'}"
     return Difference(line.method, average["delta"], interval, "points", average["p_value"], where)
+
+
+def held_out_losses(models: Models) -> dict[str, dict[int, float]]:
+    """Method -> seed -> mean loss on the rows kept from training, after the last step.
+
+    Raises:
+        UserError: a loss is not finite.
+    """
+    losses: dict[str, dict[int, float]] = {}
+    for model in models.values():
+        log = model.folder / "log.jsonl"
+        text = log.read_text(encoding="utf-8") if log.is_file() else ""
+        measured = [line["eval_loss"] for line in map(json.loads, text.splitlines()) if "eval_loss" in line]
+        if measured and not math.isfinite(measured[-1]):
+            raise UserError(f"{log}: the held-out loss is {measured[-1]}: the training diverged; lower learning_rates")
+        if measured and model.seed is not None:
+            losses.setdefault(model.method, {})[model.seed] = measured[-1]
+    return losses
 
 
 def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:

@@ -13,8 +13,8 @@ from huggingface_hub import EvalResult, ModelCard
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from eval.data.benchmarks import BY_KEY
-from eval.tables.table4 import read_scores
-from eval.tables.write_tables import markdown, plain
+from eval.report.finished_run import is_official, read_scores
+from eval.tables.table4 import Table4, markdown, plain
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.hub_folder import LOADING, card_data, is_hub_id
@@ -103,8 +103,8 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         fields={name: _shown(fields.get(name)) for name in FIELDS},
         loading=_Markdown(LOADING.format(name=repository)),
         scored=any(cell["status"] == "ok" for cell in cells),
-        table=_Markdown(markdown(rows)),
-        own_table=_Markdown(markdown(cells) if combined else ""),
+        table=_Markdown(markdown(Table4.of(rows))),
+        own_table=_Markdown(markdown(Table4.of(cells)) if combined else ""),
         parts=parts,
         recipe=list(stages),
         settings={
@@ -137,13 +137,6 @@ def _evaluated(checkpoint: Path, record: dict[str, Any], run: Path) -> dict[str,
             return model
     evaluated = ", ".join(record["models"])
     raise UserError(f"{checkpoint}: its weights are not among those that {run} evaluated ({evaluated})")
-
-
-def is_official(cells: list[dict[str, Any]], root: Path) -> bool:
-    """Whether the scores can be those of the official data: as many questions, and not tinyworld's data root."""
-    measured = [cell for cell in cells if cell["status"] == "ok" and cell["benchmark"] in BY_KEY]
-    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].num_questions for cell in measured)
-    return bool(measured) and complete and not (root / "boxes.json").exists()
 
 
 def stage_folders(checkpoint: Path) -> list[Path]:

@@ -16,8 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from eval.report.card import stage_folders
 from eval.report.finished_run import FinishedRun
-from eval.tables.table4 import HEADINGS
-from eval.tables.write_tables import plot_differences
+from eval.tables.table4 import HEADINGS, plot_differences
 from modeling_aligned_llava.diagnostics.instruments.svg import draw_curve, log_scale, svg_axes
 
 
@@ -162,7 +161,7 @@ def training_curves(run: FinishedRun, colours: dict[str, int]) -> tuple[dict[str
     notes = []
     logs: dict[str, dict[str, dict[str, Log]]] = {}  # stage -> file -> model
     for model in run.models:
-        checkpoint, logged = run.checkpoint(model.name), False
+        checkpoint, logged = run.checkpoints[model.name], False
         paths = [folder / name for folder in stage_folders(checkpoint) for name in LOGS] if checkpoint else []
         for path in (path for path in paths if path.is_file()):
             try:

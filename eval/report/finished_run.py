@@ -11,12 +11,30 @@ from typing import Any
 
 from eval.data.benchmarks import BY_KEY
 from eval.data.benchmarks import TITLES as BENCHMARK_TITLES
-from eval.plan.models import Model, find_checkpoint, find_data_root, read_record
-from eval.tables.table4 import ScoreEntry, is_significant, read_scores, table_lines
+from eval.plan.models import Model
+from eval.tables.table4 import ScoreEntry, Table4, table_lines
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import read_json
 
 
 TITLES = BENCHMARK_TITLES | {"avg": "mean of the nine"}
+ANSWER = "answer.md"  # of a fine-tuning run
 TOY = "tinyworld"  # the backbone whose results are toy results
+
+
+def read_scores(run: Path) -> list[ScoreEntry]:
+    """The rows of the run's scores.json.
+
+    Raises:
+        UserError: there is no scores.json, or it comes from a trial with --limit.
+    """
+    rows = read_json(run / "scores.json")
+    if rows is None:
+        raise UserError(f"no {run / 'scores.json'}; evaluate the run first (python -m eval.suite)")
+    limits = {row["limit"] for row in rows if "limit" in row}
+    if limits:
+        raise UserError(f"{run} holds a trial with --limit {limits.pop()}, not scores; evaluate it without --limit")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -50,7 +68,11 @@ class FinishedRun:
         Raises:
             UserError: there is no scores.json, or it comes from a trial.
         """
-        return cls(folder, read_scores(folder), read_record(folder))
+        return cls(folder, read_scores(folder), read_json(folder / "run.json") or {})
+
+    @cached_property
+    def table(self) -> Table4:
+        return Table4.of(self.rows, self.record)
 
     @cached_property
     def _measured(self) -> list[ScoreEntry]:
@@ -118,6 +140,11 @@ class FinishedRun:
     def is_toy(self) -> bool:
         return any(model.backbone == TOY for model in self.models)
 
+    @property
+    def is_official(self) -> bool:
+        """Whether its scores can be those of the official data."""
+        return is_official([row for line in self.lines for row in line.cells.values()], self.data or self.folder)
+
     @cached_property
     def baselines(self) -> dict[str, str]:
         """Backbone -> the method that its others were compared with; without those where nothing was compared."""
@@ -130,17 +157,42 @@ class FinishedRun:
                 baselines[backbone] = others[0]
         return baselines
 
-    def checkpoint(self, name: str) -> Path | None:
-        """The model's checkpoint, if it still exists."""
-        return find_checkpoint(self.folder, self.record, name)
+    @property
+    def answer(self) -> list[str]:
+        """The lines of a fine-tuning run's answer; none of another run."""
+        path = self.folder / ANSWER
+        return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
 
+    @cached_property
+    def checkpoints(self) -> dict[str, Path | None]:
+        """Model -> its checkpoint, if that still exists."""
+        return {model.name: self.checkpoint(model.name) for model in self.models}
+
+    def checkpoint(self, name: str) -> Path | None:
+        """A model's checkpoint, if it still exists: where it was evaluated, or its last stage in the run's folder."""
+        recorded = self.record.get("models", {}).get(name, {}).get("path")
+        return _first_folder(recorded, self.folder / "checkpoints" / name / "stage2")
+
+    @cached_property
     def data(self) -> Path | None:
-        """The data root, if it still exists."""
-        return find_data_root(self.folder, self.record)
+        """The data root, if it still exists: the one that was evaluated, or the one inside the run."""
+        return _first_folder(self.record.get("data", {}).get("root"), self.folder / "data" / "mirrors")
+
+
+def _first_folder(recorded: str | None, inside: Path) -> Path | None:
+    candidates = [*([Path(recorded)] if recorded else []), inside]
+    return next((folder for folder in candidates if folder.is_dir()), None)
 
 
 def _key(row: ScoreEntry) -> tuple[str, str, int | None]:
     return row["backbone"], row["method"], row["seed"]
+
+
+def is_official(cells: list[ScoreEntry], root: Path) -> bool:
+    """Whether the scores can be those of the official data: as many questions, and not tinyworld's data root."""
+    measured = [cell for cell in cells if cell["status"] == "ok" and cell["benchmark"] in BY_KEY]
+    complete = all(cell["n"] == BY_KEY[cell["benchmark"]].num_questions for cell in measured)
+    return bool(measured) and complete and not (root / "boxes.json").exists()
 
 
 def without_paths(text: str) -> str:
@@ -153,10 +205,3 @@ def without_paths(text: str) -> str:
 def probability(value: float) -> str:
     """A p-value as text: `p < 0.001`, `p = 0.012`."""
     return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
-
-
-def direction(cell: ScoreEntry) -> int:
-    """1 or -1 if the model differs significantly from the baseline, else 0."""
-    if cell["delta"] is None or not is_significant(cell):
-        return 0
-    return 1 if cell["delta"] > 0 else -1

@@ -54,7 +54,7 @@ def image_sample(run: FinishedRun) -> list[ImageQuestion]:
     Raises:
         UserError: there are none.
     """
-    root = run.data()
+    root = run.data
     if root is None:
         raise UserError("the data root is gone")
     tasks = run.record["data"]["tasks"]
@@ -77,7 +77,7 @@ def _kept_or_measured(run: FinishedRun, name: str) -> dict[str, Any]:
     kept = read_json(path)
     if kept is not None and kept["inputs"] == inputs:
         return kept
-    checkpoint = run.checkpoint(name)
+    checkpoint = run.checkpoints[name]
     if checkpoint is None:
         raise UserError("its checkpoint is gone")
     if hash_checkpoint(checkpoint) != weights:

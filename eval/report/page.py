@@ -15,10 +15,10 @@ from markupsafe import Markup
 
 from eval.report.card import SETTINGS, stage_settings
 from eval.report.drawings import differences_figure, layer_curves, training_curves
-from eval.report.finished_run import TITLES, FinishedRun, Line, direction, probability, without_paths
+from eval.report.finished_run import TITLES, FinishedRun, Line, probability, without_paths
 from eval.report.measurements import measure
 from eval.report.sentences import answer, caveats, differences, limitations
-from eval.tables.table4 import PAPER_SUFFIX, ScoreEntry, columns, departures, missing, notes, table_lines
+from eval.tables.table4 import PAPER_SUFFIX, ScoreEntry, direction, missing
 from modeling_aligned_llava.loading.files import write_text
 
 
@@ -37,6 +37,8 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
     profiles = {name: measures["profile"] for name, measures in measured.items() if "profile" in measures}
     firsts = {(model.backbone, model.method): model.name for model in reversed(run.models)}  # of each method's seeds
     stages, training_notes = training_curves(run, colours)
+    layers = layer_curves({name: profiles[name] for name in profiles if name in firsts.values()}, colours)
+    gains = differences_figure(run)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -58,15 +60,15 @@ def report(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> str:
         caveats=caveats(run, measured),
         compared=differences(run),
         limits=limitations(run),
-        columns=list(columns(run.rows).values()),
+        columns=list(run.table.columns.values()),
         scores=measured_scores(run, run.lines) if run.has_scores else [],
         single_seeds=measured_scores(run, run.single_seeds),
-        notes=[*notes(run.rows), *departures(run.record)] if run.has_scores else [],
+        notes=run.table.notes if run.has_scores else [],
         paper=published_scores(run),
-        differences=differences_figure(run),
+        differences=gains,
         everything=(EVERYTHING, every_number(run)),
         measured=measured,
-        layers=layer_curves({name: profiles[name] for name in profiles if name in firsts.values()}, colours),
+        layers=layers,
         norms=[_norms(name, profile) for name, profile in profiles.items()],
         stages=stages,
         training_notes=training_notes,
@@ -103,15 +105,14 @@ class Cell:
 
 def measured_scores(run: FinishedRun, lines: list[Line]) -> list[tuple[str, list[Cell]]]:
     """Each line's name and the cells of Table 4's columns."""
-    return [(line.name, [_cell(line.cells.get(key)) for key in columns(run.rows)]) for line in lines]
+    return [(line.name, [_cell(line.cells.get(key)) for key in run.table.columns]) for line in lines]
 
 
 def published_scores(run: FinishedRun) -> list[tuple[str, list[Cell]]]:
     """The lines of the paper: scores without intervals."""
-    paper, keys = [row for row in run.rows if row["source"] == "paper"], columns(run.rows)
     return [
-        (label.removesuffix(PAPER_SUFFIX), [_cell(cells.get(key)) for key in keys])
-        for label, cells in table_lines(paper)
+        (label.removesuffix(PAPER_SUFFIX), [_cell(cells.get(key)) for key in run.table.columns])
+        for label, cells in run.table.paper
     ]
 
 
@@ -174,7 +175,7 @@ def recipes(run: FinishedRun) -> tuple[list[str], list[list[str]]]:
     """Header and lines of a table of training settings, one column per model and stage; no lines without settings."""
     stages = {}
     for model in run.models:
-        checkpoint = run.checkpoint(model.name)
+        checkpoint = run.checkpoints[model.name]
         for stage, recipe in (stage_settings(checkpoint) if checkpoint else {}).items():
             stages[f"{model.name}, {stage}"] = recipe
     lines = [
@@ -191,14 +192,9 @@ def _setting(value: Any) -> str:
     return without_paths(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
-def write_report(folder: Path) -> None:
-    """Write `report.html` of the finished run in `folder`.
-
-    Raises:
-        UserError: the run has no scores.
-    """
-    run = FinishedRun.read(folder)
+def write_report(run: FinishedRun) -> None:
+    """Write `report.html` into the folder of the run."""
     text = report(run, measure(run))
-    path = folder / "report.html"
+    path = run.folder / "report.html"
     write_text(path, text.encode(errors="replace").decode())  # an answer may end in half a character
     print(f"report: {path}")  # noqa: T201

@@ -8,11 +8,10 @@ from collections import Counter
 from typing import Any
 
 from eval.data.benchmarks import BENCHMARKS
-from eval.report.answer import by_score, corrected, read_answer
-from eval.report.card import is_official
-from eval.report.finished_run import TITLES, FinishedRun, Line, direction, probability
+from eval.report.answer import by_score, corrected
+from eval.report.finished_run import TITLES, FinishedRun, Line, probability
 from eval.score.statistics import detectable
-from eval.tables.table4 import TWO_SEEDS, ScoreEntry
+from eval.tables.table4 import TWO_SEEDS, ScoreEntry, direction
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
 
 
@@ -31,7 +30,7 @@ def answer(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]:
     Args:
         measured: the result of `measurements.measure`.
     """
-    if answered := read_answer(run.folder):
+    if answered := run.answer:
         return [("", answered)]
     gains = {line.name: gain for line in run.lines if (gain := by_score(line)) is not None}
     helps = [f"{name}: {gain}" for name, gain in corrected(gains).items()]
@@ -42,12 +41,11 @@ def answer(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[Part]:
 
 def caveats(run: FinishedRun, measured: dict[str, dict[str, Any]]) -> list[str]:
     """What the study found in such a decoder, and what the answer does not say."""
-    verdicts = {} if read_answer(run.folder) else _verdicts(measured)
+    verdicts = {} if run.answer else _verdicts(measured)
     notes: list[str] = next(iter(verdicts.values()))["lines"][-2:] if verdicts else []
-    cells = [row for line in run.lines for row in line.cells.values()]
     if run.is_toy:
         notes.append("This is a toy result: tiny models, benchmarks of their own. It says nothing about real sizes.")
-    elif run.has_scores and not is_official(cells, run.data() or run.folder):
+    elif run.has_scores and not run.is_official:
         notes.append(
             "The questions are not those of the official benchmarks, or not all of them: do not compare these scores "
             "with published ones."

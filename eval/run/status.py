@@ -22,7 +22,7 @@ from rich.text import Text
 
 from eval.data.benchmarks import BY_KEY
 from eval.plan.job import Job
-from eval.plan.trainings import SPANS
+from eval.plan.models import SPANS
 
 
 TRAINING = "training"  # the column before the benchmarks

@@ -36,10 +36,12 @@ SETTINGS = (
 
 def write_results(options: Options, models: Models, jobs: list[Job], baseline: str) -> None:
     """Write `run.json` and `scores.json`. Says on standard error what is not compared."""
-    write_json(options.folder / "run.json", describe_run(options, models, jobs))
+    results = collect(models, jobs)
+    record = describe_run(options, models, jobs, results)
     for sentence in pairing(list(models.values()), baseline):
         print(sentence, file=sys.stderr)  # noqa: T201
-    rows = score_rows(list(models.values()), collect(models, jobs), baseline, options.limit)
+    rows = score_rows(list(models.values()), results, baseline, options.limit)
+    write_json(options.folder / "run.json", record)
     write_json(options.folder / "scores.json", rows)
 
 
@@ -66,7 +68,7 @@ def collect(models: Models, jobs: list[Job]) -> dict[str, Results]:
     return results
 
 
-def describe_run(options: Options, models: Models, jobs: list[Job]) -> dict[str, Any]:
+def describe_run(options: Options, models: Models, jobs: list[Job], results: dict[str, Results]) -> dict[str, Any]:
     """The content of run.json, without time stamps so that a repeated run does not change the file.
 
     Tasks are those asked for and those with a result from before; versions, code and hardware are those that made the
@@ -87,7 +89,6 @@ def describe_run(options: Options, models: Models, jobs: list[Job]) -> dict[str,
         }
         for name, model in models.items()
     }
-    results = collect(models, jobs)
     made = [(key, result) for of_model in results.values() for key, result in of_model.items() if "inputs" in result]
     tasks = {key: {"rows": result["inputs"]["rows"], "sha256": result["inputs"]["data"]} for key, result in made}
     tasks |= {task.key: {"rows": task.rows, "sha256": task.data} for job in jobs for task in job.tasks}

@@ -69,10 +69,10 @@ class Line:
         scores: list[Any] = []  # Comparison or SeedMean, of each benchmark
         deltas: list[Any] = []
         rows = [self._row(benchmark, scores, deltas) for benchmark in BENCHMARKS]
+        average = self._average(rows, scores, deltas)
         with_p = [row for row in rows if row.p_value is not None]
         for row, adjusted in zip(with_p, statistics.holm([row.p_value or 0.0 for row in with_p]), strict=True):
             row.p_holm = adjusted
-        average = self._average(rows, scores, deltas)
         extra = [b for b in EXTRA_BENCHMARKS if any(b.key in results for results in self.results)]
         return [*rows, average, *(self._row(benchmark, scores, deltas) for benchmark in extra)]
 
@@ -223,10 +223,8 @@ def score_rows(
             it are compared with the first of their backbone.
         limit: rows per task, if the run was a trial.
     """
-    rows = [row for line in lines(models, results, baseline) for row in line.rows()]
-    return [_to_json(replace(row, limit=limit)) for row in rows] + [_to_json(row) for row in paper_rows()]
-
-
-def _to_json(row: ScoreRow) -> dict[str, Any]:
-    """All fields; `subtasks`, `limit` and `seeds` only if they are set."""
-    return {name: value for name, value in asdict(row).items() if name not in ("subtasks", "limit", "seeds") or value}
+    rows = [replace(row, limit=limit) for line in lines(models, results, baseline) for row in line.rows()]
+    return [
+        {name: value for name, value in asdict(row).items() if name not in ("subtasks", "limit", "seeds") or value}
+        for row in [*rows, *paper_rows()]
+    ]

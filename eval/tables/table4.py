@@ -1,15 +1,26 @@
-"""Table 4 in words: which line and column a row of scores.json belongs to, what its cell says, what stands below.
+"""Table 4 of a finished run as files, as a figure and on the terminal: a pure function of scores.json and run.json.
 
 A cell is a score with its n, 95 % interval and paired difference from the baseline, or `not run`, or `failed: reason`.
 A method with several seeds is one line, the mean over them.
 """
 
+import re
+import sys
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import pandas as pd
+from matplotlib.axes import Axes
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
 from eval.data.benchmarks import BENCHMARKS, BY_KEY, EXTRA_BENCHMARKS
-from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.files import read_json
+from modeling_aligned_llava.diagnostics.instruments.svg import svg_axes
+from modeling_aligned_llava.loading.files import write_text
 
 
 ScoreEntry = dict[str, Any]  # a row of scores.json
@@ -27,28 +38,52 @@ ONE_SEED = (
 )
 SEVERAL_SEEDS = "Lines of several seeds: means over the seeds; intervals and tests cover seeds and questions."
 TWO_SEEDS = "Two seeds are too few for an interval of 95 %: it covers the truth less often. Train three."
+TITLE_WIDTH, CELL_WIDTH = 16, 21  # of the table on a terminal, with the space beside them
+LINE = 100  # columns of a terminal
 
 
-def read_scores(run: Path) -> list[ScoreEntry]:
-    """The rows of the run's scores.json.
+@dataclass(frozen=True)
+class Table4:
+    """The table before it is written in a format.
 
-    Raises:
-        UserError: there is no scores.json, or it comes from a trial with --limit.
+    Attributes:
+        rows: those of scores.json.
+        columns: benchmark -> heading: the nine, their average, and the extra ones in the run.
+        measured, paper: a line per model or mean over seeds, in the order of scores.json.
+        seeds: what the intervals of the measured lines cover.
+        notes: the paragraphs below the table: that, the metric of every column, and what is not as lmms-eval does it.
     """
-    rows = read_json(run / "scores.json")
-    if rows is None:
-        raise UserError(f"no {run / 'scores.json'}; evaluate the run first (python -m eval.suite)")
-    limits = {row["limit"] for row in rows if "limit" in row}
-    if limits:
-        raise UserError(f"{run} holds a trial with --limit {limits.pop()}, not scores; evaluate it without --limit")
-    return rows
 
+    rows: list[ScoreEntry]
+    columns: dict[str, str]
+    measured: Lines
+    paper: Lines
+    seeds: str
+    notes: list[str]
 
-def columns(rows: list[ScoreEntry]) -> dict[str, str]:
-    """Benchmark -> heading: the nine, their average, and the extra ones in the run."""
-    asked = {row["benchmark"] for row in rows}
-    extra = {benchmark.key: benchmark.title for benchmark in EXTRA_BENCHMARKS if benchmark.key in asked}
-    return HEADINGS | extra
+    @classmethod
+    def of(cls, rows: list[ScoreEntry], record: dict[str, Any] | None = None) -> "Table4":
+        """The table of scores.json and, if there is one, run.json."""
+        asked = {row["benchmark"] for row in rows}
+        extra = {benchmark.key: benchmark.title for benchmark in EXTRA_BENCHMARKS if benchmark.key in asked}
+        measured, paper = (
+            table_lines([row for row in rows if row["source"] == source]) for source in ("measured", "paper")
+        )
+        seeds = " ".join(_about_seeds(measured))
+        metrics = [f"{b.title}: {b.measures} ({b.task} {b.metric})" for b in BY_KEY.values() if b.key in asked]
+        metrics = ["Metrics. " + "; ".join([*metrics, "Avg: mean of the nine columns."])]
+        notes = [*([seeds] if seeds else []), *metrics, *departures(record or {})]
+        return cls(rows, HEADINGS | extra, measured, paper, seeds, notes)
+
+    @cached_property
+    def texts(self) -> pd.DataFrame:
+        """One line per model, one column per benchmark. Lines of a cell are separated by a newline."""
+        lines = [
+            {"model": label}
+            | {title: missing(cells.get(key)) or "\n".join(parts(cells[key])) for key, title in self.columns.items()}
+            for label, cells in [*self.measured, *self.paper]
+        ]
+        return pd.DataFrame(lines, columns=["model", *self.columns.values()])
 
 
 def table_lines(rows: list[ScoreEntry]) -> Lines:
@@ -78,46 +113,7 @@ def line_key(row: ScoreEntry) -> tuple:
     return row["source"], row["backbone"], row["method"], row["seed"], tuple(row.get("seeds", ()))
 
 
-def is_significant(cell: ScoreEntry) -> bool:
-    """Whether several trainings agree on a difference; one training says nothing of another."""
-    if not cell.get("seeds"):
-        return False
-    p = cell["p_value"] if cell["p_holm"] is None else cell["p_holm"]
-    return p is not None and p < 0.05
-
-
-def missing(cell: ScoreEntry | None) -> str | None:
-    """The text of a cell without a score; None if there is a score."""
-    if cell is None or cell["status"] == "not run":
-        return "not run"
-    return f"failed: {cell['reason']}" if cell["status"] == "failed" else None
-
-
-def parts(cell: ScoreEntry) -> list[str]:
-    """The lines of a cell with a score: score, interval and n, difference."""
-    lines = [f"{cell['score']:.2f}"]
-    if cell["source"] == "measured":
-        lines.append(f"{interval(cell['ci95'])} n={cell['n']}")
-    if cell["delta"] is not None:
-        mark = "*" if is_significant(cell) else ""
-        lines.append(f"{cell['delta']:+.2f}{mark} {interval(cell['delta_ci95'], '+')}")
-    return lines
-
-
-def interval(ends: list[float] | None, sign: str = "") -> str:
-    """An interval in brackets."""
-    return f"[{ends[0]:{sign}.1f}, {ends[1]:{sign}.1f}]" if ends else "[needs more seeds]"
-
-
-def notes(rows: list[ScoreEntry]) -> list[str]:
-    """The footnotes of the table, one paragraph each: what its intervals cover, and the metric of every column."""
-    seeds = " ".join(about_seeds(table_lines([row for row in rows if row["source"] == "measured"])))
-    asked = {row["benchmark"] for row in rows}
-    metrics = [f"{b.title}: {b.measures} ({b.task} {b.metric})" for b in BY_KEY.values() if b.key in asked]
-    return [*([seeds] if seeds else []), "Metrics. " + "; ".join([*metrics, "Avg: mean of the nine columns."])]
-
-
-def about_seeds(measured: Lines) -> list[str]:
+def _about_seeds(measured: Lines) -> list[str]:
     """What the intervals of these lines cover."""
     numbers = {len(row.get("seeds", ())) for _, cells in measured for row in cells.values()}
     several = [SEVERAL_SEEDS] if max(numbers, default=0) > 1 else []
@@ -138,3 +134,166 @@ def departures(record: dict[str, Any]) -> list[str]:
     if (limit := record.get("settings", {}).get("max_new_tokens")) is not None:
         parts.append(f"Answers end after {limit} tokens.")
     return [" ".join(["Not as lmms-eval does it.", *parts])] if parts else []
+
+
+def direction(cell: ScoreEntry) -> int:
+    """1 or -1 if several trainings agree on a difference from the baseline, else 0; one says nothing of another."""
+    p = cell["p_value"] if cell["p_holm"] is None else cell["p_holm"]
+    if cell["delta"] is None or not cell.get("seeds") or p is None or p >= 0.05:
+        return 0
+    return 1 if cell["delta"] > 0 else -1
+
+
+def missing(cell: ScoreEntry | None) -> str | None:
+    """The text of a cell without a score; None if there is a score."""
+    if cell is None or cell["status"] == "not run":
+        return "not run"
+    return f"failed: {cell['reason']}" if cell["status"] == "failed" else None
+
+
+def parts(cell: ScoreEntry) -> list[str]:
+    """The lines of a cell with a score: score, interval and n, difference."""
+    lines = [f"{cell['score']:.2f}"]
+    if cell["source"] == "measured":
+        lines.append(f"{interval(cell['ci95'])} n={cell['n']}")
+    if cell["delta"] is not None:
+        mark = "*" if direction(cell) else ""
+        lines.append(f"{cell['delta']:+.2f}{mark} {interval(cell['delta_ci95'], '+')}")
+    return lines
+
+
+def interval(ends: list[float] | None, sign: str = "") -> str:
+    """An interval in brackets."""
+    return f"[{ends[0]:{sign}.1f}, {ends[1]:{sign}.1f}]" if ends else "[needs more seeds]"
+
+
+def write_tables(table: Table4, run: Path) -> None:
+    """Write the table and its figure into the folder of the run, and show it."""
+    folder, figure = run / "tables", run / "figures" / "table4.svg"
+    formats = {"md": markdown(table), "tex": latex(table), "csv": comma_separated(table)}
+    files = {folder / f"table4.{suffix}": text for suffix, text in formats.items()} | {figure: draw_differences(table)}
+    for path, text in files.items():
+        write_text(path, text)
+    show(table, Console(width=min(Console().width, LINE) if sys.stdout.isatty() else LINE))
+    print(f"tables, with the paper's: {folder}, figure: {figure}")  # noqa: T201
+
+
+def markdown(table: Table4) -> str:
+    """The table, with a paragraph per note below it."""
+    frame = table.texts
+    cells = [[_markdown_cell(cell) for cell in row] for row in ([*frame.columns], *frame.to_numpy().tolist())]
+    lines = ["| " + " | ".join(row) + " |" for row in cells]
+    lines.insert(1, "|---" * frame.shape[1] + "|")
+    for note in (CAPTION, *table.notes):
+        lines += ["", re.sub(r"([*_])", r"\\\1", plain(note))]
+    return "\n".join([*lines, ""])
+
+
+def _markdown_cell(text: str) -> str:
+    return re.sub(r"([|*])", r"\\\1", plain(text)).replace("\n", "<br>")
+
+
+def plain(text: str) -> str:
+    """Text for Markdown, in which a tag or a link of somebody else's stays text."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text).replace("](", r"]\(")
+
+
+def latex(table: Table4) -> str:
+    """The same as a booktabs table; it needs the package makecell too."""
+    frame = table.texts
+    style = frame.style.hide(axis="index").format(escape="latex")
+    style = style.format(_latex_cell, escape="latex", subset=frame.columns[1:])
+    if table.paper:
+        first = pd.IndexSlice[len(table.measured), frame.columns[0]]
+        style = style.format(lambda label: f"\\midrule\n{label}", escape="latex", subset=first)
+    text = style.to_latex(
+        hrules=True,
+        column_format="l" + "c" * (frame.shape[1] - 1),
+        caption=_escaped(CAPTION),
+        position_float="centering",
+    )
+    below = [f"\\par\\smallskip\\parbox{{\\linewidth}}{{{_escaped(note)}}}\n" for note in table.notes]
+    text = text.replace("\\centering\n", "\\centering\\scriptsize\n", 1)
+    return text.replace("\\end{table}", "".join(below) + "\\end{table}")
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([%_&#])", r"\\\1", text)
+
+
+def _latex_cell(text: str) -> str:
+    return r"\makecell{" + text.replace("[", "{[}").replace("\n", r" \\ ") + "}"
+
+
+def comma_separated(table: Table4) -> str:
+    """One line per row of scores.json, with every field; a row without a score gives the reason in `score`."""
+    fields = ["source", "backbone", "method", "seed", "seeds", "benchmark", "score", "n", "ci95_low", "ci95_high"]
+    fields += ["delta", "delta_ci95_low", "delta_ci95_high", "p_value", "p_holm", "unparseable", "status", "reason"]
+    flat = []
+    for row in table.rows:
+        ends = {f"{name}_{end}": value for name in ("ci95", "delta_ci95") for end, value in _ends(row[name])}
+        seeds = " ".join(map(str, row.get("seeds", ())))
+        flat.append(row | ends | {"score": missing(row) or row["score"], "seeds": seeds})
+    return pd.DataFrame(flat, columns=fields, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def _ends(interval: list[float] | None) -> list[tuple[str, float | None]]:
+    return list(zip(("low", "high"), interval or (None, None), strict=True))
+
+
+def show(table: Table4, console: Console) -> None:
+    """Print the measured scores with half their interval and their difference: as many models abreast as fit."""
+    abreast = max(1, (console.width - TITLE_WIDTH) // CELL_WIDTH)
+    for start in range(0, len(table.measured), abreast):
+        models = table.measured[start : start + abreast]
+        shown = Table(box=box.SIMPLE_HEAD)
+        shown.add_column("Table 4")
+        for label, _ in models:
+            shown.add_column(label, justify="right")
+        for key, title in table.columns.items():
+            shown.add_row(title, *(missing(cells.get(key)) or _brief(cells[key]) for _, cells in models))
+        console.print(shown)
+    console.print(
+        "± half a 95 % interval, then the difference from the baseline, * p < 0.05 (Holm over nine columns)."
+    )
+    console.print(table.seeds)
+
+
+def _brief(cell: ScoreEntry) -> str:
+    half = "" if cell["ci95"] is None else f"±{(cell['ci95'][1] - cell['ci95'][0]) / 2:.1f}"
+    delta = "" if cell["delta"] is None else f"{cell['delta']:+.1f}{'*' if direction(cell) else ' '}"
+    return f"{cell['score']:.1f} {half:<5}{delta:>7}"
+
+
+def draw_differences(table: Table4) -> str:
+    """An SVG, the same bytes for the same rows. Models without any difference are left out."""
+    compared = {
+        label: [row for row in cells.values() if row["delta"] is not None and row["benchmark"] in HEADINGS]
+        for label, cells in table.measured
+    }
+    models = {label: cells for label, cells in compared.items() if cells}
+    with svg_axes("table4", (6, 5)) as (axes, svg):
+        plot_differences(axes[0, 0], models, {})
+    return svg.getvalue()
+
+
+def plot_differences(axes: Axes, models: dict[str, list[ScoreEntry]], colours: dict[str, str]) -> None:
+    """Every difference of each model and its interval, a row a benchmark. Without a colour, matplotlib chooses one."""
+    keys = list(HEADINGS)
+    for index, (label, cells) in enumerate(models.items()):
+        shift = 0.6 * ((index + 0.5) / len(models) - 0.5)
+        positions = [keys.index(cell["benchmark"]) + shift for cell in cells]
+        values = [cell["delta"] for cell in cells]
+        # An interval of no width can lie beside the difference by the last bit.
+        ends = [cell["delta_ci95"] or [cell["delta"]] * 2 for cell in cells]
+        below = [max(0.0, value - low) for value, (low, _) in zip(values, ends, strict=True)]
+        above = [max(0.0, high - value) for value, (_, high) in zip(values, ends, strict=True)]
+        axes.errorbar(
+            values, positions, xerr=[below, above], fmt="o", capsize=3, label=label, color=colours.get(label)
+        )
+    axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
+    axes.set_yticks(range(len(keys)), list(HEADINGS.values()))
+    axes.invert_yaxis()
+    axes.set_xlabel("points over the baseline, 95 % interval")
+    if models:
+        axes.legend(loc="upper left", bbox_to_anchor=(-0.1, -0.12), ncols=2)

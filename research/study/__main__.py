@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eval.run.steps import find_devices
+from eval.run.schedule import find_devices
 from modeling_aligned_llava.errors import run_main
 from research.study.analysis import analyse
 from research.study.cells import StudyRun

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from eval.plan.job import Job
-from eval.plan.trainings import STAGES
+from eval.plan.models import STAGES
 from eval.run.status import Status
 from research.study.grid import Cell, Study
 

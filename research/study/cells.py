@@ -19,13 +19,11 @@ from rich.console import Console
 from eval.options import Options, read_recipe
 from eval.plan.evaluations import plan_evaluations
 from eval.plan.job import Job
-from eval.plan.models import Model, Models
-from eval.plan.trainings import Training, checkpoint_name
+from eval.plan.models import Model, Models, Training, checkpoint_name
 from eval.run.evaluation import evaluate
 from eval.run.processes import run_logged
-from eval.run.schedule import only_writer
+from eval.run.schedule import Devices, Step, only_writer, run_steps
 from eval.run.status import Status
-from eval.run.steps import Devices, Step, run_steps
 from eval.run.training import ANSWER_TOKENS, make_world, train
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
@@ -52,6 +50,7 @@ class StudyRun:
         self.study, self.records = with_chosen_rates(study, folder), Records(folder, study.name)
         self.work, self.shared, self.device = work.resolve() / study.name, work.resolve(), device
         self.data = self.shared / "data" / study.backbone
+        self.decoder = Path(read_recipe(study.backbone, "stage1")["language_model"])
         self.settings = {
             cell.name: {stage: stage_settings(study.backbone, stage, cell.arm.settings) for stage in cell.arm.stages}
             for cell in self.study.cells
@@ -71,7 +70,7 @@ class StudyRun:
                 if cell not in self.left:
                     self.clean(cell)  # what a run leaves that ends between recording a cell and cleaning up
             self.data.parent.mkdir(parents=True, exist_ok=True)
-            make_world(self.study.backbone, self.data, self.work / "logs")
+            make_world(read_recipe(self.study.backbone, "world"), self.decoder, self.data, self.work / "logs")
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
             with CellTable(self.study, self.left, costs, self.jobs, console) as table:
@@ -92,8 +91,9 @@ class StudyRun:
         }
         cells = list(models)
         if self.study.evaluated and not self.records.decoder.exists():
-            folder = Path(read_recipe(self.study.backbone, "stage1")["language_model"]).resolve()
-            models[DECODER] = Model(DECODER, self.study.backbone, DECODER, None, folder, multimodal=False)
+            models[DECODER] = Model(
+                DECODER, self.study.backbone, DECODER, None, self.decoder.resolve(), multimodal=False
+            )
         if not models:
             return {}
         options = Options(run=self.work, data=self.data / "mirrors", device=self.device, max_new_tokens=ANSWER_TOKENS)

@@ -10,7 +10,7 @@ from eval.options import Options, parse_suite
 from eval.plan.evaluations import plan_evaluations
 from eval.plan.models import read_models
 from eval.score.items import Items
-from eval.score.results import describe_run, write_results
+from eval.score.results import collect, describe_run, write_results
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.device import resolve_dtype
 from modeling_aligned_llava.loading.files import read_json, write_json
@@ -43,12 +43,16 @@ def finish(jobs, made_by=MACHINE):
             write_json(job.result(task.key), {"inputs": job.inputs(task), "status": "ok", "reason": None} | result)
 
 
+def described(options, models, jobs):
+    return describe_run(options, models, jobs, collect(models, jobs))
+
+
 def test_scores_of_a_part_keep_the_others(planned, tmp_path):
     options, models, jobs = planned()
     finish(jobs)
     write_results(options, models, jobs, "baseline")
     before = read_json(tmp_path / "scores.json")
-    settings = describe_run(options, models, jobs)
+    settings = described(options, models, jobs)
     assert any("llava_hf" in sentence for sentence in settings["models"]["baseline"]["deviations"])
 
     options, models, jobs = planned("--tasks", "pope")
@@ -56,7 +60,7 @@ def test_scores_of_a_part_keep_the_others(planned, tmp_path):
     assert read_json(tmp_path / "scores.json") == before
     scored = {row["benchmark"] for row in before if row["status"] == "ok" and row["source"] == "measured"}
     assert scored == {benchmark.key for benchmark in BENCHMARKS} | {"avg"}
-    assert describe_run(options, models, jobs) == settings
+    assert described(options, models, jobs) == settings
 
 
 def test_an_outdated_result_is_not_one_that_nobody_asked_for(planned, tmp_path):
@@ -74,10 +78,10 @@ def test_an_outdated_result_is_not_one_that_nobody_asked_for(planned, tmp_path):
 def test_the_record_names_what_made_the_results(planned, tmp_path):
     _, _, jobs = planned("--tasks", "pope", "ai2d")
     finish(jobs)
-    record = describe_run(*planned())
+    record = described(*planned())
     assert {name: record[name] for name in MACHINE} == MACHINE
     finish(planned("--tasks", "ai2d")[2], MACHINE | {"code": "def", "versions": {"trl": "1.1"}})
-    record = describe_run(*planned())
+    record = described(*planned())
     assert record["code"] == "abc and def" and record["versions"] == {"trl": "1.0 and 1.1"}
     assert record["hardware"] == MACHINE["hardware"]
 
@@ -86,8 +90,8 @@ def test_the_record_says_how_long_answers_may_be(planned):
     """POPE asks for 128 tokens; where a task leaves it open, a LLaVA of lmms-eval gets 1,024."""
     for options, lengths in (((), (128, 1024)), (("--max-new-tokens", "200"), (128, 200))):
         finish(planned("--tasks", "pope", "mmstar", "mmlu", *options)[2])
-        described = describe_run(*planned(*options))["models"]["baseline"]
-        assert described["answer_tokens"] == dict(zip(("pope", "mmstar"), lengths, strict=True))
+        model = described(*planned(*options))["models"]["baseline"]
+        assert model["answer_tokens"] == dict(zip(("pope", "mmstar"), lengths, strict=True))
 
 
 def test_a_trial_touches_nothing_of_the_run(planned, tmp_path):

@@ -14,7 +14,8 @@ from transformers import AutoModelForImageTextToText
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.report import push
-from eval.report.card import is_official, model_card
+from eval.report.card import model_card
+from eval.report.finished_run import is_official
 from eval.score.scores import Model, score_rows
 from modeling_aligned_llava import align
 from modeling_aligned_llava.loading.files import read_json, write_json

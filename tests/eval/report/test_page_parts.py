@@ -8,12 +8,10 @@ import pytest
 from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import in_benchmarks
 from eval.report import measurements
-from eval.report.answer import write_answer
 from eval.report.drawings import INK, SERIES, inline_svg, series, training_curves
-from eval.report.finished_run import FinishedRun, probability, without_paths
+from eval.report.finished_run import ANSWER, FinishedRun, probability, without_paths
 from eval.report.page import measured_scores, published_scores, report, settings
 from eval.report.sentences import answer, caveats, differences, limitations
-from eval.tables.table4 import columns
 from modeling_aligned_llava.diagnostics.profile import profile
 from tests.eval.report.stand_in import write_run
 from tests.eval.score_rows import three_seeds
@@ -45,7 +43,7 @@ def test_the_answer_is_one_line_a_model(nine):
 
 
 def test_a_fine_tuning_run_has_answered_itself(nine):
-    write_answer(nine.folder, ["one", "two"])
+    (nine.folder / ANSWER).write_text("one\ntwo\n")
     assert answer(nine, {}) == [("", ["one", "two"])]
 
 
@@ -125,7 +123,7 @@ def test_a_mean_that_cannot_be_compared_says_why(nine):
 
 def test_cells_have_a_sort_key_and_details(nine):
     table = dict(measured_scores(nine, nine.lines))
-    norm = dict(zip(columns(nine.rows), table["norm"], strict=True))["pope"]
+    norm = dict(zip(nine.table.columns, table["norm"], strict=True))["pope"]
     assert (norm.score, norm.value, norm.difference, norm.direction) == ("90.0", 90.0, "+40.0", 0)
     assert "n = 40" in norm.details and "significant" not in norm.details and "p = " not in norm.details
     run = dataclasses.replace(nine, rows=three_seeds())
@@ -134,7 +132,7 @@ def test_cells_have_a_sort_key_and_details(nine):
     assert "after Holm's correction; significant" in several.details
     baseline = table["baseline"][0]
     assert baseline.difference == "" and "difference" not in baseline.details
-    failed = dict(zip(columns(nine.rows), table["norm-gwc"], strict=True))["ocrbench"]
+    failed = dict(zip(nine.table.columns, table["norm-gwc"], strict=True))["ocrbench"]
     assert failed.value is None and failed.score == "failed: ValueError: a | b_c & 100%"
     assert len(published_scores(nine)) == 6 and published_scores(nine)[0][1][0].details == "n = 1,164"
 

@@ -23,7 +23,7 @@ import sys
 from functools import partial
 from pathlib import Path
 from eval.run.processes import run_logged
-from eval.run.steps import Step, run_steps
+from eval.run.schedule import Step, run_steps
 from modeling_aligned_llava.errors import run_main
 
 def main():

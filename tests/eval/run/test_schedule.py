@@ -12,7 +12,7 @@ from rich.console import Console
 
 from eval.data.benchmarks import BY_KEY
 from eval.plan.job import Job, Task
-from eval.plan.trainings import Training
+from eval.plan.models import Training
 from eval.run.schedule import plan_steps, spread
 from eval.run.status import Status
 from eval.run.training import train

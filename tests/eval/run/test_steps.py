@@ -6,9 +6,9 @@ from graphlib import CycleError
 
 import pytest
 
-from eval.run import steps as module
+from eval.run import schedule as module
 from eval.run.processes import run_logged
-from eval.run.steps import Step, find_devices, path_lengths, run_steps
+from eval.run.schedule import Step, find_devices, path_lengths, run_steps
 from modeling_aligned_llava.errors import UserError
 
 

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from eval.score.scores import Model, baselines, pairing, score_rows
-from eval.tables.table4 import columns, is_significant
-from eval.tables.write_tables import score_table
+from eval.tables.table4 import Table4, direction
 from tests.eval.score_rows import cell, nine, result
 
 
@@ -102,8 +101,9 @@ def test_further_benchmarks_stand_behind_the_average():
     without = score_rows(models, {"baseline": nine(20), "norm": nine(36)}, "baseline")
     further = cell(rows, "norm", "mmlu_5shot")
     assert further["p_value"] < 1e-6 and further["p_holm"] is None
-    assert not is_significant(further) and is_significant(further | {"seeds": [1, 2]})
+    assert not direction(further) and direction(further | {"seeds": [1, 2]}) == 1
     assert [row for row in rows if row["benchmark"] != "mmlu_5shot"] == without
-    assert list(columns(rows))[-2:] == ["avg", "mmlu_5shot"] and list(columns(without))[-1] == "avg"
-    written = score_table(rows)["MMLU 5-shot"]
+    table = Table4.of(rows)
+    assert list(table.columns)[-2:] == ["avg", "mmlu_5shot"] and list(Table4.of(without).columns)[-1] == "avg"
+    written = table.texts["MMLU 5-shot"]
     assert written[1].startswith("97.50") and written[2] == "not run"

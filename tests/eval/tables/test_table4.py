@@ -6,15 +6,16 @@ import pytest
 from rich.console import Console
 
 from eval.data.benchmarks import BENCHMARKS
+from eval.report.finished_run import FinishedRun
 from eval.score.scores import Model, score_rows
 from eval.tables import table4
-from eval.tables import write_tables as files
+from eval.tables.table4 import Table4, comma_separated, draw_differences, latex, markdown, show, write_tables
 from modeling_aligned_llava.errors import UserError
 from tests.eval.score_rows import cell, nine, three_seeds
 
 
 def test_markdown_says_what_is_missing(rows):
-    lines = files.markdown(rows).splitlines()
+    lines = markdown(Table4.of(rows)).splitlines()
     table = {
         line.split(" | ")[0].removeprefix("| "): [c.strip(" |") for c in re.split(r"(?<!\\)\|", line)[2:-1]]
         for line in lines[2:12]
@@ -28,7 +29,7 @@ def test_markdown_says_what_is_missing(rows):
 
 
 def test_the_terminal_shows_every_measured_model_and_no_line_is_too_long(rows, capsys):
-    files.show(rows, Console(width=80))
+    show(Table4.of(rows), Console(width=80))
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= 80 and printed.count("Table 4") == 2  # four models, three abreast
     average = [line.split() for line in printed.splitlines() if "Avg" in line]
@@ -38,44 +39,44 @@ def test_the_terminal_shows_every_measured_model_and_no_line_is_too_long(rows, c
 
 
 def test_latex_is_escaped_and_csv_has_every_cell(rows):
-    latex = files.latex(rows)
-    assert r"failed: ValueError: a | b\_c \& 100\%" in latex
-    assert latex.count(r"\midrule") == 2 and r"\bottomrule" in latex
-    assert not re.search(r"(?<!\\)[%_]", latex.replace(r"\begin{table}", ""))
-    lines = list(csv.DictReader(files.comma_separated(rows).splitlines()))
+    text = latex(Table4.of(rows))
+    assert r"failed: ValueError: a | b\_c \& 100\%" in text
+    assert text.count(r"\midrule") == 2 and r"\bottomrule" in text
+    assert not re.search(r"(?<!\\)[%_]", text.replace(r"\begin{table}", ""))
+    lines = list(csv.DictReader(comma_separated(Table4.of(rows)).splitlines()))
     assert len(lines) == len(rows)
     assert [line["score"] for line in lines if line["method"] == "lm"][:2] == ["not run", "not run"]
 
 
-def test_a_method_with_several_seeds_is_one_line(tmp_path):
+def test_a_method_with_several_seeds_is_one_line():
     rows = three_seeds()
     lines = dict(table4.table_lines(rows))
     assert list(lines)[:3] == ["toy baseline, 3 seeds", "toy norm, 3 seeds", "toy norm-gwc"]
     assert lines["toy norm, 3 seeds"]["pope"]["delta"] == pytest.approx(25)
-    text = files.markdown(rows)
+    text = markdown(Table4.of(rows))
     assert "| toy norm, 3 seeds | 55.00<br>[" in text and r"<br>+25.00\* [" in text
     assert table4.SEVERAL_SEEDS in text and table4.ONE_SEED in text
     unknown = [row | {"delta_ci95": None, "p_value": None, "p_holm": None} for row in rows]
-    assert "<br>+25.00 [needs more seeds]" in files.markdown(unknown)
-    files.draw_differences(unknown, tmp_path / "figure.svg")
-    flat = list(csv.DictReader(files.comma_separated(rows).splitlines()))
+    assert "<br>+25.00 [needs more seeds]" in markdown(Table4.of(unknown))
+    assert draw_differences(Table4.of(unknown)).startswith("<?xml")
+    flat = list(csv.DictReader(comma_separated(Table4.of(rows)).splitlines()))
     assert [line["seeds"] for line in flat if line["method"] == "norm"][:11:10] == ["1 2 3", ""]
-    files.draw_differences(rows, tmp_path / "figure.svg")
+    assert draw_differences(Table4.of(rows)).startswith("<?xml")
     alone = [row for row in rows if row["method"] != "norm-gwc"]
-    assert table4.ONE_SEED not in files.markdown(alone)
+    assert table4.ONE_SEED not in markdown(Table4.of(alone))
 
 
 def test_the_metric_of_every_column_is_named(rows):
-    (note,) = (note for note in table4.notes(rows) if note.startswith("Metrics."))
+    (note,) = (note for note in Table4.of(rows).notes if note.startswith("Metrics."))
     for benchmark in BENCHMARKS:
         assert f"{benchmark.title}: {benchmark.measures} ({benchmark.task} {benchmark.metric})" in note
-    assert "5-shot" not in note and note.replace("_", r"\_") in files.markdown(rows)
-    assert note.replace("_", r"\_") in files.latex(rows)
+    assert "5-shot" not in note and note.replace("_", r"\_") in markdown(Table4.of(rows))
+    assert note.replace("_", r"\_") in latex(Table4.of(rows))
 
 
 def test_files_are_a_pure_function_of_scores(rows, tmp_path, capsys):
-    (tmp_path / "scores.json").write_text(json.dumps(rows))
-    files.write_tables(tmp_path)
+    table = Table4.of(rows)
+    write_tables(table, tmp_path)
     names = [f"tables/table4.{suffix}" for suffix in ("md", "tex", "csv")]
     names.append("figures/table4.svg")
 
@@ -83,7 +84,7 @@ def test_files_are_a_pure_function_of_scores(rows, tmp_path, capsys):
         return {name: ((tmp_path / name).read_bytes(), (tmp_path / name).stat().st_mtime_ns) for name in names}
 
     before = written()
-    files.write_tables(tmp_path)
+    write_tables(table, tmp_path)
     assert written() == before
     assert "failed" in capsys.readouterr().out
 
@@ -110,20 +111,19 @@ def test_a_trial_does_not_get_into_a_table(tmp_path):
     assert {row.get("limit") for row in rows} == {40, None}
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     with pytest.raises(UserError, match="a trial with --limit 40"):
-        files.write_tables(tmp_path)
-    assert not (tmp_path / "tables").exists()
+        FinishedRun.read(tmp_path)
 
 
 @pytest.mark.parametrize("narrow", [{"delta": None}, {"delta": 0.3, "delta_ci95": [0.1 + 0.2, 0.1 + 0.2]}])
-def test_a_figure_without_differences_or_with_an_interval_of_one_number_is_drawn(rows, tmp_path, narrow):
+def test_a_figure_without_differences_or_with_an_interval_of_one_number_is_drawn(rows, narrow):
     """Its ends differ from the difference in the last bit."""
-    files.draw_differences([row | narrow for row in rows if row["delta"] is not None], tmp_path / "figure.svg")
-    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+    narrowed = [row | narrow for row in rows if row["delta"] is not None]
+    assert draw_differences(Table4.of(narrowed)).startswith("<?xml")
 
 
 def test_tables_without_scores_name_the_file(tmp_path):
     with pytest.raises(UserError, match=r"scores\.json"):
-        files.write_tables(tmp_path)
+        FinishedRun.read(tmp_path)
 
 
 def test_departures_from_the_stock_harness_are_named_with_their_models():
