@@ -101,7 +101,6 @@ def attention(parser: ArgumentParser) -> None:
     """`attention MODEL --images DIR | --data ROOT`: where text attends in the image (App. G), as numbers and maps."""
     _add_model(parser)
     _add_images(parser)
-    parser.add_argument("--queries", choices=("text", "last"), default="text", help="querying tokens (default text)")
     parser.add_argument("--out", type=Path, help="folder for attention.json, a table and the maps")
 
 
