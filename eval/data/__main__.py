@@ -1,4 +1,4 @@
-"""The datasets of the benchmarks: `fetch ROOT` downloads them, `check ROOT` reports what is missing or wrong.
+"""The datasets of the benchmarks: `fetch ROOT` downloads them, and reports what is missing or wrong.
 
 They lie in `ROOT/org/name/`, where the stock tasks find them offline. The first fetch takes the revisions of
 `benchmarks.py`, and the newest of the other datasets. `ROOT/revisions.json` records the commit of each; a later fetch
@@ -52,17 +52,11 @@ def fetch(root: Path, api: HfApi) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.data", description=__doc__.split("\n\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("fetch", "download what is missing"), ("check", "verify columns and row counts")):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("root", type=Path, help="folder of the datasets, ROOT/org/name/")
-    commands.choices["check"].add_argument(
-        "--any-size", action="store_true", help="accept row counts that differ from the Hub's (tinyworld, excerpts)"
-    )
-    args = parser.parse_args()
-    if args.command == "fetch":
-        fetch(args.root, HfApi())
-    problems = check(args.root, hub_rows=args.command == "fetch" or not args.any_size)
+    parser.add_argument("command", choices=["fetch"], help="download what is missing; verify columns and row counts")
+    parser.add_argument("root", type=Path, help="folder of the datasets, ROOT/org/name/")
+    root = parser.parse_args().root
+    fetch(root, HfApi())
+    problems = check(root)
     table = Table("benchmark", "folder", "state")
     for benchmark in datasets():
         table.add_row(benchmark.title, benchmark.folder, problems[benchmark.key] or "ok")
