@@ -1,4 +1,4 @@
-"""A full or read-only disk is named in one line, however a library reports it."""
+"""What is written is there whole; a full or read-only disk is named in one line, however a library reports it."""
 
 import errno
 import os
@@ -7,8 +7,8 @@ import pytest
 from safetensors import SafetensorError
 
 from modeling_aligned_llava.errors import UserError, run_main
-from modeling_aligned_llava.loading import files as disk_errors
-from modeling_aligned_llava.loading.files import disk_errors_named, replacing
+from modeling_aligned_llava.loading import files
+from modeling_aligned_llava.loading.files import disk_errors_named, replacing, write_text
 
 
 def full() -> OSError:
@@ -43,7 +43,7 @@ def test_what_torch_does_not_say_is_looked_up(tmp_path, monkeypatch, text):
     error = RuntimeError(text)
     with pytest.raises(RuntimeError), disk_errors_named(tmp_path / "there is room"):
         raise error
-    monkeypatch.setattr(disk_errors, "_FULL", 1 << 60)
+    monkeypatch.setattr(files, "_FULL", 1 << 60)
     with pytest.raises(UserError, match="no space left"), disk_errors_named(tmp_path / "missing" / "optimizer.pt"):
         raise error
 
@@ -71,3 +71,14 @@ def test_a_program_ends_with_one_line(capsys):
     with pytest.raises(SystemExit):
         run_main(main)
     assert capsys.readouterr().err == "error: results/x: permission denied\n"
+
+
+def test_the_same_words_are_not_written_again(tmp_path):
+    path = tmp_path / "folder/page.html"
+    for text in ("plain", "an answer with a\rcarriage return\r\n and é"):
+        write_text(path, text)
+        assert path.read_bytes() == text.encode()
+        before = path.stat()
+        write_text(path, text)
+        assert (path.stat().st_mtime_ns, path.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert [file.name for file in path.parent.iterdir()] == ["page.html"]
