@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +26,7 @@ from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditiona
 from modeling_aligned_llava.assembly.from_backbones import build_checkpoint
 from modeling_aligned_llava.methods import method_fields
 from tests import REPOSITORY
+from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import random_pair
 from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, clip_llava, siglip, siglip_llava
 from tests.test_versions import Environment
@@ -177,14 +177,12 @@ def test_the_norm_stays_in_float32(name, answers):
 
 @pytest.mark.parametrize(("name", "said"), [("norm", NORM), ("norm-relative", "the config holds no text_norm")])
 def test_a_norm_that_is_not_whole_is_one_line(name, said, vllm, folders, tmp_path):
-    broken = shutil.copytree(folders / f"{name}-siglip", tmp_path / "broken")
+    absent = {"text_norm": None} if name == "norm-relative" else {}
+    broken = changed_copy(folders / f"{name}-siglip", tmp_path / "broken", **absent)
     if name == "norm":
         weights = load_file(broken / "model.safetensors")
         del weights[NORM]
         save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    else:
-        config = json.loads((broken / "config.json").read_text())
-        (broken / "config.json").write_text(json.dumps({**config, "text_norm": None}))
     assert any(said in line for line in vllm.run(REFUSE, broken).splitlines())
 
 
