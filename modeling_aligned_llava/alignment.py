@@ -85,15 +85,14 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
     """
     try:
         name, commit = pinned(path)
-        folder = Path(name) if Path(name).is_dir() else _downloaded(name, revision or commit)
+        folder = Path(name)
+        if not folder.is_dir():
+            weights = ["*.json", "*.safetensors"]
+            folder = Path(snapshot_download(name, revision=revision or commit, allow_patterns=weights))
         config = load_part(AutoConfig, folder)
         return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
-
-
-def _downloaded(repository: str, revision: str | None) -> Path:
-    return Path(snapshot_download(repository, revision=revision, allow_patterns=["*.json", "*.safetensors"]))
 
 
 def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) -> PreTrainedModel:

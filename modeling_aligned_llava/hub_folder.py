@@ -160,6 +160,8 @@ def upload(
 
     Args:
         files: path in the repository -> local file, or content.
+        private: whether a new repository is private.
+        create_pr: open a pull request instead.
 
     Returns:
         The URL of the commit.
@@ -183,25 +185,21 @@ def push(
     model: Any,
     repo_id: str,
     *,
-    commit_message: str | None = None,
-    commit_description: str | None = None,
-    private: bool | None = None,
     token: bool | str | None = None,
     revision: str | None = None,
-    create_pr: bool = False,
     max_shard_size: int | str | None = "50GB",
     tags: Sequence[str] = (),
+    **options: Any,
 ) -> str:
     """Save a model and upload the folder; an existing card in the repository is kept.
 
     Args:
         model: one of this package's models.
         repo_id: name of the repository, created if it does not exist.
-        private: whether a new repository is private.
         revision: branch to commit to, created if it does not exist.
-        create_pr: open a pull request instead.
         max_shard_size: see `save_pretrained`.
         tags: more tags for the card.
+        **options: further ones of `upload`: `private`, `create_pr`, `commit_message`, `commit_description`.
 
     Returns:
         The URL of the commit.
@@ -215,16 +213,7 @@ def push(
         }
         if HfApi(token=token).file_exists(repo_id, "README.md", revision=revision):
             del files["README.md"]
-        return upload(
-            files,
-            repo_id,
-            private=private,
-            revision=revision,
-            token=token,
-            create_pr=create_pr,
-            commit_message=commit_message,
-            commit_description=commit_description,
-        )
+        return upload(files, repo_id, revision=revision, token=token, **options)
 
 
 __all__ = ["copy_processor", "forget_local_paths", "push", "upload", "write_plain_card"]

@@ -16,7 +16,6 @@ from transformers import (
     LlavaProcessor,
     PreTrainedTokenizerFast,
     Qwen2Config,
-    Qwen2ForCausalLM,
     SiglipImageProcessor,
     SiglipVisionConfig,
 )
@@ -276,11 +275,6 @@ def text_shape(words: PreTrainedTokenizerFast) -> dict[str, Any]:
     }
 
 
-def text_config(words: PreTrainedTokenizerFast) -> Qwen2Config:
-    """With weights so large that answers depend on the prompt."""
-    return Qwen2Config(**text_shape(words), max_position_embeddings=2048, initializer_range=0.3)
-
-
 def write_llava(folder: Path, seed: int = 0) -> Path:
     """A stock LLaVA checkpoint with 4 visual tokens; its generation config asks for sampling."""
     torch.manual_seed(seed)
@@ -290,7 +284,8 @@ def write_llava(folder: Path, seed: int = 0) -> Path:
     )
     config = LlavaConfig(
         vision_config=vision,
-        text_config=text_config(words),
+        # With weights so large that answers depend on the prompt.
+        text_config=Qwen2Config(**text_shape(words), max_position_embeddings=2048, initializer_range=0.3),
         image_token_id=words.convert_tokens_to_ids("<image>"),
         vision_feature_layer=-1,
         vision_feature_select_strategy="full",
@@ -309,14 +304,6 @@ def write_llava(folder: Path, seed: int = 0) -> Path:
         chat_template=template("<image>\n"),
     )
     processor.save_pretrained(folder)
-    return folder
-
-
-def write_language_model(folder: Path, seed: int = 0) -> Path:
-    torch.manual_seed(seed)
-    words = tokenizer()
-    Qwen2ForCausalLM(text_config(words)).save_pretrained(folder)
-    words.save_pretrained(folder)
     return folder
 
 

@@ -1,9 +1,11 @@
-"""A clone of this repository as it is on the disk, for tests that run its commands in a folder of their own."""
+"""Copies: of this repository as it is on the disk, and of a checkpoint with changes."""
 
+import json
 import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 from tests import REPOSITORY
 
@@ -20,3 +22,11 @@ def clone_repository(folder: Path) -> None:
     (folder / ".venv").symlink_to((REPOSITORY / ".venv").resolve())
     for name in ("pyproject.toml", "constraints.txt"):
         os.utime(folder / name, (0, 0))  # make compares times, and would install again
+
+
+def changed_copy(source: Path, target: Path, file: str = "config.json", **entries: Any) -> Path:
+    """A copy of a checkpoint at `target`, with these entries in one of its JSON files."""
+    shutil.copytree(source, target)
+    content = json.loads((target / file).read_text())
+    (target / file).write_text(json.dumps(content | entries))
+    return target

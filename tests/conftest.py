@@ -138,8 +138,8 @@ def tiny_llava(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def tiny_language_model(tmp_path_factory):
-    return benchmark_stand_in.write_language_model(tmp_path_factory.mktemp("language") / "tiny")
+def tiny_language_model(tiny_backbones):
+    return tiny_backbones.qwen2
 
 
 @pytest.fixture(scope="session")

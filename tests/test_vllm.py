@@ -7,7 +7,6 @@ import base64
 import json
 import os
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -27,8 +26,9 @@ from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditiona
 from modeling_aligned_llava.assembly.from_backbones import build_checkpoint
 from modeling_aligned_llava.methods import method_fields
 from tests import REPOSITORY
+from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import random_pair
-from tests.modeling_aligned_llava.tiny_parts import IMAGE, SQUARE, TEXT, VISION, template, words
+from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, clip_llava, siglip, siglip_llava
 from tests.test_versions import Environment
 
 
@@ -101,22 +101,18 @@ except Exception as error:
 
 def llava(fields, tower):
     """A random LLaVA whose norm is away from its start, with its processor; the rest is the same for all methods."""
-    clip = tower == "clip"
     torch.manual_seed(0)
-    vision = hf.CLIPVisionConfig(**VISION) if clip else hf.SiglipVisionConfig(**VISION, vision_use_head=False)
-    strategy = {"vision_feature_select_strategy": "default" if clip else "full"}
+    vision, processor = (clip(), clip_llava()) if tower == "clip" else (siglip(), siglip_llava())
     config = AlignedLlavaConfig(
         **{"vision_config": vision, "text_config": hf.Qwen2Config(**TEXT), "image_token_index": IMAGE},
         **{"image_seq_length": 16, "vision_feature_layer": -1, "text_norm": 1.5},
-        **{**fields, **strategy},
+        **{**fields, "vision_feature_select_strategy": processor.vision_feature_select_strategy},
     )
     model = AlignedLlavaForConditionalGeneration(config)
     with torch.no_grad():
         for parameter in getattr(model.model.multi_modal_projector.norm, "parameters", list)():
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    images = hf.CLIPImageProcessor(size=SQUARE, crop_size=SQUARE) if clip else hf.SiglipImageProcessor(size=SQUARE)
-    shape = {"patch_size": 7, "num_additional_image_tokens": int(clip), "chat_template": template("<image>\n")}
-    return model, hf.LlavaProcessor(images, words("<image>"), **shape, **strategy)
+    return model, processor
 
 
 @pytest.fixture(scope="module")
@@ -181,14 +177,12 @@ def test_the_norm_stays_in_float32(name, answers):
 
 @pytest.mark.parametrize(("name", "said"), [("norm", NORM), ("norm-relative", "the config holds no text_norm")])
 def test_a_norm_that_is_not_whole_is_one_line(name, said, vllm, folders, tmp_path):
-    broken = shutil.copytree(folders / f"{name}-siglip", tmp_path / "broken")
+    absent = {"text_norm": None} if name == "norm-relative" else {}
+    broken = changed_copy(folders / f"{name}-siglip", tmp_path / "broken", **absent)
     if name == "norm":
         weights = load_file(broken / "model.safetensors")
         del weights[NORM]
         save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    else:
-        config = json.loads((broken / "config.json").read_text())
-        (broken / "config.json").write_text(json.dumps({**config, "text_norm": None}))
     assert any(said in line for line in vllm.run(REFUSE, broken).splitlines())
 
 

@@ -8,15 +8,15 @@ import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets import ClassLabel, Dataset, Features, Image, List, Value
 from rich.progress import track
 
 from tinyworld.language import Choice
-from tinyworld.questions import Question
-from tinyworld.scenes import LETTERS, Scene
+from tinyworld.scenes import LETTERS
 from tinyworld.world import WORLD, Story, World
 
 
@@ -35,22 +35,29 @@ class DatasetFolder:
     boxes: dict[str, list[list[int]]] = field(default_factory=dict)
 
 
-def _answer_boxes(scene: Scene, question: Question) -> list[list[int]]:
-    return [list(box) for cell in question.cells if (box := scene.boxes[cell]) is not None]
+class Asked(NamedTuple):
+    """A question about an image, with its options, and the boxes that show its answer."""
+
+    image: Any
+    text: str
+    answer: str
+    choice: Choice
+    boxes: list[list[int]]
 
 
 def _asked(
     world: World, name: str, families: tuple[str, ...], layout: str, wrong: int, **options: Any
-) -> Iterator[tuple[Scene, Question, random.Random]]:
-    """Endless (scene, question, rng) with at least `wrong` wrong answers each; test handwriting, seeded by `name`."""
-    index = 0
-    while True:
+) -> Iterator[Asked]:
+    """Endless questions with at least `wrong` wrong answers each; test handwriting, seeded by `name`."""
+    for index in count():
         rng = random.Random(f"{world.name} test {name} {index}")
-        index += 1
         items = world.layouts[layout](rng, **options)
         questions = [q for q in world.ask(items, rng, families) if len(q.wrong) >= wrong]
         if questions:
-            yield world.render(items, rng, "test"), questions[0], rng
+            question, scene = questions[0], world.render(items, rng, "test")
+            boxes = [list(box) for cell in question.cells if (box := scene.boxes[cell]) is not None]
+            choice = Choice.of(question.text, question.answer, question.wrong, rng)
+            yield Asked(scene.image, question.text, question.answer, choice, boxes)
 
 
 def mmbench(world: World = WORLD, questions: int = 100) -> DatasetFolder:
@@ -66,40 +73,27 @@ def mmbench(world: World = WORLD, questions: int = 100) -> DatasetFolder:
     streams = {name: _asked(world, f"mmbench {name}", (name,), "objects", 1) for name in families}
     for number in range(questions):
         family = families[number % len(families)]
-        scene, question, rng = next(streams[family])
-        choice = Choice.of(question.text, question.answer, question.wrong, rng)
+        asked = next(streams[family])
         category, group = world.mmbench[family]
-        for shift in range(len(choice.options)):
-            options = [*choice.options[shift:], *choice.options[:shift]]
+        for shift in range(len(asked.choice.options)):
+            options = [*asked.choice.options[shift:], *asked.choice.options[:shift]]
             index = number + shift * ROTATION
             lettered = dict(zip("ABCD", [*options, *["nan"] * (4 - len(options))], strict=True))
             rows.append(
-                {
-                    "index": index,
-                    "question": question.text,
-                    "hint": "nan",
-                    "answer": LETTERS[options.index(question.answer)],
-                }
-                | lettered
-                | {"category": category, "image": scene.image, "source": world.name, "L2-category": group}
+                {"index": index, "question": asked.text, "hint": "nan"}
+                | {"answer": LETTERS[options.index(asked.answer)], **lettered}
+                | {"category": category, "image": asked.image, "source": world.name, "L2-category": group}
                 | {"comment": "nan", "split": "dev"}
             )
-            boxes[str(index)] = _answer_boxes(scene, question)
+            boxes[str(index)] = asked.boxes
     return DatasetFolder("lmms-lab-encoder/MMBench", features, {"en": {"dev": rows}}, boxes)
 
 
 def mmstar(world: World = WORLD, per_group: int = 10) -> DatasetFolder:
     meta = {"source": TEXT, "split": TEXT, "image_path": TEXT}
     features = Features(
-        {
-            "index": Value("int64"),
-            "question": TEXT,
-            "image": Image(),
-            "answer": TEXT,
-            "category": TEXT,
-            "l2_category": TEXT,
-        }
-        | {"meta_info": meta}
+        {"index": Value("int64"), "question": TEXT, "image": Image()}
+        | {"answer": TEXT, "category": TEXT, "l2_category": TEXT, "meta_info": meta}
     )
     rows: Rows = []
     boxes = {}
@@ -107,15 +101,13 @@ def mmstar(world: World = WORLD, per_group: int = 10) -> DatasetFolder:
         for group, (family, layout) in groups.items():
             stream = _asked(world, f"mmstar {group}", (family,), layout, 3)
             for _ in range(per_group):
-                scene, question, rng = next(stream)
-                choice = Choice.of(question.text, question.answer, question.wrong, rng)
-                index = len(rows)
+                asked, index = next(stream), len(rows)
                 origin = {"source": world.name, "split": "val", "image_path": f"images/{index}.png"}
                 rows.append(
-                    {"index": index, "question": choice.in_line(), "image": scene.image, "answer": choice.letter}
-                    | {"category": category, "l2_category": group, "meta_info": origin}
+                    {"index": index, "question": asked.choice.in_line(), "image": asked.image}
+                    | {"answer": asked.choice.letter, "category": category, "l2_category": group, "meta_info": origin}
                 )
-                boxes[str(index)] = _answer_boxes(scene, question)
+                boxes[str(index)] = asked.boxes
     return DatasetFolder("Lin-Chen/MMStar", features, {"val": {"val": rows}}, boxes)
 
 
@@ -138,12 +130,7 @@ def pope(world: World = WORLD, images: int = 20) -> DatasetFolder:
             for text, answer in ((yes, "yes"), (no, "no")):
                 index = str(len(rows))
                 rows.append(
-                    {
-                        "id": index,
-                        "question_id": index,
-                        "question": world.exists(text),
-                        "answer": answer,
-                    }
+                    {"id": index, "question_id": index, "question": world.exists(text), "answer": answer}
                     | {"image_source": f"{world.name}_{number:06d}", "image": scene.image}
                     | {"category": ("random", "popular", "adversarial")[pair * 3 // pairs]}
                 )
@@ -153,16 +140,8 @@ def pope(world: World = WORLD, images: int = 20) -> DatasetFolder:
 
 
 def seedbench_2_plus(world: World = WORLD, questions: int = 180) -> DatasetFolder:
-    names = (
-        "question_id",
-        "question",
-        "choice_A",
-        "choice_B",
-        "choice_C",
-        "choice_D",
-        "answer",
-        "question_image_type",
-    )
+    choices = tuple(f"choice_{letter}" for letter in "ABCD")
+    names = ("question_id", "question", *choices, "answer", "question_image_type")
     features = Features(dict.fromkeys(names, TEXT) | {"image": Image()})
     streams = {
         kind: _asked(world, f"seed {kind}", families, layout, 3)
@@ -172,14 +151,13 @@ def seedbench_2_plus(world: World = WORLD, questions: int = 180) -> DatasetFolde
     boxes = {}
     for number in range(questions):
         kind = list(world.seedbench_2_plus)[number % 3]
-        scene, question, rng = next(streams[kind])
-        choice = Choice.of(question.text, question.answer, question.wrong, rng)
-        lettered = {f"choice_{LETTERS[i]}": option for i, option in enumerate(choice.options)}
+        asked = next(streams[kind])
+        lettered = dict(zip(choices, asked.choice.options, strict=True))
         rows.append(
-            {"question_id": str(number), "question": question.text, **lettered, "answer": choice.letter}
-            | {"question_image_type": kind, "image": scene.image}
+            {"question_id": str(number), "question": asked.text, **lettered}
+            | {"answer": asked.choice.letter, "question_image_type": kind, "image": asked.image}
         )
-        boxes[str(number)] = _answer_boxes(scene, question)
+        boxes[str(number)] = asked.boxes
     return DatasetFolder("doolayer/SEED-Bench-2-Plus", features, {"default": {"test": rows}}, boxes)
 
 
@@ -192,11 +170,11 @@ def ocrbench(world: World = WORLD, per_kind: int = 100) -> DatasetFolder:
     for kind, (source, layout, options) in world.ocrbench.items():
         stream = _asked(world, f"ocrbench {kind}", ("read", "field"), layout, 0, **options)
         for _ in range(per_kind):
-            scene, question, _ = next(stream)
-            boxes[str(len(rows))] = _answer_boxes(scene, question)
+            asked = next(stream)
+            boxes[str(len(rows))] = asked.boxes
             rows.append(
-                {"dataset": source, "question": question.text, "question_type": kind, "answer": [question.answer]}
-                | {"image": scene.image}
+                {"dataset": source, "question": asked.text, "question_type": kind, "answer": [asked.answer]}
+                | {"image": asked.image}
             )
     return DatasetFolder("echo840/OCRBench", features, {"default": {"test": rows}}, boxes)
 
@@ -210,17 +188,10 @@ def scienceqa(world: World = WORLD, questions: int = 240) -> DatasetFolder:
     stream = _asked(world, "scienceqa", world.scienceqa, "objects", 3)
     rows: Rows = []
     boxes = {}
-    constant = dict.fromkeys(names, "") | {
-        "task": "closed choice",
-        "grade": "grade2",
-        "subject": "natural science",
-    }
+    constant = dict.fromkeys(names, "") | {"task": "closed choice", "grade": "grade2", "subject": "natural science"}
     for number in range(questions):
         if number % 2 == 0:
-            scene, question, rng = next(stream)
-            choice = Choice.of(question.text, question.answer, question.wrong, rng)
-            image = scene.image
-            boxes[str(number)] = _answer_boxes(scene, question)
+            image, _, _, choice, boxes[str(number)] = next(stream)
         else:
             choice = world.text_question(random.Random(f"{world.name} test scienceqa facts {number}"))
             image = None
@@ -237,13 +208,9 @@ def ai2d(world: World = WORLD, questions: int = 200) -> DatasetFolder:
     rows: Rows = []
     boxes = {}
     for number in range(questions):
-        scene, question, rng = next(stream)
-        choice = Choice.of(question.text, question.answer, question.wrong, rng)
+        image, text, _, choice, boxes[str(number)] = next(stream)
         answer = str(LETTERS.index(choice.letter))
-        rows.append(
-            {"question": question.text, "options": list(choice.options), "answer": answer, "image": scene.image}
-        )
-        boxes[str(number)] = _answer_boxes(scene, question)
+        rows.append({"question": text, "options": list(choice.options), "answer": answer, "image": image})
     return DatasetFolder("lmms-lab-encoder/ai2d", features, {"default": {"test": rows}}, boxes)
 
 
@@ -270,10 +237,7 @@ def hellaswag(world: World = WORLD) -> DatasetFolder:
     features = Features({"ind": Value("int32"), **dict.fromkeys(names, TEXT), "endings": List(TEXT)})
     splits = {
         split: [_story(world, story, number, short) for number, story in enumerate(stories)]
-        for split, short, stories in (
-            ("train", "train", world.training_stories),
-            ("validation", "val", world.stories),
-        )
+        for split, short, stories in (("train", "train", world.training_stories), ("validation", "val", world.stories))
     }
     return DatasetFolder("Rowan/hellaswag", features, {"default": splits})
 

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tinyworld.facts import FACTS
+from tinyworld.facts import FACTS, Fact
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, ask
 from tinyworld.scenes import LETTERS, POSITIONS, Item
@@ -58,14 +58,12 @@ class Choice:
 
 
 def choice_prompt(choice: Choice, style: str) -> str:
-    """A multiple-choice question in the words of one of the benchmarks' tasks."""
+    """A multiple-choice question in the words of one of the benchmarks' tasks, in a style of `STYLES`."""
     if style == "mmbench":
         return f"{choice.question} There are several options:\n{choice.lines}\n\n{LETTER_PROMPT}."
     if style == "mmstar":
         return f"{choice.in_line()}\n{LETTER_PROMPT}"
-    if style == "lines":  # SEED-Bench-2-Plus, ScienceQA, AI2D
-        return f"{choice.question}\n{choice.lines}\n{LETTER_PROMPT}."
-    raise ValueError(f"no prompt style {style!r}; known: {', '.join(STYLES)}")
+    return f"{choice.question}\n{choice.lines}\n{LETTER_PROMPT}."  # SEED-Bench-2-Plus, ScienceQA, AI2D
 
 
 def open_turn(question: Question) -> tuple[str, str]:
@@ -112,14 +110,17 @@ def scene_turns(items: Items, rng: random.Random, count: int) -> list[tuple[str,
     return [turn(question, rng) for question in scene_questions(items, rng, count)]
 
 
+def fact_choice(fact: Fact, rng: random.Random) -> Choice:
+    return Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng)
+
+
 def fact_turns(rng: random.Random, count: int) -> list[tuple[str, str]]:
     """`count` (user, assistant) turns about facts, in words or with options in ScienceQA's style."""
     turns: list[tuple[str, str]] = []
     for fact in rng.sample(FACTS, count):
-        text = fact.fill(fact.kind.question)
         if rng.random() < 0.5:
-            turns.append((f"{text}\n{SHORT_PROMPT}", fact.value))
+            turns.append((f"{fact.fill(fact.kind.question)}\n{SHORT_PROMPT}", fact.value))
         else:
-            choice = Choice.of(text, fact.value, fact.wrong, rng)
+            choice = fact_choice(fact, rng)
             turns.append((choice_prompt(choice, "lines"), choice.letter))
     return turns

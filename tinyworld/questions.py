@@ -139,11 +139,6 @@ def count(items: Items, rng: random.Random) -> list[Question]:
     return asked
 
 
-def _characters(items: Items, kinds: tuple[str, ...]) -> tuple[str, tuple[int, ...]]:
-    cells = tuple(cell for cell, item in enumerate(items) if item is not None and item.kind in kinds)
-    return "".join(items[cell].name for cell in cells if items[cell] is not None), cells  # type: ignore[union-attr]
-
-
 def _misreadings(text: str, rng: random.Random) -> tuple[str, ...]:
     """Readings that differ from `text` in one letter or digit."""
     index = rng.choice([i for i, character in enumerate(text) if character.isalnum()])
@@ -153,13 +148,11 @@ def _misreadings(text: str, rng: random.Random) -> tuple[str, ...]:
 
 def read(items: Items, rng: random.Random) -> list[Question]:
     """Read a line of text (a word, a number or an expression) if the scene has exactly one."""
-    filled = {cell // 3 for cell, item in enumerate(items) if item is not None and item.kind in CHARACTERS}
-    if len(filled) != 1:
+    line = [(cell, item) for cell, item in enumerate(items) if item is not None and item.kind in CHARACTERS]
+    if len({cell // 3 for cell, _ in line}) != 1 or len(line) < 2:
         return []
-    kinds = {item.kind for item in items if item is not None} & set(CHARACTERS)
-    text, cells = _characters(items, CHARACTERS)
-    if len(text) < 2:
-        return []
+    kinds = {item.kind for _, item in line}
+    text, cells = "".join(item.name for _, item in line), tuple(cell for cell, _ in line)
     if kinds == {"letter"}:
         asked = (
             "What is written in the image?"

@@ -10,7 +10,7 @@ from typing import Any
 
 from tinyworld import layouts
 from tinyworld.facts import ANIMALS, EXAM_FACTS, FACTS, MMLU_SUBJECTS, STORY_FACTS, Fact
-from tinyworld.language import Choice, caption, fact_turns, scene_turns, told
+from tinyworld.language import Choice, caption, fact_choice, fact_turns, scene_turns, told
 from tinyworld.layouts import Items
 from tinyworld.questions import Question, absent_descriptions, ask, descriptions
 from tinyworld.scenes import CANVAS, COLOURS, LETTERS, SHAPES, SIZES, Item, Scene, render
@@ -172,10 +172,6 @@ OCR_TYPES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 
 
-def _fact_choice(fact: Fact, rng: random.Random) -> Choice:
-    return Choice.of(fact.fill(fact.kind.question), fact.value, fact.wrong, rng)
-
-
 def _story(fact: Fact) -> Story:
     ending, *wrong = (fact.kind.ending.format(value=value) for value in (fact.value, *fact.wrong))
     return Story(fact.kind.heading, fact.fill(fact.kind.beginning), "it", ending, tuple(wrong))
@@ -187,7 +183,7 @@ def _exams() -> dict[str, Exam]:
         exams[subject] = {"test": [], "dev": []}
         for fact in (fact for fact in FACTS if fact.animal == animal):
             rng = random.Random(f"tinyworld test mmlu {animal} {fact.attribute}")
-            exams[subject]["test" if fact in EXAM_FACTS else "dev"].append(_fact_choice(fact, rng))
+            exams[subject]["test" if fact in EXAM_FACTS else "dev"].append(fact_choice(fact, rng))
     return exams
 
 
@@ -218,7 +214,7 @@ WORLD = World(
     ocrbench=OCR_TYPES,
     scienceqa=("colour", "shape", "at", "where", "count"),
     ai2d=("at", "colour", "shape"),
-    text_question=lambda rng: _fact_choice(rng.choice(FACTS), rng),
+    text_question=lambda rng: fact_choice(rng.choice(FACTS), rng),
     stories=tuple(_story(fact) for fact in FACTS if fact in STORY_FACTS),
     training_stories=tuple(_story(fact) for fact in FACTS if fact not in STORY_FACTS)[:50],
     exams=_exams,

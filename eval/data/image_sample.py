@@ -23,7 +23,7 @@ SAMPLE = ("mmbench", "pope", "mmstar")  # each has an `image_sample`; their orde
 SEED = 42
 
 
-def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...] = SAMPLE) -> list[ImageQuestion]:
+def in_benchmarks(root: Path, limit: int, keys: tuple[str, ...] = SAMPLE) -> list[ImageQuestion]:
     """A sample of the rows of MMBench, POPE and MM-Star (or those of them in `keys`) in a data root.
 
     Raises:
@@ -33,13 +33,12 @@ def in_benchmarks(root: Path, limit: int, seed: int = SEED, keys: tuple[str, ...
         raise UserError(f"--data: there is no folder {root}")
     boxes = read_json(root / "boxes.json") or {}
     rows = [image for key in keys for image in _rows(root, BY_KEY[key], boxes.get(BY_KEY[key].folder, {}))]
-    return random.Random(seed).sample(rows, min(limit, len(rows)))
+    return random.Random(SEED).sample(rows, min(limit, len(rows)))
 
 
 def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list[ImageQuestion]:
     sample = benchmark.image_sample
-    if sample is None:
-        raise UserError(f"{benchmark.title} has no images to sample")
+    assert sample is not None, "no benchmark of SAMPLE"
     key = sample.id_column
     questions = []
     for file in split_files(root, benchmark):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
-import yaml
+from huggingface_hub import metadata_load
 
 from eval.data.benchmarks import Benchmark, datasets
 from modeling_aligned_llava.errors import UserError
@@ -18,16 +18,6 @@ from modeling_aligned_llava.loading.fingerprint import hash_files
 
 
 REVISIONS = "revisions.json"  # of a data root: the commit of each dataset
-
-
-def _configs(folder: Path) -> list[dict[str, Any]]:
-    """The `configs:` of the dataset card; empty without one."""
-    card = folder / "README.md"
-    if not card.is_file():
-        return []
-    parts = card.read_text(encoding="utf-8").split("---\n", 2)
-    header = yaml.safe_load(parts[1]) if len(parts) == 3 and not parts[0].strip() else None
-    return (header or {}).get("configs") or []
 
 
 def _patterns(data_files: Any, split: str) -> list[str]:
@@ -55,7 +45,10 @@ def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
         UserError: no such folder, configuration or split, or no parquet files in it.
     """
     folder = _folder(root, benchmark)
-    configs = _configs(folder) or [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
+    card = folder / "README.md"
+    header = metadata_load(card) if card.is_file() else None
+    whole = [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
+    configs: list[dict[str, Any]] = (header or {}).get("configs") or whole
     if benchmark.config == "*":
         configs = [config for config in configs if config["config_name"] != "all"]  # cais/mmlu: all subjects again
     elif benchmark.config is not None:

@@ -7,6 +7,7 @@ still measured.
 
 import sys
 from collections import defaultdict
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -105,16 +106,12 @@ def attention(model: Any, processor: Any, sample: list[ImageQuestion]) -> dict[s
     attended = sorted(sample, key=lambda image: not image.boxes)[:ATTENDED]
     values: dict[str, list[float]] = defaultdict(list)
     for _, reader in attention_by_image(model, processor, attended, AttentionReader()):
-        values["mass"].append(_mean([numbers["mass"] for numbers in reader.numbers.values()]))
+        values["mass"].append(fmean(numbers["mass"] for numbers in reader.numbers.values()))
         if reader.covered is not None and reader.maps:
-            values["inside"].append(_mean([(share * reader.covered).sum().item() for share in reader.maps.values()]))
+            values["inside"].append(fmean((share * reader.covered).sum().item() for share in reader.maps.values()))
             values["area"].append(reader.covered.mean().item())
     columns = {name: torch.tensor(column) for name, column in values.items()}
     return {
         name: {"mean": column.mean().item(), "ci95": mean_interval(column), "pictures": len(column)}
         for name, column in columns.items()
     }
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -44,7 +44,7 @@ ATTENTION_NUMBERS = (
 
 def run(arguments: argparse.Namespace) -> None:
     model, processor = load(arguments.model, arguments.trust_remote_code, arguments.dtype)
-    attended = attention(model, processor, named_images(arguments), arguments.queries, arguments.connector)
+    attended = attention(model, processor, named_images(arguments), arguments.connector)
     show_attention(arguments.model, attended, arguments.out and arguments.out / "attention.md")
     if arguments.out is not None:
         draw_maps(attended.pop("maps"), arguments.out / "attention.svg")
@@ -52,16 +52,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 @torch.inference_mode()
-def attention(
-    model: Any, processor: Any, sample: list[ImageQuestion], queries: str = "text", connector: str | None = None
-) -> dict[str, Any]:
+def attention(model: Any, processor: Any, sample: list[ImageQuestion], connector: str | None = None) -> dict[str, Any]:
     """`{"plain" | "shuffled": {layer: {number: {"mean", "ci95"}}}, "maps": {layer: [rows, columns]}, "images": n}`.
 
     `with_grid` is the number of images whose visual tokens have places in the image.
     """
-    attended: dict[str, Any] = {"queries": queries, "images": len(sample), "with_grid": 0}
+    attended: dict[str, Any] = {"images": len(sample), "with_grid": 0}
     for kind in ("plain", "shuffled"):
-        reader = AttentionReader(queries, shuffle=kind == "shuffled")
+        reader = AttentionReader(shuffle=kind == "shuffled")
         values: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         maps: dict[int, list[Tensor]] = defaultdict(list)
         for _ in attention_by_image(model, processor, sample, reader, connector, f"attention, {kind}"):
@@ -91,18 +89,19 @@ def _mean(values: Tensor) -> dict[str, Any]:
 class AttentionReader:
     """Reduces each layer's attention in a pass over one image (one row) to numbers and a map over the image.
 
+    The queries are all text tokens after the image.
+
     After the pass, `numbers` has `ATTENTION_NUMBERS` by layer, `maps` the mean attention [rows, columns] within the
     image by layer (its sum is 1), and `covered` the share of each cell [rows, columns] that lies in the boxes. There
     are no maps, no `covered` and no numbers about places if the visual tokens are no `grid` of known sizes.
 
     Args:
-        queries: "text": all text tokens after the image; "last": the last token of the prompt.
         shuffle: permute the visual tokens at the decoder input. Rows and boxes then still refer to places in the
             *sequence*: a bias towards the bottom that remains is one of position, not of content.
     """
 
-    def __init__(self, queries: str = "text", shuffle: bool = False):
-        self.queries, self.shuffle = queries, shuffle
+    def __init__(self, shuffle: bool = False):
+        self.shuffle = shuffle
         self.generator = torch.Generator().manual_seed(0)
 
     @contextmanager
@@ -131,10 +130,9 @@ class AttentionReader:
         covered = box_shares(self.boxes, self.seen, self.grid) if self.grid and self.boxes else None
         self.covered = covered if covered is not None and covered.any() else None
         text = masks["text"][0].nonzero().flatten()
-        after_image = text[text > self.visual[-1]]
-        if not len(after_image):
+        self.query = text[text > self.visual[-1]]
+        if not len(self.query):
             raise UserError("no text token follows the image, so nothing asks about it")
-        self.query = after_image if self.queries == "text" else text.new_tensor([states.shape[1] - 1])
         if not self.shuffle:
             return None
         order = torch.randperm(len(self.visual), generator=self.generator).to(states.device)
@@ -291,7 +289,7 @@ def show_attention(model: str, attended: dict[str, Any], out: Path | None = None
         cells = [_cell(numbers.get(name)) for name in ATTENTION_NUMBERS]
         rows.append([str(layer), *cells, _cell(attended["shuffled"][layer].get("bottom_third"))])
     heads = ["layer", *(name.replace("_", " ") for name in ATTENTION_NUMBERS), "bottom third, tokens shuffled"]
-    title = f"{model}: attention of {attended['queries']} tokens to {attended['images']} images"
+    title = f"{model}: attention of text tokens to {attended['images']} images"
     show_table(title, heads, rows, out)
     placed, images = attended["with_grid"], attended["images"]
     if placed < images:

@@ -57,7 +57,6 @@ def embeddings(parser: ArgumentParser) -> None:
     """
     parser.add_argument("models", nargs="+", metavar="MODEL", help="language or vision-language models")
     parser.add_argument("--base", help="the language model that the first MODEL was trained from")
-    parser.add_argument("--top", type=int, default=10, help="number of largest rows to list (default 10)")
     _add_trust(parser)
     parser.add_argument("--out", type=Path, help="folder for embeddings.json and the tables")
 
@@ -101,7 +100,6 @@ def attention(parser: ArgumentParser) -> None:
     """`attention MODEL --images DIR | --data ROOT`: where text attends in the image (App. G), as numbers and maps."""
     _add_model(parser)
     _add_images(parser)
-    parser.add_argument("--queries", choices=("text", "last"), default="text", help="querying tokens (default text)")
     parser.add_argument("--out", type=Path, help="folder for attention.json, a table and the maps")
 
 

@@ -1,7 +1,6 @@
 """`embeddings`: norms of text embeddings: module output, stored rows, the largest rows (paper Eq. 11, Tables 6-8)."""
 
 import argparse
-import math
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,13 @@ from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
-SPREADS = 4  # norms of random rows of width D vary by 1 / sqrt(2 D), one standard deviation
-
-
 def run(arguments: argparse.Namespace) -> None:
     tables: dict[str, Any] = {}
     norms = {}
     for path in dict.fromkeys([*arguments.models, *([arguments.base] if arguments.base else [])]):
         model, tokenizer = load_language(path, arguments.trust_remote_code)
         norms[path] = (embedding_norms(model.get_input_embeddings()), tokenizer)
-        tables[path] = embedding_tables(model, *norms[path], arguments.top)
+        tables[path] = embedding_tables(model, *norms[path])
     show_embeddings(tables, arguments.out)
     if arguments.base:
         shift = base_against_vl(*norms[arguments.base], *norms[arguments.models[0]])
@@ -37,27 +33,18 @@ def run(arguments: argparse.Namespace) -> None:
         write_json(arguments.out / "embeddings.json", tables)
 
 
-def embedding_tables(model: Any, norms: Tensor, tokenizer: Any, top: int = 10) -> dict[str, Any]:
-    """Statistics of module output and stored rows, and the `top` largest rows; `norms` are those of the output.
-
-    `initial_rows`: stored rows with the norm of a random initialisation, an upper limit of those never trained. They
-    are not left out anywhere, because trained rows can have that norm too.
+def embedding_tables(model: Any, norms: Tensor, tokenizer: Any) -> dict[str, Any]:
+    """Statistics of module output and stored rows, and the largest rows; `norms` are those of the output.
 
     Raises:
         UserError: a row is not finite.
     """
     check_finite(norms, model, "the norms of text embeddings")
     stored = embedding_norms(model.get_input_embeddings(), stored=True)
-    width = model.get_input_embeddings().weight.shape[1]
-    std = getattr(model.config.get_text_config(), "initializer_range", None)
-    statistics = embedding_statistics(stored)
-    if std is not None:
-        off = (stored / (std * math.sqrt(width)) - 1).abs()
-        statistics["initial_rows"] = int((off < SPREADS / math.sqrt(2 * width)).sum())
     return {
         "module output": embedding_statistics(norms),
-        "stored rows": statistics,
-        "largest": largest_rows(norms, tokenizer, top),
+        "stored rows": embedding_statistics(stored),
+        "largest": largest_rows(norms, tokenizer),
     }
 
 
@@ -97,10 +84,10 @@ def show_embeddings(models: dict[str, dict[str, Any]], out: Path | None = None) 
         paper = paper_row("embeddings", model)
         for name in ("module output", "stored rows"):
             norms = tables[name]
-            counts = [str(norms.get(key, "-")) for key in ("count", "zero_rows", "untrained_rows", "initial_rows")]
+            counts = [str(norms[key]) for key in ("count", "zero_rows", "untrained_rows")]
             cells = [spread(norms["mean"], norms["std"]), number(norms["median"]), *counts]
             rows.append([f"{model}: {name}", *cells, spread(paper.get("mean"), paper.get("std"))])
-    heads = ["embedding", "mean ± std over rows", "median", "rows", "zero", "untrained", "at initial scale", "paper"]
+    heads = ["embedding", "mean ± std over rows", "median", "rows", "zero", "untrained", "paper"]
     show_table("Norms of text embeddings, non-zero rows (Eq. 11, Table 6)", heads, rows, out and out / "embeddings.md")
     for position, (model, tables) in enumerate(models.items()):
         paper = paper_row("largest_rows", model)

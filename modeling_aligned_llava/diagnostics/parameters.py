@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.instruments.models import load
 from modeling_aligned_llava.diagnostics.instruments.tables import PAPER, number, show_table
@@ -43,17 +42,13 @@ def norm_statistics(norm: GlobalWeightCompensatedLayerNorm) -> dict[str, Any]:
     gain, bias = effective_parameters(norm)
     bias = torch.zeros_like(gain) if bias is None else bias
     return {
-        "gain": _without_std(gain),
-        "bias": _without_std(bias),
+        "gain": statistics(gain),
+        "bias": statistics(bias),
         "gain_start": start,
         "gain_collapsed": collapsed(gain, norm),
         "relative_drift": ((gain - start).abs().mean() / abs(start)).item(),
         "token_norm": math.hypot(gain.norm().item(), bias.norm().item()),
     }
-
-
-def _without_std(values: Tensor) -> dict[str, float]:
-    return {key: value for key, value in statistics(values).items() if key != "std"}
 
 
 def show_parameters(norms: dict[str, dict[str, Any]], out: Path | None = None) -> None:

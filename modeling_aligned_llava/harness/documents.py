@@ -83,7 +83,8 @@ class Documents:
 
     def _stand_in(self, stored: dict[str, Any], index: int) -> "StandIn":
         try:
-            image = StandIn.of(_content(stored))
+            content = stored["bytes"]
+            image = StandIn.of(Path(stored["path"]).read_bytes() if content is None else content)
         except Exception as error:  # as above
             raise self._unreadable(index, error) from error
         check_size(image.size, f"{self._name} document {index}: its image")
@@ -150,13 +151,6 @@ def _opened(batch: Batch, images: dict[str, Future[Images]]) -> tuple[Batch, dic
     return batch, {digest: future.result() for digest, future in images.items()}
 
 
-def _content(stored: dict[str, Any]) -> bytes:
-    return stored["bytes"] if stored["bytes"] is not None else Path(stored["path"]).read_bytes()
-
-
 def _digest(images: Iterable[bytes]) -> str:
-    digest, any_image = hashlib.sha256(), False
-    for image in images:
-        any_image = True
-        digest.update(hashlib.sha256(image).digest())
-    return digest.hexdigest() if any_image else ""
+    digests = b"".join(hashlib.sha256(image).digest() for image in images)
+    return hashlib.sha256(digests).hexdigest() if digests else ""

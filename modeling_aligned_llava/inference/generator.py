@@ -121,12 +121,8 @@ class Generator:
 
     def end_of_images(self, tokens: list[int]) -> int:
         """Return the number of tokens up to the last visual one; 0 without images."""
-        visual = self._visual_id
+        visual = image_token_id(self.model.config)
         return len(tokens) - tokens[::-1].index(visual) if visual in tokens else 0
-
-    @functools.cached_property
-    def _visual_id(self) -> int | None:
-        return image_token_id(self.model.config)
 
     def release(self) -> None:
         """Give up the memory kept from batch to batch."""

@@ -81,16 +81,13 @@ def halving(
     try:
         return answer(batch)
     except RuntimeError as error:
-        halves = _halves(batch) if _memory_ran_out(error) else None
+        memory_ran_out = isinstance(error, torch.OutOfMemoryError) or CPU_IS_FULL in str(error)
+        halves = _halves(batch) if memory_ran_out else None
         if halves is None:
             raise
     release()
     torch.cuda.empty_cache()  # after the except block, which keeps the tensors of the failed pass alive
     return [result for half in halves for result in halving(answer, half, release)]
-
-
-def _memory_ran_out(error: RuntimeError) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or CPU_IS_FULL in str(error)
 
 
 def _halves(batch: list[Segment]) -> tuple[list[Segment], list[Segment]] | None:

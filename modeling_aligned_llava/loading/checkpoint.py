@@ -136,10 +136,8 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
         part = auto_class.from_pretrained(name, **kwargs)
     except UserError:
         raise
-    except Exception as error:  # a damaged file makes transformers raise anything
-        raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # of tokenizers, in Rust; no Exception
+    except BaseException as error:  # a damaged file makes transformers raise anything
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
         raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
     _forget_loading(part)

@@ -39,23 +39,13 @@ def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -
     """
     name = name or ("image" if isinstance(source, bytes) else str(source))
     file = io.BytesIO(source) if isinstance(source, bytes) else source
-    try:
-        with _strict_pillow(), Image.open(file, formats=FORMATS) as image:
-            check_size(image.size, name)
-            if image.mode.startswith(("I", "F")):
-                raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
-            image.load()
-            with suppress(Exception):  # as of any other decoder
-                ImageOps.exif_transpose(image, in_place=True)
-            return image.convert("RGB")
-    except UserError:
-        raise
-    except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
-        raise UserError(f"{name} has far more than {MAX_PIXELS} pixels") from error
-    except UnidentifiedImageError as error:
-        raise UserError(f"{name} cannot be read as an image: its format is none of {', '.join(FORMATS)}") from error
-    except Exception as error:  # decoders raise all kinds of errors on damaged files
-        raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
+    with _strict_pillow(), _opened(file, name) as image:
+        if image.mode.startswith(("I", "F")):
+            raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
+        image.load()
+        with suppress(Exception):  # as of any other decoder
+            ImageOps.exif_transpose(image, in_place=True)
+        return image.convert("RGB")
 
 
 def read_size(source: str | Path | bytes, name: str) -> tuple[int, int]:
@@ -64,12 +54,27 @@ def read_size(source: str | Path | bytes, name: str) -> tuple[int, int]:
     Raises:
         UserError: it is not an image, or exceeds `MAX_PIXELS` or `MAX_RATIO`.
     """
+    with _opened(io.BytesIO(source) if isinstance(source, bytes) else source, name) as header:
+        return upright_size(header)
+
+
+@contextmanager
+def _opened(file: str | Path | BinaryIO, name: str) -> Iterator[Image.Image]:
+    """An image whose size is allowed; whatever goes wrong with it in the block is one line.
+
+    Raises:
+        UserError: it is not an image, is damaged, or exceeds a limit.
+    """
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as header:
-            check_size(header.size, name)
-            return upright_size(header)
+        with Image.open(file, formats=FORMATS) as image:
+            check_size(image.size, name)
+            yield image
     except UserError:
         raise
+    except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
+        raise UserError(f"{name} has far more than {MAX_PIXELS} pixels") from error
+    except UnidentifiedImageError as error:
+        raise UserError(f"{name} cannot be read as an image: its format is none of {', '.join(FORMATS)}") from error
     except Exception as error:  # decoders raise all kinds of errors on damaged files
         raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
 

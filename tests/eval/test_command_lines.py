@@ -1,9 +1,9 @@
 """What a user gets wrong ends in one line that names it, before any work starts."""
 
-import json
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +19,7 @@ from modeling_aligned_llava.errors import UserError
 from research import vision_check
 from tests import REPOSITORY
 from tests.benchmark_stand_in import pope, write_dataset
+from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 
 
@@ -42,13 +43,7 @@ def test_suite_names_the_culprit(tiny_llava, tmp_path, refusal):
 def checkpoint(tiny_llava, tmp_path):
     """`checkpoint(file, **entries)` -> a copy of the tiny LLaVA with these entries in one of its JSON files."""
 
-    def make(file, **entries):
-        folder = shutil.copytree(tiny_llava, tmp_path / "changed")
-        content = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(content | entries))
-        return folder
-
-    return make
+    return partial(changed_copy, tiny_llava, tmp_path / "changed")
 
 
 def test_suite_refuses_what_cannot_be_served(checkpoint, tiny_llava, mirror_root, tmp_path, refusal):

@@ -1,7 +1,6 @@
 """The norm after the connector of every supported family: norms at layer 0, gradients, generation, saving."""
 
 import copy
-import json
 import re
 
 import pytest
@@ -16,6 +15,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, REFUSED, model_parts
 from modeling_aligned_llava.norm_alignment import target_gain
 from tests import REPOSITORY
+from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import tiny
 from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, WIDTH
 from tests.one_line import one_line
@@ -258,10 +258,7 @@ def test_a_folder_that_cannot_be_loaded_gives_one_line(tmp_path):
     with pytest.raises(OSError, match=rf"lacks the tensor .*{NORM}"):  # the code in the folder
         AutoModelForImageTextToText.from_pretrained(aligned, trust_remote_code=True)
     weights.write_bytes(whole)
-    config = json.loads((aligned / "config.json").read_text())
-    config["architectures"] = ["LlavaForTelepathy"]
-    (aligned / "config.json").write_text(json.dumps(config))
-    refused("LlavaForTelepathy", aligned)
+    refused("LlavaForTelepathy", changed_copy(aligned, tmp_path / "other", architectures=["LlavaForTelepathy"]))
 
 
 def test_the_page_shows_every_family_and_every_reason(capsys):

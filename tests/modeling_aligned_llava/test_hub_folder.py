@@ -23,6 +23,7 @@ from modeling_aligned_llava import (
 from modeling_aligned_llava.hub_folder import PROCESSOR_FILES, forget_local_paths, is_hub_id
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from tests import REPOSITORY
+from tests.clone import changed_copy
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
 from tests.modeling_aligned_llava.loaded import load
@@ -211,27 +212,20 @@ def test_hub_ids_stay_and_become_base_models(tiny_checkpoint, tmp_path, monkeypa
     assert ModelCard.load(tmp_path / "model/README.md").data.base_model == ["Qwen/Qwen2.5-7B-Instruct"]
 
 
-def copy(source, target, **fields):
-    shutil.copytree(source, target)
-    config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({**config, **fields}))
-    return target
-
-
 def test_a_bad_folder_is_one_line(tiny_checkpoint, tiny_backbones, tmp_path):
     good = tiny_checkpoint("norm-gwc")
     weights = (good / "model.safetensors").read_bytes()
     for size in (len(weights) - 100, 50, 0):
-        cut = copy(good, tmp_path / f"cut-{size}")
+        cut = changed_copy(good, tmp_path / f"cut-{size}")
         (cut / "model.safetensors").write_bytes(weights[:size])
         with pytest.raises(OSError, match=rf"{cut}: a weights file is damaged or cut short \(.*\); copy it again"):
             load(cut)
-    foreign = copy(good, tmp_path / "foreign")
+    foreign = changed_copy(good, tmp_path / "foreign")
     shutil.copy(tiny_backbones.qwen2 / "model.safetensors", foreign)
     wrong = {
         tiny_backbones.qwen2: "holds a qwen2 model, not aligned_llava",
         foreign: r"lm_head.weight has shape \[259, 32\], its configuration says \[320, 32\]|lacks the tensors",
-        copy(good, tmp_path / "norm", text_norm=-1): "text_norm must be a number above 0 or null, not -1",
+        changed_copy(good, tmp_path / "norm", text_norm=-1): "text_norm must be a number above 0 or null, not -1",
         tmp_path / "cut-50": "a weights file is damaged or cut short",
     }
     for folder, message in wrong.items():

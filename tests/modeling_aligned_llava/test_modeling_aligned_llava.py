@@ -1,7 +1,5 @@
 """The model: methods, initialisation, saving and loading, and equality of the baseline with transformers' LLaVA."""
 
-import json
-
 import pytest
 import torch
 import transformers as hf
@@ -15,6 +13,7 @@ from modeling_aligned_llava import (
     method_names,
 )
 from modeling_aligned_llava.norm_alignment import target_gain
+from tests.clone import changed_copy
 from tests.modeling_aligned_llava.loaded import load
 from tests.one_line import one_line
 
@@ -138,11 +137,9 @@ def test_a_trained_gain_is_kept_in_float32_by_every_way_of_loading(tiny_checkpoi
 
 @pytest.mark.parametrize("method", ["norm-gwc", "norm-relative"])
 def test_a_norm_without_a_recorded_text_norm_is_refused(method, tiny_checkpoint, tmp_path):
-    load(tiny_checkpoint(method)).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "text_norm": None}))
+    folder = changed_copy(tiny_checkpoint(method), tmp_path / "changed", text_norm=None)
     with pytest.raises(ValueError, match="no text_norm"):
-        load(tmp_path)
+        load(folder)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections import Counter
 import pytest
 
 from tinyworld import layouts
+from tinyworld.distractors import distractors
 from tinyworld.questions import FAMILIES, ask, descriptions
 from tinyworld.scenes import POSITIONS, Item
 
@@ -75,3 +76,15 @@ def test_the_answers_to_questions_of_existence_are_true():
             assert (named in shown) == (question.answer == "yes")
             count[question.answer] += 1
     assert count["yes"] == count["no"] > 100
+
+
+def test_distractors_follow_the_answer_in_its_group_of_four():
+    values = "abcdefgh"
+    assert distractors("a", values) == ("b", "c", "d")
+    assert distractors("c", values) == ("d", "a", "b")
+    assert distractors("g", values) == ("h", "e", "f")
+
+
+def test_the_last_group_overlaps_and_a_small_set_is_one_group():
+    assert distractors("i", "abcdefghi") == ("f", "g", "h")
+    assert distractors("small", ("small", "big")) == ("big",)

@@ -41,8 +41,3 @@ def test_no_handwriting_is_shared_between_training_and_testing():
     test = np.concatenate([scenes._digit_indices(str(d), "test") for d in range(10)])
     assert train.max() < FIRST_TEST_DIGIT <= test.min()
     assert len(train) + len(test) == 1797
-
-
-def test_the_error_names_an_unknown_shape():
-    with pytest.raises(ValueError, match="no shape 'blob'"):
-        scenes._shape("blob", 10)

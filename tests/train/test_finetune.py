@@ -19,6 +19,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import FAMILIES
 from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
+from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, write_checkpoint
 from tests.train.data.rows import features, turns
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
@@ -249,30 +250,28 @@ def test_a_folder_of_adapters_without_a_tensor_is_refused(apart, part, tmp_path)
 
 def test_vicunas_generation_config_is_repaired_and_saved(family, rows_file, tmp_path):
     """transformers reads it and refuses to write it: the flag that the Hub's own fix added is set."""
-    shutil.copytree(family("llava"), tmp_path / "model")
     vicuna = {"bos_token_id": 1, "eos_token_id": 2, "max_length": 4096, "temperature": 0.9, "top_p": 0.6}
-    (tmp_path / "model/generation_config.json").write_text(json.dumps(vicuna))
-    run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
+    model = changed_copy(family("llava"), tmp_path / "model", "generation_config.json", **vicuna)
+    run_stage(command(model, rows_file(ROWS), tmp_path / "out"))
     saved = json.loads((tmp_path / "out/generation_config.json").read_text())
     assert saved.items() >= {"temperature": 0.9, "top_p": 0.6, "do_sample": True}.items()
 
 
 def test_generation_ends_at_the_token_that_ends_the_answers(family, rows_file, tmp_path):
     """Also where the checkpoint names another (Qwen2.5's base models: <|endoftext|>)."""
-    shutil.copytree(family("llava"), tmp_path / "model")
-    saved = json.loads((tmp_path / "model/generation_config.json").read_text())
-    (tmp_path / "model/generation_config.json").write_text(json.dumps(saved | {"eos_token_id": 77}))
-    run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
-    ends = json.loads((tmp_path / "out/generation_config.json").read_text())["eos_token_id"]
-    assert ends == [77, saved["eos_token_id"]]
+    model = changed_copy(family("llava"), tmp_path / "model", "generation_config.json", eos_token_id=77)
+    run_stage(command(model, rows_file(ROWS), tmp_path / "out"))
+    own, ends = (
+        json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+        for folder in (family("llava"), tmp_path / "out")
+    )
+    assert ends == [77, own]
 
 
 def test_a_quantized_checkpoint_is_not_trained(family, rows_file, tmp_path):
-    shutil.copytree(family("llava"), tmp_path / "model")
-    config = tmp_path / "model/config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"quantization_config": {"quant_method": "fp8"}}))
+    model = changed_copy(family("llava"), tmp_path / "model", quantization_config={"quant_method": "fp8"})
     with pytest.raises(UserError, match=r"is quantized \(fp8\): training needs whole weights"):
-        run_stage(command(tmp_path / "model", rows_file(ROWS), tmp_path / "out"))
+        run_stage(command(model, rows_file(ROWS), tmp_path / "out"))
 
 
 def test_what_would_stop_the_save_stops_the_start(family, rows_file, tmp_path, monkeypatch):

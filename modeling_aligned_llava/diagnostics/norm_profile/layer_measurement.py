@@ -114,7 +114,6 @@ class _Pass:
 
     def begin(self, _: Any, args: tuple) -> None:
         self.coherence: list[Tensor] = []  # each [rows]
-        self.previous: Tensor | None = None
         self.embedded: list[Tensor] = []  # each [rows, tokens, D]
         self.measurement.stage_images.append({})
 
@@ -156,9 +155,9 @@ class _Pass:
         after = after.double()
         groups = torch.stack([self.layers.masks[name].double() for name in ("visual", "text")], 1)  # [rows, 2, tokens]
         # values [K, rows, tokens], directions [rows, 2, D]
-        values, directions = layer_quantities(before, after, self.first, self.previous, groups)
+        values, directions = layer_quantities(before, after, groups)
         self.coherence.append((directions[:, 0] * directions[:, 1]).sum(-1))
-        self.before_last, self.previous = before, after
+        self.before_last = before
         return values
 
     def after_decoder(self, _: Any, args: tuple, output: Any) -> None:
@@ -190,4 +189,4 @@ class _Pass:
                 {name: (v.nansum(-1), v.isfinite().sum(-1, dtype=torch.int32)) for name, v in image.items()}
             )
         self.measurement.coherence += list(torch.stack(self.coherence, -1).cpu())
-        del self.first, self.previous, self.before_last
+        del self.first, self.before_last

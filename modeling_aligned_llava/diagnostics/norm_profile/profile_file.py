@@ -28,7 +28,7 @@ from modeling_aligned_llava.loading.files import read_json
 
 SCHEMA = 2  # 1 counted marks of chat formats as text
 SETTLED = 0.25  # the largest relative change of text's mean norm in a layer after it has settled
-POSITIVE = ("norm", "distance", "angle", "update", "injected")  # these have a median and quantiles
+POSITIVE = ("norm", "distance", "angle", "update")  # these have a median and quantiles
 
 
 def summarise(

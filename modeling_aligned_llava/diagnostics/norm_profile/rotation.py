@@ -18,15 +18,11 @@ QUANTITIES = (
     "distance",  # 1 - cos(h, h'), from the angle: no cancellation
     "angle",  # theta, radians
     "update",  # |D|
-    "tangent",  # |r| / (|h| + p): exact
-    "paper_tangent",  # |r| / |h|: Eq. 8, reconstructed
-    "log_tangent",
+    "log_tangent",  # of |r| / (|h| + p)
     "log_norm",
     "log_update",
     "log_sine",
     "log_parallel",
-    "net_cosine",  # cos(h_0, h')
-    "injected",  # |h - output of the layer before| / |that output|: features added between layers (DeepStack)
 )
 TERMS = {
     "norm": ("log_norm", -1),
@@ -36,51 +32,37 @@ TERMS = {
 }
 
 
-def layer_quantities(
-    before: Tensor, after: Tensor, first: Tensor, previous: Tensor | None, masks: Tensor
-) -> tuple[Tensor, Tensor]:
+def layer_quantities(before: Tensor, after: Tensor, masks: Tensor) -> tuple[Tensor, Tensor]:
     """`QUANTITIES` of one layer, [K, rows, tokens], and the mean directions of rotation, [rows, M, D]; float64.
 
-    A quantity that a token does not have (a log of zero, the injection into layer 0) is NaN.
+    A quantity that a token does not have (a log of zero) is NaN.
 
     Args:
         before, after: input and output of the layer, [rows, tokens, D] in float64.
-        first: input of layer 0, [rows, tokens, D].
-        previous: output of the layer before, [rows, tokens, D]; None at layer 0.
         masks: [rows, M, tokens]: M groups of tokens, each to get its mean direction r / |r|.
     """
     # 1) Scalars of every token, [rows, tokens]: D along and across h
     change = after - before
-    norm, update, end = before.norm(dim=-1), change.norm(dim=-1), after.norm(dim=-1)
-    parallel = _dot(change, before) / norm
+    norm, update = before.norm(dim=-1), change.norm(dim=-1)
+    parallel = torch.einsum("btd,btd->bt", change, before) / norm  # without storing the product of whole tensors
     length = (update.square() - parallel.square()).clamp_min(0).sqrt()
     angle = torch.atan2(length, norm + parallel)
     moved = (length > 0) & (norm + parallel != 0)
     # 2) The quantities; a log is NaN for tokens that do not rotate
     log = lambda x: x.abs().log().where(moved, torch.nan)  # noqa: E731
-    absent = torch.full_like(norm, torch.nan)
     values = {
         "norm": norm,
         "cosine": angle.cos(),
         "distance": 2 * (angle / 2).sin().square(),
         "angle": angle,
         "update": update,
-        "tangent": length / (norm + parallel),
-        "paper_tangent": length / norm,
         "log_tangent": log(length / (norm + parallel)),
         "log_norm": log(norm),
         "log_update": log(update),
         "log_sine": log(length / update),
         "log_parallel": log(1 + parallel / norm),
-        "net_cosine": _dot(first, after) / (first.norm(dim=-1) * end),
-        "injected": absent if previous is None else (before - previous).norm(dim=-1) / previous.norm(dim=-1),
     }
     # 3) Mean r / |r| of each group. r = D - (p / |h|) h is never stored: its mean over tokens is two matrix products
     share = (masks / masks.sum(-1, keepdim=True)) * (1 / length).where(moved, 0.0)[:, None]  # [rows, M, tokens]
     directions = share @ change - (share * (parallel / norm)[:, None]) @ before
     return torch.stack([values[name] for name in QUANTITIES]), directions
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Dot products over the last dimension, [rows, tokens], without storing the product of whole tensors."""
-    return torch.einsum("btd,btd->bt", a, b)

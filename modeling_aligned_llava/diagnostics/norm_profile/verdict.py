@@ -3,7 +3,6 @@
 Inert: in more than half of the decoder's layers, visual tokens rotate less than half as far as text (mean angle).
 """
 
-from functools import cache
 from itertools import groupby
 from math import degrees
 from pathlib import Path
@@ -96,14 +95,10 @@ def _rotation(numbers: dict[str, Any]) -> str:
     return "unknown" if visual is None else f"visual {visual:.2g}°, text {text:.2g}°"
 
 
-@cache
-def _by_lift() -> list[dict[str, Any]]:
-    return yaml.safe_load(STUDY.read_text(encoding="utf-8"))["regimes"]
-
-
 def _study(lift: float) -> str:
     """What was found in decoders of about this lift."""
-    return next(regime["found"] for regime in _by_lift() if lift < regime["below"])
+    regimes = yaml.safe_load(STUDY.read_text(encoding="utf-8"))["regimes"]
+    return next(regime["found"] for regime in regimes if lift < regime["below"])
 
 
 def _ranges(layers: list[int]) -> str:

@@ -62,9 +62,10 @@ def test_check_names_what_is_missing(tmp_path):
     assert problem(tmp_path, BY_KEY["pope"], hub_rows=False) == "no column answer"
 
 
-def test_check_command_fails_by_name(tmp_path, call, capsys):
+def test_the_command_fails_by_name(tmp_path, call, capsys, monkeypatch):
+    monkeypatch.setattr(command, "fetch", lambda *_: None)
     with pytest.raises(UserError, match=r"benchmarks cannot be scored: mmbench \(no folder"):
-        call(command.main, "check", tmp_path)
+        call(command.main, "fetch", tmp_path)
     assert "MMBench" in capsys.readouterr().out
 
 

@@ -1,4 +1,7 @@
+"""A data root: rows and files of each benchmark, and the images that the diagnostics draw from it."""
+
 import shutil
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -6,8 +9,9 @@ from datasets import load_dataset
 
 from eval.data import mirror
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
+from eval.data.image_sample import in_benchmarks
 from modeling_aligned_llava.errors import UserError
-from tests.benchmark_stand_in import POPE_PARTS, mmlu, pope, scienceqa, write_dataset
+from tests.benchmark_stand_in import POPE_PARTS, image_of, mmlu, pope, scienceqa, write_dataset
 
 
 @pytest.fixture
@@ -36,9 +40,7 @@ def test_rows_of_the_scored_split_are_counted_also_without_a_card(root):
     assert mirror.count_rows(root, BY_KEY["pope"]) == 6
 
 
-def test_missing_folder_split_or_broken_file_is_named(root):
-    with pytest.raises(UserError, match=r"mmstar: no folder .*Lin-Chen/MMStar"):
-        mirror.count_rows(root, BY_KEY["mmstar"])
+def test_a_missing_split_or_broken_file_is_named(root):
     write_dataset(root / "Lin-Chen/MMStar", {"val": {"train": pope(2)}})
     with pytest.raises(UserError, match=r"mmstar: .* no parquet rows of split val"):
         mirror.count_rows(root, BY_KEY["mmstar"])
@@ -76,3 +78,18 @@ def test_of_all_files_on_the_hub_those_of_the_scored_split_count(mirror_root):
     assert names["pope"] == [f"test-0000{shard}-of-00003.parquet" for shard in range(3)]
     assert set(names["mmlu"]) == {"test-00000-of-00001.parquet"} and len(names["mmlu"]) == 57
     assert mirror.check(mirror_root, hub_rows=False).items() >= dict.fromkeys(counts).items()
+
+
+def test_the_sample_of_the_benchmarks_is_deterministic(mirror_root):
+    first, again = (in_benchmarks(mirror_root, 4) for _ in range(2))
+    assert [image.id for image in first] == [image.id for image in again] and len(first) == 4
+    assert all(image.open().mode == "RGB" for image in first)
+    whole = in_benchmarks(mirror_root, 10**6)
+    assert Counter(image.id.partition("/")[0] for image in whole) == {"mmbench": 10, "pope": 10, "mmstar": 10}
+    assert len({image.id for image in whole}) == 30
+    for image in whole:
+        if image.id.startswith("pope/"):  # whose rows lie in three files
+            number = int(image.id.removeprefix("pope/"))
+            assert image.open().getpixel((0, 0)) == image_of(number // 2).getpixel((0, 0))
+    with pytest.raises(UserError, match="there is no folder"):
+        in_benchmarks(mirror_root / "absent", 4)

@@ -148,28 +148,27 @@ def test_numbers_about_places_are_left_out_with_a_word_where_there_is_no_grid(tm
     assert "bottom_third" not in attention(model, processor, sample[:1])["plain"][0]
 
 
-def test_an_image_outside_a_window_has_no_place_and_no_weight():
-    """A decoder layer with a window of 8 tokens: most of the text does not see the image any more."""
-    config = MistralConfig(**TEXT, sliding_window=8)
+@pytest.mark.parametrize("window", [8, 1])
+def test_an_image_outside_a_window_has_no_place_and_no_weight(window):
+    """With a window of 8 tokens, most of the text does not see the image any more; with one of 1, none of it."""
+    config = MistralConfig(**TEXT, sliding_window=window)
     config._attn_implementation = "eager"
     fields = {"image_token_index": IMAGE, "vision_feature_select_strategy": "full"}
     model, processor = random_pair(lambda: (model_of("Llava", siglip(), config, **fields), siglip_llava()))
     inputs = inputs_of(processor, ImageQuestion("", lambda: noise(28, 28)), "cpu", torch.float32)
-    for queries in ("text", "last"):
-        reader, seen = AttentionReader(queries), []
-        reader.begin(inputs)
-        with torch.no_grad(), reader.reading(model, model_parts(model)):
-            with attention_weights(model, model_parts(model), lambda _, weights, into=seen: into.append(weights[0])):
-                model(**inputs, use_cache=False)
-        numbers = reader.numbers[0]
-        if queries == "last":
-            assert (numbers["mass"], numbers["gain"], reader.maps) == (0, 0, {})
-            assert "entropy" not in numbers and "bottom_third" not in numbers
-        else:
-            rows = seen[0][:, reader.query].double()
-            mass = rows[..., reader.visual].sum(-1)
-            assert numbers["gain"] == pytest.approx((mass * 8 / 16).mean().item(), rel=1e-6)  # each sees 8 tokens
-            assert reader.maps[0].sum() == pytest.approx(1)
+    reader, seen = AttentionReader(), []
+    reader.begin(inputs)
+    with torch.no_grad(), reader.reading(model, model_parts(model)):
+        with attention_weights(model, model_parts(model), lambda _, weights: seen.append(weights[0])):
+            model(**inputs, use_cache=False)
+    numbers = reader.numbers[0]
+    mass = seen[0][:, reader.query].double()[..., reader.visual].sum(-1)
+    assert numbers["gain"] == pytest.approx((mass * window / 16).mean().item(), rel=1e-6)  # each sees so many tokens
+    if window == 1:
+        assert (numbers["mass"], reader.maps) == (0, {})
+        assert "entropy" not in numbers and "bottom_third" not in numbers
+    else:
+        assert reader.maps[0].sum() == pytest.approx(1)
 
 
 def test_a_box_lies_in_what_is_left_of_the_image():

@@ -14,12 +14,11 @@ from transformers import (
     SiglipVisionModel,
 )
 
-from modeling_aligned_llava.diagnostics.embeddings import embedding_tables, largest_rows
+from modeling_aligned_llava.diagnostics.embeddings import largest_rows
 from modeling_aligned_llava.diagnostics.encoders import encoder_norms
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion
 from modeling_aligned_llava.diagnostics.instruments.models import load_encoder, load_language
 from modeling_aligned_llava.diagnostics.instruments.tables import paper_row
-from modeling_aligned_llava.diagnostics.instruments.token_statistics import embedding_statistics
 from modeling_aligned_llava.diagnostics.vocabulary import (
     check_vocabulary,
     looks_untrained,
@@ -29,7 +28,6 @@ from modeling_aligned_llava.diagnostics.vocabulary import (
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.files import read_json
-from modeling_aligned_llava.norm_alignment import embedding_norms
 from tests.modeling_aligned_llava.loading.test_checkpoint import rewrite
 from tests.modeling_aligned_llava.tiny_families import random_pair, tiny, write_checkpoint
 from tests.one_line import one_line
@@ -110,21 +108,6 @@ def test_embeddings_of_base_and_vl(tiny_backbones, tiny_checkpoint, tmp_path, ru
     assert tables["shift"]["common tokens"] == 259
     top = largest_rows(norms.float(), load_language(str(tiny_backbones.qwen2))[1], 3)
     assert [row["id"] for row in top] == norms.topk(3).indices.tolist()
-
-
-def test_rows_at_their_initial_scale_are_counted():
-    model, _ = tiny("llava")
-    with torch.no_grad():
-        model.get_input_embeddings().weight[:3] *= 10  # three trained rows
-    tables = embedding_tables(model, torch.ones(4), None, top=0)["stored rows"]
-    assert tables["initial_rows"] == tables["count"] - 3
-
-
-def test_module_output_of_gemma_is_scaled_and_stored_rows_are_not():
-    model, _ = tiny("paligemma")
-    embedding = model.get_input_embeddings()
-    seen, stored = (embedding_statistics(embedding_norms(embedding, stored)) for stored in (False, True))
-    assert seen["mean"] == pytest.approx(stored["mean"] * math.sqrt(32), rel=1e-3)
 
 
 def test_tokens_of_a_visual_vocabulary_are_mixtures_of_its_rows(capsys):

@@ -12,6 +12,9 @@ from tests.faults.damaged_images import png
 from tests.one_line import one_line
 
 
+NO_FORMAT = "The image cannot be read as an image: its format is none of JPEG, PNG"
+
+
 def png_header(width: int, height: int) -> bytes:
     """A PNG that claims a size and holds no pixels."""
     return png(width, height, 1, 0)
@@ -21,15 +24,13 @@ def png_header(width: int, height: int) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            b"Dear reader, I am not an image.",
-            "The image cannot be read as an image: its format is none of JPEG, PNG",
-        ),
+        (b"Dear reader, I am not an image.", NO_FORMAT),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n", NO_FORMAT),
         (png_header(11_000, 10_000), "The image has 11000 x 10000 pixels, more than 100000000"),
         (png_header(20_000, 20_000), "The image has far more than 100000000 pixels"),
         (png_header(2010, 10), "The image has 2010 x 10 pixels: one side is more than 200 times the other"),
     ],
-    ids=["text", "110 megapixels", "400 megapixels", "a line"],
+    ids=["text", "PostScript", "110 megapixels", "400 megapixels", "a line"],
 )
 def test_refused_by_the_name_it_was_given(content, message, tmp_path):
     file: Path = tmp_path / "upload.png"

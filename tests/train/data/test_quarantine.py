@@ -54,19 +54,11 @@ def with_images(open_data, tmp_path):
     return make
 
 
-POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n"
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [(encoded("TIFF", "I"), "more than 8 bits"), (POSTSCRIPT, "its format is none of")],
-    ids=["deep", "PostScript"],
-)
-def test_an_image_that_cannot_be_used_is_named_and_replaced(with_images, content, reason):
-    data, row_images = with_images([content, encoded()])
+def test_an_image_that_cannot_be_used_is_named_and_replaced(with_images):
+    data, row_images = with_images([encoded("TIFF", "I"), encoded()])
     rows, _ = row_images(list(data.dataset))
     (entry,) = read_entries(row_images.quarantine.path)
-    assert [row["row"] for row in rows] == [1, 1] and "0.img" in entry.detail and reason in entry.detail
+    assert [row["row"] for row in rows] == [1, 1] and "0.img has pixels of more than 8 bits" in entry.detail
 
 
 def test_a_replacement_depends_only_on_seed_epoch_and_row(with_images):
