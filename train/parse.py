@@ -124,6 +124,8 @@ def _check(settings: Settings) -> None:
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
     if optimization.by_tokens and training.train_sampling_strategy == "batch_rebalance":
         raise UserError("train_sampling_strategy: batch_rebalance does what micro_batch_tokens does: drop one")
+    if training.torch_compile and settings.model.compile_layers == "true":
+        raise UserError("torch_compile compiles the whole model, compile_layers each layer: drop one")
     if optimization.clip_by_part and not training.max_grad_norm:
         raise UserError("clip_by_part needs max_grad_norm, the limit of each part: with 0 nothing is clipped")
     if optimization.clip_by_part and training.deepspeed_plugin is not None:

@@ -24,7 +24,7 @@ REFUSED = {
     "dataset_num_proc": "all cores that the process may use prepare the rows",
     **dict.fromkeys(
         ("packing", "packing_strategy", "padding_free", "eval_packing"),
-        "TRL packs text only: train_sampling_strategy: group_by_length leaves little padding",
+        "TRL packs text only: micro_batch_tokens leaves little padding",
     ),
     "pad_to_multiple_of": "drop it: steps are padded to their longest row",
     "truncation_mode": "rows longer than max_length are left out and listed, never cut",
@@ -37,8 +37,7 @@ REFUSED = {
     "assistant_only_loss": "drop it: answers and their end tokens are supervised",
     "label_smoothing_factor": "TRL's fused loss does not support it",
     "router_aux_loss_coef": "no mixture of experts has been trained here",
-    "use_liger_kernel": "TRL's own fused loss is used",
-    "liger_kernel_config": "TRL's own fused loss is used",
+    **dict.fromkeys(("use_liger_kernel", "liger_kernel_config"), "use use_kernels, as TRL advises; its loss is fused"),
     "label_names": "drop it: the labels are known",
     "include_num_input_tokens_seen": "drop it, num_tokens in log.jsonl already counts them",
     # the model

@@ -103,6 +103,17 @@ class ModelArguments:
         help="Attention implementation of the language model, such as `sdpa`, `flash_attention_2` or "
         "`flex_attention`. If None, transformers chooses, normally `sdpa`.",
     )
+    compile_layers: str = setting(
+        default=AUTO,
+        help="Whether to compile the layers of decoder and tower, each on its own and for all lengths at once: "
+        "`true`, `false`, or `auto`, which does so on a GPU. The first steps wait for it. `torch_compile` compiles "
+        "the whole model instead.",
+    )
+    use_kernels: bool = setting(
+        default=False,
+        help="Whether to use the Hub's kernels for norms, gates and rotary embeddings; needs the package `kernels` "
+        "and, the first time, the Hub.",
+    )
     save_dtype: str | None = setting(
         default=None,
         help="Precision of the final weights, `bfloat16` or `float32`; the norm is always float32. If None, bfloat16 "
@@ -124,6 +135,9 @@ class ModelArguments:
     def __post_init__(self) -> None:
         self.norm_fields = _json_object(self.norm_fields, "norm_fields")
         self.config_fields = method_fields(self.method, self.norm_fields)
+        self.compile_layers = str(self.compile_layers).lower()  # YAML reads true as a bool
+        if self.compile_layers not in (AUTO, "true", "false"):
+            raise UserError(f"compile_layers must be true, false or {AUTO}, not {self.compile_layers!r}")
         if self.save_dtype not in (None, "bfloat16", "float32"):
             raise UserError(f"save_dtype must be bfloat16 or float32, not {self.save_dtype!r}")
         self.lora = _json_object(self.lora, "lora")

@@ -31,6 +31,7 @@ from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
+from train.optimization.faster_layers import compile_layers, set_attention, use_kernels
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
 from train.optimization.movement import Movement, not_moved
@@ -134,11 +135,13 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     stop_after_answers(model, processor.tokenizer, tokens.ending())
     adapters = add_adapters(model, lora, training.seed) if lora else None
     if model_settings.attn_implementation is not None:
-        model.get_decoder().set_attn_implementation(model_settings.attn_implementation)
+        set_attention(model, model_settings.attn_implementation)
 
     # 4. The optimizer: a learning rate for each group of parameters, and the trainer that has one.
     groups = group_parameters(model, optimization.rates, optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
+    if model_settings.use_kernels:
+        use_kernels(model)
     micro_batches = plan_step(model, row_lengths(rows.data.dataset), optimization, training)
     trainer = AlignedSFTTrainer(
         model=model,
@@ -170,6 +173,9 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         f"matrix products in {'bfloat16' if training.bf16 else 'float32'}",
         *map(str, groups),
     ]
+    on_gpu = training.device.type == "cuda" and not training.torch_compile
+    if model_settings.compile_layers == "true" or (model_settings.compile_layers == AUTO and on_gpu):
+        described.append(compile_layers(model, training.device))
     if adapters is not None:
         described.append(describe_adapters(model, optimization.frozen))
         if not model_settings.merge_adapters:

@@ -24,7 +24,7 @@ _FREE = {
     *("gradient_checkpointing", "gradient_checkpointing_kwargs", "ddp_timeout", "ddp_find_unused_parameters"),
     *("dataloader_num_workers", "dataloader_pin_memory", "dataloader_prefetch_factor"),
     *("dataloader_persistent_workers", "probe_rows"),
-    *("data_cache", "bad_rows_limit", "max_skipped_steps"),
+    *("data_cache", "bad_rows_limit", "max_skipped_steps", "compile_layers", "use_kernels"),
 }
 
 ROWS = "rows_fingerprint"  # in settings.json

@@ -41,6 +41,9 @@ NEEDED = {
     "eval.data.sample_lines": {  # its import, when it scores, is the check
         "lmms_eval.tasks._task_utils.mcq_extract:extract_mcq_answer": "sample_lines.py",
     },
+    "train.optimization.faster_layers": {
+        "torch._dynamo.config:suppress_errors": "faster_layers.py",
+    },
     "train.optimization.trainer": {
         "datasets:Dataset._fingerprint": "prepared.py",
         "datasets:Dataset._indices": "prepared.py",

@@ -51,7 +51,8 @@ class LayerProbe(JsonLinesFile):
         model.eval()
         device = torch.device(args.device)
         special = special_ids(self.tokenizer, model.config)
-        with torch.no_grad(), probe_layers(model, special) as profile:
+        eager = torch.compiler.set_stance("force_eager")  # compiled layers would be compiled again with the hooks
+        with eager, torch.no_grad(), probe_layers(model, special) as profile:
             for row in self.rows:
                 batch = {name: value.to(device) for name, value in self.collator([row]).items()}
                 batch.pop("labels")

@@ -1,4 +1,7 @@
-"""What a micro-batch needs besides TRL's loss: logits at labelled positions only, and an image in every micro-batch.
+"""What a micro-batch needs besides TRL's loss: no mask, logits at labelled positions, an image in every micro-batch.
+
+A GPU gets no attention mask: to build one, transformers waits for the GPU, and with one, attention misses its flash
+kernel. A CPU keeps it, so that its results stay those of earlier versions to the bit.
 
 On CUDA, TRL's fused head selects the labelled positions itself. On other devices it scores every position, because
 compiling accelerators would compile again for each number of labels. A CPU does not compile, and there the head takes
@@ -59,6 +62,24 @@ def dummy_image(model: nn.Module, image: dict[str, Tensor]) -> Iterator[None]:
         return embedded + sum(0 * tensor.sum() for tensor in flat)
 
     hook = cast(Any, model).get_input_embeddings().register_forward_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextmanager
+def without_padding_mask(decoder: nn.Module) -> Iterator[None]:
+    """Let `decoder` see no attention mask: attention then needs no mask but its own and reaches its fastest kernel.
+
+    Only for causal attention and rows padded on the right: no token attends to one after it, so padding is seen by
+    padding alone, whose outputs no loss reads.
+    """
+
+    def drop(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        return args, {**kwargs, "attention_mask": None}
+
+    hook = decoder.register_forward_pre_hook(drop, with_kwargs=True)
     try:
         yield
     finally:

@@ -19,12 +19,13 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.files import disk_errors_named, write_json
 from modeling_aligned_llava.loading.upstream import require
+from train.data.llava_tokens import ImageTextCollator
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger
 from train.optimization.clipping import ClipByPart
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
-from train.optimization.micro_batch import blank_image, dummy_image, labelled_positions_only
+from train.optimization.micro_batch import blank_image, dummy_image, labelled_positions_only, without_padding_mask
 from train.optimization.parameter_groups import ParameterGroup
 from train.optimization.sampler import LengthGroupedSampler, MicroBatchSampler
 from train.stage_folder import checkpoint_marker
@@ -94,12 +95,15 @@ class AlignedSFTTrainer(SFTTrainer):
         self.state.num_input_tokens_seen = count
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss; on a CPU too, its fused head sees only the labelled positions."""
+        """TRL's loss, without a mask on a GPU; on a CPU too, its fused head sees only the labelled positions."""
         decoder = cast(PreTrainedModel, self.accelerator.unwrap_model(model)).base_model
         with ExitStack() as stack:
             if "pixel_values" not in inputs and "mm_encoder_outputs" not in inputs:
                 stack.enter_context(dummy_image(decoder, self.blank))
-            if not return_outputs and inputs["labels"].device.type == "cpu":
+            on_cpu = inputs["labels"].device.type == "cpu"
+            if not on_cpu and isinstance(self.data_collator, ImageTextCollator):  # it pads on the right
+                stack.enter_context(without_padding_mask(decoder))
+            if not return_outputs and on_cpu:
                 labels = stack.enter_context(labelled_positions_only(decoder, inputs["labels"]))
                 inputs = {**inputs, "shift_labels": labels}
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)

@@ -1,0 +1,70 @@
+"""What makes layers faster without changing what they compute: compilation, another attention, kernels of the Hub.
+
+Elementwise operations (norms, rotary embeddings, gates, residuals) take most of the bytes that a layer moves; compiled
+or as one kernel each, they read and write once.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from modeling_aligned_llava import AlignedLlavaConfig
+from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
+from modeling_aligned_llava.loading.upstream import require
+
+
+require(__name__)
+
+
+def compile_layers(model: PreTrainedModel, device: torch.device) -> str:
+    """Compile the layers of the decoder, and of our models' tower, each in place; all layers of a kind share the code.
+
+    Lengths and numbers of rows are dynamic, so the code is compiled once (and again for a single row). A layer that
+    cannot be compiled runs as before, and torch says so.
+
+    Args:
+        device: where the model will be trained.
+
+    Returns:
+        A line about what will run.
+    """
+    try:
+        torch.compile(lambda x: x.exp() + 1, dynamic=True)(torch.ones(2, device=device))
+    except Exception as error:  # a missing compiler or a broken cache makes inductor raise anything
+        reason = str(error).strip().partition("\n")[0][:200]
+        return f"layers are not compiled, because torch.compile fails here: {reason}"
+    torch._dynamo.config.suppress_errors = True
+    parts = model_parts(model)
+    layers = list(parts.layers)
+    if parts.vision is not None and model.config.model_type == AlignedLlavaConfig.model_type:
+        layers += [layer for module in parts.vision.modules() if isinstance(module, nn.ModuleList) for layer in module]
+    for layer in layers:
+        layer.compile(dynamic=True)
+    return f"{len(layers)} layers are compiled; the first steps wait for it"
+
+
+def set_attention(model: Any, name: str) -> None:
+    """Set the attention implementation of the decoder.
+
+    Raises:
+        UserError: there is none of this name, or its package is missing.
+    """
+    try:
+        model.get_decoder().set_attn_implementation(name)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"attn_implementation: {' '.join(str(error).split())}") from error
+
+
+def use_kernels(model: Any) -> None:
+    """Replace the layers for which the Hub has a kernel (transformers' `set_use_kernels`).
+
+    Raises:
+        UserError: the package `kernels` is missing, or a kernel cannot be had.
+    """
+    try:
+        model.set_use_kernels(True)
+    except Exception as error:  # no package, no network, no kernel for this GPU
+        raise UserError(f"use_kernels: {' '.join(str(error).split())}") from error
