@@ -51,7 +51,6 @@ NEEDED = {
         "transformers:Trainer._init_training_state": "trainer.py",
         "transformers:Trainer._issue_warnings_after_load": "trainer.py",
         "transformers:Trainer._save_checkpoint": "trainer.py",
-        "trl:SFTTrainer._metrics": "trainer.py",
         "trl:SFTTrainer._total_train_tokens": "trainer.py",
     },
 }

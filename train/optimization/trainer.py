@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 from transformers import PreTrainedModel, ProcessorMixin
 from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
-from trl import SFTTrainer
+from trl import SFTConfig, SFTTrainer
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
@@ -70,9 +70,12 @@ class AlignedSFTTrainer(SFTTrainer):
         self.micro_batches = micro_batches
         self.finite_steps = finite_steps
         self._losses: list[torch.Tensor] = []  # of the current step's micro-batches
+        self._step_sums: list[torch.Tensor] = []  # of `_training_loss`, for each of them
+        self._logged_sums: list[torch.Tensor] = []  # the same for each step since the last log
         self._skipped = False  # a step since the last log
         super().__init__(*args, **kwargs)
         model = cast(PreTrainedModel, self.model)
+        self._has_plain_loss = cast(SFTConfig, self.args).loss_type == "nll" and not self.aux_loss_enabled
         self.blank = blank_image(model, cast(ProcessorMixin, self.processing_class))
         self.max_norm = self.args.max_grad_norm
         if clip_by_part:
@@ -106,7 +109,19 @@ class AlignedSFTTrainer(SFTTrainer):
             if not return_outputs and on_cpu:
                 labels = stack.enter_context(labelled_positions_only(decoder, inputs["labels"]))
                 inputs = {**inputs, "shift_labels": labels}
+            if model.training and not return_outputs and self._has_plain_loss:
+                return self._training_loss(model, inputs, num_items_in_batch)
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _training_loss(self, model: Any, inputs: dict[str, Any], labelled: torch.Tensor | None) -> torch.Tensor:
+        """TRL's loss and metrics, which it reads from the device in each micro-batch: here once a step, by `log`."""
+        outputs = model(**inputs, use_cache=False, fused_lm_head=True)
+        count = outputs.label_mask.sum()
+        sums = (count, outputs.entropy.detach().sum(), outputs.is_top1.sum(), inputs["attention_mask"].sum())
+        self._step_sums.append(torch.stack([value.float() for value in sums]))
+        loss = -outputs.log_probs.sum() / torch.as_tensor(count if labelled is None else labelled).clamp(min=1)
+        whole = self.args.average_tokens_across_devices and labelled is not None
+        return loss * self.accelerator.num_processes if whole else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         """TRL's training step; after the last micro-batch of a step whose loss or gradient is not finite, no gradient
@@ -126,12 +141,16 @@ class AlignedSFTTrainer(SFTTrainer):
     def _check_step(self, model: torch.nn.Module) -> None:
         losses, self._losses = self._losses, []
         plain = self.accelerator.unwrap_model(model)
+        sums, self._step_sums = self._step_sums, []
+        if sums:
+            step_sums = cast(torch.Tensor, self.accelerator.reduce(torch.stack(sums).sum(0), "sum"))
+            self._total_train_tokens += int(step_sums[3])
         if self.finite_steps.are_finite(self.accelerator, plain, losses):
+            self._logged_sums += [step_sums] if sums else []
             return
         cause = self.finite_steps.cause(self.accelerator, plain, losses)
         model.zero_grad()
         self.finite_steps.skip(self.state, cause)
-        self._metrics["train"].clear()  # of TRL: accuracy and entropy
         self._skipped = True
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -139,6 +158,11 @@ class AlignedSFTTrainer(SFTTrainer):
         if "loss" in logs and self._skipped:
             del logs["loss"]
             self._skipped = False
+        if "loss" in logs and self._logged_sums:
+            count, entropy, correct, _ = torch.stack(self._logged_sums).sum(0).tolist()
+            mean = {"entropy": entropy / max(count, 1), "mean_token_accuracy": correct / max(count, 1)}
+            logs |= mean | {"num_tokens": self._total_train_tokens}
+            self._logged_sums = []
         super().log(logs, start_time)
 
     def create_optimizer(self, model: torch.nn.Module | None = None) -> torch.optim.Optimizer:

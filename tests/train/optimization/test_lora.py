@@ -22,9 +22,15 @@ LORA = {"r": 4, "lora_alpha": 8, "target_modules": r".*language_model\.layers\..
 
 def lora_arguments(stage_arguments, root, checkpoint, method="norm-gwc", **settings):
     """Command line of the LoRA recipe of Llama-3.2-3B on tiny shapes."""
-    own = {"config": RECIPE, "model_name_or_path": checkpoint, "lora": json.dumps(LORA), "bf16": "false"}
+    recipe = {
+        "config": RECIPE,
+        "model_name_or_path": checkpoint,
+        "lora": json.dumps(LORA),
+        "bf16": "false",
+        "micro_batch_tokens": 0,
+    }
     workers = {"dataloader_num_workers": 0, "dataloader_pin_memory": "false"}
-    return stage_arguments(2, method, root, **(own | workers | settings))
+    return stage_arguments(2, method, root, **(recipe | workers | settings))
 
 
 def test_adapters_resume_bit_by_bit(straight, stage_arguments, tmp_path):

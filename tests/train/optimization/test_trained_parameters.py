@@ -42,6 +42,7 @@ def test_a_step_moves_what_the_recipe_trains_at_its_rates(train_stage, tiny_chec
     settings = {"config": path, "max_steps": 1, "save_steps": 1, "warmup_steps": 0, "bf16": "false"}
     settings |= {"global_batch_size": 24, "dataloader_num_workers": 0, "max_length": 512}
     settings |= {"lr_scheduler_type": "constant", **({"chat_template": "tinyworld"} if stage == 1 else {})}
+    settings |= {"per_device_train_batch_size": 0} if "micro_batch_tokens" in recipe else {}
     folder = train_stage(tmp_path, stage, **settings)
 
     before = weights(folder / "assembled" if stage == 1 else tiny_checkpoint("norm-gwc"))
