@@ -5,7 +5,7 @@ import pytest
 from tests import REPOSITORY
 from tests.paper_models import DECODERS, paper_model
 from train.cost import Batch, count, flops, memory
-from train.step_plan import fitting, one_micro_batch
+from train.step_plan import FULL, fitting, one_micro_batch
 
 
 TOKENS, PEAK = 729, 989e12
@@ -17,7 +17,7 @@ def row(backbone: str, stage: str) -> list[str]:
     model = paper_model(backbone, stage)
     alone = memory(model, Batch(0, 0, 0))
     share = {"engine": "fsdp2", "processes": GPUS, "bf16": True}
-    tokens, again = fitting(model, TOKENS, None, None, 80e9, **share)
+    tokens, again = fitting(model, TOKENS, FULL, None, None, 80e9, **share)
     sharded = memory(model, one_micro_batch(model, tokens), checkpointing=again, **share).total
     hours = ROWS[stage] * flops(model, Batch(rows=1, length=TOKENS, images=1), again) / PEAK / 3600
     stored = (alone.weights + alone.gradients + alone.optimizer) / 1e9

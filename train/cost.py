@@ -3,6 +3,7 @@
 The model holds no weights, so a laptop counts what a cluster will need. `python -m train.preflight` prints it.
 """
 
+import os
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -144,6 +145,13 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
     return total
 
 
+def device_memory() -> float:
+    """Bytes of the GPU or, without one, of the machine."""
+    if torch.cuda.is_available():
+        return float(torch.cuda.get_device_properties(0).total_memory)
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
 def count(model: nn.Module) -> int:
     """The number of trained parameters."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
@@ -161,23 +169,25 @@ def _largest_layer(model: Any) -> int:
     return max(sum(p.numel() for p in layer.parameters()) for layer in layers)
 
 
-def _elements(text: Any, vision: Any) -> tuple[int, int]:
-    """Elements per token that a layer of decoder and tower keeps.
+def _decoder_elements(text: Any) -> int:
+    """Elements per token that a layer of a decoder keeps.
 
     Inputs of norms and matrices, queries, keys, values, the gated product.
     """
-    head = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    decoder = 7 * text.hidden_size + head * (2 * text.num_attention_heads + 2 * text.num_key_value_heads)
-    tower = 9 * vision.hidden_size + 2 * vision.intermediate_size if hasattr(vision, "intermediate_size") else 0
-    return decoder + 4 * text.intermediate_size, tower
+    heads = text.num_attention_heads
+    head = getattr(text, "head_dim", None) or text.hidden_size // heads
+    keys = getattr(text, "num_key_value_heads", None) or heads
+    inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
+    widest = max(inner) if isinstance(inner, list | tuple) else inner  # Gemma 3n has a width for each layer
+    return 7 * text.hidden_size + head * (2 * heads + 2 * keys) + 4 * widest
 
 
 def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: int) -> float:
-    text, vision = model.config.get_text_config(), model.config.vision_config
-    decoder, tower = _elements(text, vision)
+    text, decoder = model.config.get_text_config(), _decoder_elements(model.config.get_text_config())
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
     if isinstance(model, AlignedLlavaForConditionalGeneration) and count(model.model.vision_tower):
-        visual_tokens = patches(vision)
+        vision = model.config.vision_config
+        visual_tokens, tower = patches(vision), 9 * vision.hidden_size + 2 * vision.intermediate_size
         kept = _kept(tower, vision.hidden_size, vision.num_hidden_layers, bf16, checkpointing)
         total += batch.images * visual_tokens * kept
     head_weight = model.get_output_embeddings().weight

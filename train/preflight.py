@@ -34,7 +34,7 @@ from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import require_space
-from train.cost import ENGINES, SPARE, Batch, count, default_engine, flops, memory, meta_model
+from train.cost import ENGINES, SPARE, Batch, count, default_engine, device_memory, flops, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
@@ -88,7 +88,9 @@ def preflight(argv: list[str], console: Console) -> bool:
     parser.add_argument("--stage1", type=Path, help="recipe of stage 1, while stage 2 has no checkpoint to start from")
     parser.add_argument("--processes", type=int, default=max(1, torch.cuda.device_count()), help="number of GPUs")
     parser.add_argument("--engine", choices=ENGINES, help="how they share the work (default: one, ddp or fsdp2)")
-    parser.add_argument("--device-gb", type=float, default=_device_gb(), help="memory of a GPU (default: of this one)")
+    parser.add_argument(
+        "--device-gb", type=float, default=device_memory() / 1e9, help="memory of a GPU (default: of this one)"
+    )
     parser.add_argument(
         "--measure",
         action=argparse.BooleanOptionalAction,
@@ -276,12 +278,6 @@ def _holds_model(folder: str | None) -> bool:
 def _existing(folder: Path) -> Path:
     """The folder or, if it has yet to be made, the first one above it that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def _device_gb() -> float:
-    if torch.cuda.is_available():
-        return torch.cuda.get_device_properties(0).total_memory / 1e9
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 class _EndAfterThree(TrainerCallback):

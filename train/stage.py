@@ -15,7 +15,6 @@ from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCall
 from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
@@ -40,7 +39,7 @@ from train.optimization.trainer import AlignedSFTTrainer
 from train.parse import Settings, parse_settings
 from train.settings import AUTO, read_settings
 from train.stage_folder import StageFolder, say
-from train.start import checkpoint_of_method, load_model, stop_after_answers, try_saving, whole_models
+from train.start import load_model, starting_checkpoint, stop_after_answers, try_saving, whole_models
 from train.step_plan import describe_step, plan_step
 
 
@@ -94,19 +93,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     sources = read_sources(data.data_path, data.image_folder)
     texts = first_texts(sources, data.data_cache)
     with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
-        if model_settings.model_name_or_path is None:
-            start = assemble(
-                str(model_settings.vision_tower),
-                str(model_settings.language_model),
-                output / "assembled",
-                fields=fields,
-                seed=training.seed,
-                chat_template=model_settings.chat_template,
-                texts=texts,
-                exist_ok=True,
-            )
-        else:
-            start = checkpoint_of_method(model_settings.model_name_or_path, fields)
+        start = starting_checkpoint(model_settings, output / "assembled", training.seed, texts)
     config, processor = load_part(AutoConfig, start), load_part(AutoProcessor, start)
 
     # 2. Rows: checked, as tokens, split into those to train on and those held out.
@@ -177,9 +164,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     if model_settings.compile_layers == "true" or (model_settings.compile_layers == AUTO and on_gpu):
         described.append(compile_layers(model, training.device))
     if adapters is not None:
-        described.append(describe_adapters(model, optimization.frozen))
-        if not model_settings.merge_adapters:
-            modules_beside(model)  # its error before training
+        described.append(describe_adapters(model, optimization.frozen, model_settings.merge_adapters))
     if is_first:
         say("\n".join(described))
         try_saving(model, processor)

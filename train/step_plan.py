@@ -8,16 +8,16 @@ from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
 from modeling_aligned_llava.assembly.from_backbones import patches
-from train.cost import SPARE, Batch, memory
+from train.cost import SPARE, Batch, device_memory, memory
 from train.optimization.sampler import LengthGroupedSampler, MicroBatchSampler
 from train.parse import uses_fsdp
 from train.settings import OptimizationArguments
 
 
 FULL = 8192  # tokens that fill a GPU; with more, a step of 128 rows gets more padding
-ON_CPU = 2048  # a CPU is full with less
+ON_CPU = 2048  # a CPU is busy with less
 EVERY = (0, 4, 3, 2, 1)  # every how many layers one is computed again, from the fastest choice to the smallest
-SHARE = 0.9  # of a GPU's memory that is planned: the estimate of activations was up to 15 % low (docs/train.md)
+SHARE = 0.9  # of the memory that is planned: the estimate of activations was up to 15 % low (docs/train.md)
 
 
 def plan_step(
@@ -35,8 +35,8 @@ def plan_step(
     Args:
         model: with its parameters frozen or not, as it will be trained.
         lengths: tokens of each row.
-        engine, processes, device_bytes: of the machine that will train; by default this one. The engine is one of
-            `train.cost.ENGINES`.
+        engine, processes: how they will train, by default those of now. The engine is one of `train.cost.ENGINES`.
+        device_bytes: memory of the GPU that will train; by default that of this machine, or its own without a GPU.
 
     Returns:
         The micro-batches, or None if each has `per_device_train_batch_size` rows.
@@ -45,13 +45,15 @@ def plan_step(
         UserError: a budget given by the user is below the longest row.
     """
     processes = processes or training.world_size
-    if device_bytes is None and torch.cuda.is_available():
-        device_bytes = torch.cuda.get_device_properties(0).total_memory
+    full = FULL if device_bytes is not None or torch.cuda.is_available() else ON_CPU
+    if device_bytes is None:
+        device_bytes = device_memory() / (1 if torch.cuda.is_available() else processes)
     budget, every = optimization.token_budget, recomputed(training)
     if optimization.choose_checkpointing or budget is None:
         budget, every = fitting(
             model,
             int(lengths.max()),
+            full,
             budget if optimization.by_tokens else training.per_device_train_batch_size * int(lengths.max()),
             None if optimization.choose_checkpointing else every,
             device_bytes,
@@ -97,9 +99,10 @@ def describe_step(micro_batches: MicroBatchSampler | None, rows: int, training: 
 def fitting(
     model: Any,
     longest: int,
+    full: int,
     tokens: int | None,
     checkpointing: int | None,
-    device_bytes: float | None,
+    device_bytes: float,
     **how: Any,
 ) -> tuple[int, int]:
     """Tokens of a micro-batch and `checkpointing` that fit into the memory of a device and fill it.
@@ -107,19 +110,18 @@ def fitting(
     Args:
         model: as it will be trained; may be on the meta device.
         longest: tokens of the longest row, which the smallest micro-batch holds.
+        full: tokens that fill the device.
         tokens: if that is fixed.
         checkpointing: if that is fixed (`train.cost.memory`).
-        device_bytes: None: a CPU, which is not the limit.
+        device_bytes: its memory.
         how: engine, processes and precision, for `train.cost.memory`.
 
     Returns:
         Both; the smallest choice if none fits.
     """
-    if device_bytes is None:
-        return tokens or max(ON_CPU, longest), checkpointing or 0
     room = SHARE * device_bytes - SPARE
     choices = EVERY if checkpointing is None else (checkpointing,)
-    wanted = tokens or max(FULL, longest)
+    wanted = tokens or max(full, longest)
     for every in choices:
         if _need(model, wanted, every, how) <= room:
             return wanted, every

@@ -75,7 +75,6 @@ def command(model, rows, out, method="norm", recipe="full", **settings):
         "output_dir": out,
         "max_steps": 1,
         "global_batch_size": len(json.loads(rows.read_text())),
-        "per_device_train_batch_size": len(json.loads(rows.read_text())),
         "logging_steps": 1,
         "save_steps": 1,
         "dataloader_num_workers": 0,
@@ -133,7 +132,13 @@ def test_the_loss_is_that_of_a_plain_forward_pass_and_the_result_loads_both_ways
 
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "smolvlm"])
 def test_killed_and_resumed_equals_straight(name, family, rows_file, tmp_path):
-    settings = {"max_steps": 4, "save_steps": 2, "per_device_train_batch_size": 1, "learning_rates": RATES}
+    settings = {
+        "max_steps": 4,
+        "save_steps": 2,
+        "micro_batch_tokens": 0,
+        "per_device_train_batch_size": 1,
+        "learning_rates": RATES,
+    }
     model, rows = family(name), rows_file(ROWS)
     arguments = [command(model, rows, tmp_path / each, **settings) for each in ("straight", "killed")]
     run_stage(arguments[0])
@@ -148,7 +153,13 @@ def test_killed_and_resumed_equals_straight(name, family, rows_file, tmp_path):
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "llava_onevision"])
 def test_two_processes_follow_one(name, engine, family, rows_file, tmp_path):
     """With one row per micro-batch, processes often differ in whether they have an image."""
-    settings = {"max_steps": 3, "global_batch_size": 4, "per_device_train_batch_size": 1, "learning_rates": RATES}
+    settings = {
+        "max_steps": 3,
+        "global_batch_size": 4,
+        "micro_batch_tokens": 0,
+        "per_device_train_batch_size": 1,
+        "learning_rates": RATES,
+    }
     settings |= {"dataloader_drop_last": "true"}
     model, rows = family(name), rows_file(ROWS)
     run_stage(command(model, rows, tmp_path / "one", **settings))

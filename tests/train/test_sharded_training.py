@@ -125,6 +125,17 @@ def test_accumulation_does_not_change_the_trajectory(arguments, tmp_path, rows):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", ["ddp", "fsdp2"])
+def test_processes_that_cut_a_step_by_tokens_train_like_one(arguments, tmp_path, engine):
+    given = {"train_sampling_strategy": "sequential", "per_device_train_batch_size": 0, "micro_batch_tokens": 200}
+    run_stage(arguments(2, tmp_path / "one", **given))
+    said = train(engine, 2, arguments(2, tmp_path / "two", **given))
+    assert re.search(r"in 2 processes x [1-9] micro-batches of at most 200 tokens", said)
+    assert_same_trajectory(stage_trajectory(tmp_path / "two", 2), stage_trajectory(tmp_path / "one", 2))
+    assert_close_weights(weights_of(tmp_path / "two"), weights_of(tmp_path / "one"))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "processes", "rows"),
     [

@@ -162,22 +162,21 @@ def test_what_fits_the_papers_smaller_pair_on_one_gpu(stage, device, expected):
     """The tokens of a smaller GPU are arithmetic of `train.cost.memory`, not measured."""
     model = paper_model("llama-3.2-3b", stage)
     how = {"engine": "one", "processes": 1, "bf16": True}
-    tokens, every = step_plan.fitting(model, 1200, None, None, device * GB, **how)
+    tokens, every = step_plan.fitting(model, 1200, 8192, None, None, device * GB, **how)
     assert (tokens, every) == expected
     need = memory(model, Batch(1, tokens, tokens / 729), checkpointing=every, **how).total
     assert need <= step_plan.SHARE * device * GB - SPARE
 
 
-def test_what_the_user_fixes_stays_and_a_cpu_is_not_limited():
+def test_what_the_user_fixes_stays_and_the_longest_row_is_held():
     model = paper_model("llama-3.2-3b", "stage2")
     how = {"engine": "one", "processes": 1, "bf16": True}
-    assert step_plan.fitting(model, 1200, 3000, None, 80 * GB, **how) == (3000, 1)
-    assert step_plan.fitting(model, 1200, 3000, 0, 80 * GB, **how) == (
+    assert step_plan.fitting(model, 1200, 8192, 3000, None, 80 * GB, **how) == (3000, 1)
+    assert step_plan.fitting(model, 1200, 8192, 3000, 0, 80 * GB, **how) == (
         3000,
         0,
     )  # it may run out of memory, and says so
-    assert step_plan.fitting(model, 9000, None, None, 20 * GB, **how) == (9000, 1)
-    assert step_plan.fitting(model, 100, None, None, None, **how) == (step_plan.ON_CPU, 0)
+    assert step_plan.fitting(model, 9000, 8192, None, None, 20 * GB, **how) == (9000, 1)
 
 
 def test_layers_are_computed_again_as_the_plan_says(train_stage, tmp_path, monkeypatch):

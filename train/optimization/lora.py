@@ -133,12 +133,14 @@ def adapted_layers(model: nn.Module) -> "dict[str, LoraLayer]":
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
 
 
-def describe_adapters(model: PreTrainedModel, frozen: list[str]) -> str:
+def describe_adapters(model: PreTrainedModel, frozen: list[str], merged: bool = True) -> str:
     """Where the adapters are.
 
     Raises:
-        UserError: some are in a part that `frozen` names, or are frozen themselves.
+        UserError: some are in a part that `frozen` names, or are frozen themselves, or could not be kept apart.
     """
+    if not merged:
+        modules_beside(model)
     part = Parts.of(model)
     counts = Counter(part(f"{name}.weight") for name in adapted_layers(model))
     for place in ("vision", "projector"):
