@@ -196,7 +196,8 @@ def _check_cost(
     again = recomputed(training)
     need = memory(model, batch, **share, bf16=bool(training.bf16), checkpointing=again)
     parts = f"weights {need.weights / 1e9:.1f}, gradients {need.gradients / 1e9:.1f}, Adam {need.optimizer / 1e9:.1f}"
-    parts += f", copies {need.copies / 1e9:.1f}, activations {need.activations / 1e9:.1f} at {longest} tokens"
+    parts += f", copies {need.copies / 1e9:.1f}, activations {need.activations / 1e9:.1f}"
+    parts += f" for {batch.rows * batch.length} tokens"
     checks.row("memory per device", f"{need.total / 1e9:.1f} GB of {ours.device_gb:.0f} ({engine}): {parts}")
     if need.total + SPARE > ours.device_gb * 1e9:
         checks.fail(
