@@ -187,7 +187,8 @@ def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: int) -> fl
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
     if isinstance(model, AlignedLlavaForConditionalGeneration) and count(model.model.vision_tower):
         vision = model.config.vision_config
-        visual_tokens, tower = patches(vision), 9 * vision.hidden_size + 2 * vision.intermediate_size
+        inner = getattr(vision, "intermediate_size", 4 * vision.hidden_size)  # DINOv2 has a ratio
+        visual_tokens, tower = patches(vision), 9 * vision.hidden_size + 2 * inner
         kept = _kept(tower, vision.hidden_size, vision.num_hidden_layers, bf16, checkpointing)
         total += batch.images * visual_tokens * kept
     head_weight = model.get_output_embeddings().weight

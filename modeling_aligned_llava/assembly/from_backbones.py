@@ -37,24 +37,27 @@ from modeling_aligned_llava.norm_alignment import mean_embedding_norm
 
 
 VOCABULARY_MULTIPLE = 64
+_OF_A_BACKBONE = {"stage_names", "out_features", "out_indices"}  # derived from the number of layers
 
 
 class TowerKind(NamedTuple):
     """How LLaVA reads the features of a vision tower.
 
     Args:
-        select_strategy: "full": every token is a patch; "default": the first `extra_tokens`, CLS, are dropped.
-        extra_tokens: tokens that are not patches.
+        select_strategy: "full": every token is a visual token; "default": the first, CLS, is dropped.
+        any_size: images of any size are read; positions are resampled from the size of the training.
     """
 
     select_strategy: Literal["full", "default"]
-    extra_tokens: int
+    any_size: bool = False
 
 
 # By the model type of the vision config; SigLIP2's towers of fixed resolution are siglip_vision_model too.
 TOWERS: dict[str, TowerKind] = {
-    "siglip_vision_model": TowerKind("full", 0),
-    "clip_vision_model": TowerKind("default", 1),
+    "siglip_vision_model": TowerKind("full"),
+    "clip_vision_model": TowerKind("default"),
+    "dinov2": TowerKind("default", any_size=True),
+    "dinov2_with_registers": TowerKind("default", any_size=True),  # LLaVA drops no registers: they are visual tokens
 }
 
 
@@ -149,12 +152,13 @@ def _assembled(
     config.text_config.pad_token_id = tokenizer.pad_token_id
     model = _join(config, tower, language, seed)
     _check_same_logits(model, language, language_model)
+    dropped = config.vision_feature_select_strategy == "default"  # which LlavaProcessor subtracts again
     processor = LlavaProcessor(
         image_processor=image_processor,
         tokenizer=tokenizer,
         patch_size=tower.config.patch_size,
         vision_feature_select_strategy=config.vision_feature_select_strategy,
-        num_additional_image_tokens=TOWERS[tower.config.model_type].extra_tokens,
+        num_additional_image_tokens=visual_tokens(tower.config) - patches(tower.config) + dropped,
         chat_template=template,
         image_token=IMAGE_TOKEN,
     )
@@ -189,7 +193,19 @@ def tower_configs(source: str | Path) -> tuple[PreTrainedConfig, PreTrainedConfi
     tower.num_hidden_layers -= 1
     if tower.model_type == "siglip_vision_model":
         tower.vision_use_head = False
+    if TOWERS[tower.model_type].any_size:  # what its image processor makes; its stages are those of a backbone
+        shape = tower.to_dict() | {"image_size": _image_side(source)}
+        config = tower = type(tower)(**{name: shape[name] for name in shape.keys() - _OF_A_BACKBONE})
     return config, tower
+
+
+def _image_side(source: str | Path) -> int:
+    images: Any = load_part(AutoImageProcessor, source, "image processor")
+    size = images.crop_size if getattr(images, "do_center_crop", False) else images.size
+    height, width = size.get("height"), size.get("width")
+    if height is None or height != width:
+        raise UserError(f"vision tower: {source}: its image processor makes images that are not squares of one size")
+    return height
 
 
 def joined_config(vision: PreTrainedConfig, text: PreTrainedConfig, fields: dict[str, Any]) -> AlignedLlavaConfig:
@@ -202,7 +218,7 @@ def joined_config(vision: PreTrainedConfig, text: PreTrainedConfig, fields: dict
     return AlignedLlavaConfig(
         vision_config=vision,
         text_config=text,
-        image_seq_length=patches(vision),
+        image_seq_length=visual_tokens(vision),
         vision_feature_layer=-1,
         vision_feature_select_strategy=TOWERS[vision.model_type].select_strategy,
         tie_word_embeddings=text.tie_word_embeddings,
@@ -211,13 +227,28 @@ def joined_config(vision: PreTrainedConfig, text: PreTrainedConfig, fields: dict
 
 
 def patches(vision: PreTrainedConfig) -> int:
-    """The number of patches of an image, which is that of its visual tokens."""
+    """The number of patches of an image."""
     return (vision.image_size // vision.patch_size) ** 2
+
+
+def visual_tokens(vision: PreTrainedConfig) -> int:
+    """The number of visual tokens of an image: its patches, and registers."""
+    return patches(vision) + getattr(vision, "num_register_tokens", 0)
 
 
 def _load_tower(source: str | Path) -> PreTrainedModel:
     config, tower = tower_configs(source)
+    side = tower.image_size
+    if TOWERS[tower.model_type].any_size:
+        tower.image_size = load_part(AutoConfig, source, "vision tower").image_size
     model = load_strict(AutoModel, source, "vision tower", unused=".*", config=config)  # the dropped layers
+    if tower.image_size != side:
+        model.config.image_size = side
+        positions, width = model.embeddings.position_embeddings, tower.hidden_size
+        shape = torch.empty(1, patches(model.config) + 1, width)  # of which the tower's own resampling reads the size
+        with torch.no_grad():
+            table = model.embeddings.interpolate_pos_encoding(shape, side, side)
+        model.embeddings.position_embeddings = nn.Parameter(table.to(positions.dtype))
     return model if tower is config else model.vision_model
 
 

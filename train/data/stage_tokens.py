@@ -7,7 +7,7 @@ from transformers import AutoConfig, AutoProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.alignment import check_family
-from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, patches, tower_configs
+from modeling_aligned_llava.assembly.from_backbones import add_special_tokens, tower_configs, visual_tokens
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.prompt import names_image_token
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
@@ -49,7 +49,7 @@ def tokens_without_model(settings: Settings, backbones: ModelArguments | None = 
     tokenizer = load_part(SavedTokenizer, model.language_model, "tokenizer")
     template = choose_template(tokenizer, model.chat_template, model.language_model)
     add_special_tokens(tokenizer)
-    image_tokens = patches(tower_configs(model.vision_tower)[1])
+    image_tokens = visual_tokens(tower_configs(model.vision_tower)[1])
     return _llava_tokens(tokenizer, template, image_tokens, prompt_format, max_length)
 
 

@@ -112,7 +112,21 @@ def clip_tower(folder):
     return folder, hf.CLIPVisionModel.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("tower", ["siglip", whole_siglip, clip_tower])
+def dinov2_tower(folder, **registers):
+    """Trained at 3 x 3 patches, with a processor that makes 2 x 2, as the Hub's: 518 and 224 pixels."""
+    kind = "Dinov2WithRegisters" if registers else "Dinov2"
+    shape = {name: size for name, size in SHAPE.items() if name != "intermediate_size"}
+    config = getattr(hf, f"{kind}Config")(**shape, **registers, image_size=42, patch_size=14)
+    getattr(hf, f"{kind}Model")(config).save_pretrained(folder)
+    hf.BitImageProcessor(size={"shortest_edge": 32}, crop_size=SQUARE).save_pretrained(folder)
+    return folder, getattr(hf, f"{kind}Model").from_pretrained(folder)
+
+
+def dinov2_with_registers(folder):
+    return dinov2_tower(folder, num_register_tokens=3)
+
+
+@pytest.mark.parametrize("tower", ["siglip", whole_siglip, clip_tower, dinov2_tower, dinov2_with_registers])
 def test_a_tower_gives_llava_its_penultimate_patch_features(tiny_backbones, tmp_path, tower):
     """Of the pixels that its own processor makes; its last layer and its head are not kept."""
     if tower == "siglip":
@@ -125,13 +139,14 @@ def test_a_tower_gives_llava_its_penultimate_patch_features(tiny_backbones, tmp_
     batch = processor(images=[image], text=["<image>"], return_tensors="pt")
     processed = hf.AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")
     assert torch.equal(batch["pixel_values"], processed["pixel_values"])
-    first_patch = 1 if tower is clip_tower else 0
+    first = 0 if tower in ("siglip", whole_siglip) else 1  # after CLS
+    tokens = 7 if tower is dinov2_with_registers else 4
     with torch.no_grad():
-        features = source.eval()(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first_patch:]
+        features = source.eval()(batch["pixel_values"], output_hidden_states=True).hidden_states[-2][:, first:]
         expected = model.model.multi_modal_projector(features)
         ours = model.get_image_features(batch["pixel_values"]).pooler_output
         assert torch.equal(torch.stack(ours), expected)
-        assert model(**batch).logits.shape[1] == batch["input_ids"].shape[1] == 4
+        assert model(**batch).logits.shape[1] == batch["input_ids"].shape[1] == model.config.image_seq_length == tokens
     assert not [name for name, _ in model.named_parameters() if ".head." in name or "layers.2." in name]
 
 
