@@ -8,6 +8,7 @@ from tests.one_line import one_line
 from tests.train.stage_results import lines, weights
 from train.data.row_tokens import IGNORE_INDEX
 from train.optimization.micro_batch import without_padding_mask
+from train.optimization.parameter_groups import freeze, group_parameters
 from train.stage import run_stage
 
 
@@ -30,6 +31,24 @@ def test_rows_padded_on_the_right_need_no_mask(tiny_checkpoint, decoder, attenti
         loss = model(**padded_batch()).loss
     torch.testing.assert_close(loss, masked, rtol=1e-12, atol=0)
     torch.testing.assert_close(torch.autograd.grad(loss, model.lm_head.weight), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_of_a_frozen_tower_is_kept_for_the_backward_pass(tiny_checkpoint):
+    model = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint("norm-gwc"))
+    freeze(
+        model, group_parameters(model, {"multi_modal_projector": 1e-3}, ["vision_tower", "language_model", "lm_head"])
+    )
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.model.vision_tower(torch.rand(2, 3, 28, 28), output_hidden_states=True)
+        assert not kept
+        model.get_image_features(torch.rand(2, 3, 28, 28))
+        assert kept  # of the projector
 
 
 @pytest.mark.slow
