@@ -1,4 +1,4 @@
-"""Which cheap measure of visual information follows the truth? A trial in tinyworld, where contents of cells are known.
+"""Which cheap measure of visual information follows the truth? A trial in tinyworld, whose contents are known.
 
     python -m research.information results/tinyworld/checkpoints/*/stage1 --out trial.json
 
@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import AutoProcessor
@@ -179,10 +178,9 @@ def main() -> None:
         features, layers = states_of(folder, scenes)
         rows += measured(folder.name, features, layers, scenes)
     names = [name for name in rows[0] if name not in ("checkpoint", "layer")]
-    table = Table("checkpoint", "layer", *names)
     for row in rows:
-        table.add_row(row["checkpoint"], str(row["layer"]), *(f"{row[name]:.3f}" for name in names))
-    console.print(table)
+        values = ", ".join(f"{name} {row[name]:.3f}" for name in names)
+        console.print(f"{row['checkpoint']}, layer {row['layer']}: {values}", soft_wrap=True, highlight=False)
     followed = {
         measure: {
             content: float(spearmanr([row[measure] for row in rows], [row[content] for row in rows])[0])
