@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# What a GPU is measured with, one part after the other; about 12 minutes on an H200, and a Markdown table at the end.
+#   bash benchmarks/gpu.sh [--device cuda|cpu] [--shape 3b|toy] [--out FOLDER] [--parts "train_throughput recipe_run"]
+#
+# It needs no network and no installation of this repository. A folder `site-packages` beside the repository is read
+# too: for a machine that has torch, accelerate, peft, pyarrow and pytest alone, fill it elsewhere from the wheels of
+# transformers, trl, datasets, multiprocess, dill, gguf and, for eval_throughput, lm_eval, lmms_eval, decord, evaluate,
+# zstandard, pytz, loguru, tenacity, python-dotenv, defusedxml, sniffio. Only under that name does `datasets` work:
+#   pip install --no-index --no-deps --target ../site-packages WHEELS/*.whl
+set -euo pipefail
+
+device=cuda shape=3b out='' parts='tests train_throughput eval_throughput norm_overhead recipe_run'
+while [ $# -gt 0 ]; do
+    case "$1 ${2-}" in
+    '--device cuda' | '--device cpu') device=$2 ;;
+    '--shape 3b' | '--shape toy') shape=$2 ;;
+    '--out '?*) out=$(realpath -m "$2") ;;
+    '--parts '?*) parts=$2 ;;
+    *) sed -n '2,3s/^# *//p' "$0" >&2 && exit 2 ;;
+    esac
+    shift 2
+done
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+python=$PWD/.venv/bin/python
+[ -x "$python" ] || python=${PYTHON:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export HF_HOME=$work/huggingface HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
+[ ! -d ../site-packages ] || PYTHONPATH=$PWD:$(cd ../site-packages && pwd)${PYTHONPATH#"$PWD"}
+dtype=bfloat16 rounds=2 norm=()
+if [ "$device" = cpu ]; then
+    export CUDA_VISIBLE_DEVICES=
+    dtype=float32 rounds=1 out=${out:-$(mktemp -d)}
+    parts=${parts/tests/}
+fi
+[ "$shape" = 3b ] || norm=(--tokens 64 --width 448)
+if [ "$device" = cuda ]; then
+    name=$("$python" -c 'import torch; print(torch.cuda.get_device_name().lower().removeprefix("nvidia "))' 2>/dev/null) ||
+        { echo 'error: torch finds no GPU; without one, give --device cpu --shape toy' >&2 && exit 2; }
+    out=${out:-$PWD/benchmarks/results/${name// /-}}
+fi
+mkdir -p "$out"
+
+ends=() failed=0 running=''
+trap '[ -z "$running" ] || kill "$running"; exit 130' INT TERM
+part() { # NAME SECONDS COMMAND...
+    local name=$1 limit=$2 status=0 start=$SECONDS end=passed
+    shift 2
+    [[ " $parts " == *" $name "* ]] || return 0
+    printf '\n== %s\n' "$name"
+    timeout --kill-after=10 "$limit" "$python" -m "$@" </dev/null &
+    running=$!
+    wait "$running" || status=$?
+    running=''
+    [ "$status" = 0 ] || failed=1 end="failed with $status"
+    [ "$status" != 124 ] || end="stopped at its limit of $limit s"
+    ends+=("$name=$end, $((SECONDS - start)) s")
+    printf '== %s\n' "${ends[-1]/=/: }"
+}
+
+part tests 180 pytest -p no:cacheprovider tests/gpu
+part train_throughput 480 benchmarks.train_throughput --device "$device" --shape "$shape" --rounds "$rounds" \
+    --out "$out/train_throughput.json"
+part eval_throughput 240 benchmarks.eval_throughput --device "$device" --shape "$shape" --dtype "$dtype" --rounds 1 \
+    --max-new-tokens 8 --columns pope mmlu_5shot --out "$out/eval_throughput.json"
+part norm_overhead 60 benchmarks.norm_overhead "${norm[@]}" --out "$out/norm_overhead.json"
+part recipe_run 240 benchmarks.recipe_run --device "$device" --shape "$shape" --out "$out/recipe_run.json"
+
+printf '\n%s\n\n' "$out"
+"$python" -m benchmarks.gpu_table "$out" "${ends[@]}"
+exit "$failed"
