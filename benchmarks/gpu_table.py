@@ -45,21 +45,19 @@ def _compared(name: str, ours: float, stock: float, style: str) -> Row:
     return name, f"{ours:{style}}", f"{stock:{style}}", f"{ours / stock:.2f}" if stock else ""
 
 
+FIGURES = {reader.__name__: reader for reader in (train_throughput, eval_throughput, norm_overhead, recipe_run)}
+
+
 def table(folder: Path, ends: dict[str, str]) -> str:
     """How each part ended, and the figures of those that passed."""
     rows: list[Row] = []
     for part, end in ends.items():
         rows.append((f"**{part}**: {end}", "", "", ""))
-        if end.startswith("passed") and part in PARTS:
-            rows += PARTS[part](json.loads((folder / f"{part}.json").read_text(encoding="utf-8")))
+        if end.startswith("passed") and (file := folder / f"{part}.json").is_file():
+            result = json.loads(file.read_text(encoding="utf-8"))
+            rows += FIGURES[result["benchmark"]](result)
     head = ["| | ours | stock | ours / stock |", "|---|--:|--:|--:|"]
     return "\n".join(head + [f"| {' | '.join(row)} |" for row in rows])
-
-
-PARTS = {"train_throughput": train_throughput, "eval_throughput": eval_throughput} | {
-    "norm_overhead": norm_overhead,
-    "recipe_run": recipe_run,
-}
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_all_parts_run_in_an_empty_home_and_the_table_comes_last(tmp_path):
     home.mkdir()
     done = gpu(home, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr[-2000:]
-    parts = {"train_throughput", "eval_throughput", "norm_overhead", "recipe_run"}
+    parts = {"train_stage1", "train_stage2", "eval_throughput", "norm_overhead", "recipe_run"}
     assert {file.name for file in (tmp_path / "out").iterdir()} == {f"{part}.json" for part in parts}
     table = done.stdout.rpartition("\n\n")[2]
     assert all(f"| **{part}**: passed" in table for part in parts)
@@ -37,6 +37,7 @@ def test_a_failed_part_does_not_stop_the_next(tmp_path):
     assert "| **norm_overhead**: failed with 1" in done.stdout and "| **recipe_run**: passed" in done.stdout
 
 
-def test_a_wrong_option_is_answered_with_the_right_ones(tmp_path):
-    done = gpu(tmp_path, "--shape", "40m")
+@pytest.mark.parametrize("words", [("--shape", "40m"), ("--parts", "tests speed"), ("--out",)])
+def test_a_wrong_option_is_answered_with_the_right_ones(tmp_path, words):
+    done = gpu(tmp_path, *words)
     assert done.returncode == 2 and "bash benchmarks/gpu.sh [--device cuda|cpu]" in done.stderr
