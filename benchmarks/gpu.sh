@@ -46,16 +46,17 @@ fi
 mkdir -p "$out"
 
 ends=() failed=0 running=''
-trap '[ -z "$running" ] || kill "$running"; exit 130' INT TERM
+trap '[ -z "$running" ] || { kill "$running" && wait "$running"; } || :; exit 130' INT TERM
 part() { # NAME SECONDS COMMAND...
     local name=$1 limit=$(($2 * patience)) status=0 start=$SECONDS end=passed
     shift 2
     [[ " $parts " == *" $name "* ]] || return 0
     printf '\n== %s\n' "$name"
-    timeout --kill-after=10 "$limit" "$python" -m "$@" </dev/null &
+    TMPDIR=$work timeout --kill-after=10 "$limit" "$python" -m "$@" </dev/null &
     running=$!
     wait "$running" || status=$?
     running=''
+    rm -rf "${work:?}"/* # what a part that was stopped left
     [ "$status" = 0 ] || failed=1 end="failed with $status"
     [ "$status" != 124 ] || end="stopped at its limit of $limit s"
     ends+=("$name=$end, $((SECONDS - start)) s")
