@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.random_checkpoints import write_checkpoint
+from benchmarks.random_checkpoints import SHAPES, write_checkpoint
 from benchmarks.record import environment, write
 from eval.run.vllm_server import vllm_server
 from modeling_aligned_llava.inference.served import Server
@@ -181,7 +181,7 @@ def _same(expected: list, answers: list) -> int:
 def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Any]:
     dtype = args.dtype
     checkpoint, root = folder / "checkpoint", folder / "data"
-    parameters = write_checkpoint(checkpoint, getattr(torch, dtype))
+    parameters = write_checkpoint(checkpoint, getattr(torch, dtype), args.shape, args.device)
     write_documents(root, IMAGES)
     os.chdir(root)
     where = (checkpoint, args.device, dtype)
@@ -223,6 +223,7 @@ def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[st
     return {
         "benchmark": "eval_throughput",
         **environment(),
+        "shape": args.shape,
         "parameters": parameters,
         "visual_tokens": 729,
         "dtype": dtype,
@@ -237,6 +238,7 @@ def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shape", choices=list(SHAPES), default="default")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--max-new-tokens", type=int, default=16)

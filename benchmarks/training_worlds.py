@@ -1,4 +1,4 @@
-"""Random models and synthetic rows for `train_throughput`: shapes, a tokenizer of any size, lognormal text lengths."""
+"""Random models and synthetic rows for training: shapes, a tokenizer of any size, lognormal text lengths."""
 
 import json
 import random
@@ -17,6 +17,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+from benchmarks.shapes import SIZES
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration, method_fields
 from modeling_aligned_llava.assembly.from_backbones import patches
 from modeling_aligned_llava.loading.chat_templates import chat_template
@@ -24,60 +25,27 @@ from modeling_aligned_llava.loading.chat_templates import chat_template
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a model, of its rows and of a step."""
+    """Sizes of a model, of its rows and of a step.
+
+    Args:
+        text, vision: of `benchmarks.shapes`.
+        global_batch: rows of a step.
+        micro_batch: rows, on both sides. None: ours by tokens, stock the best of several.
+        steps: of a training. Without `micro_batch`, the first warms up and is not measured.
+    """
 
     text: dict[str, Any]
     vision: dict[str, Any]
     global_batch: int
-    micro_batch: int
+    micro_batch: int | None
     steps: int
 
 
 SHAPES = {
-    "40m": Shape(
-        {
-            "hidden_size": 384,
-            "intermediate_size": 1024,
-            "num_hidden_layers": 6,
-            "num_attention_heads": 6,
-            "num_key_value_heads": 6,
-            "vocab_size": 32_000,
-            "tie_word_embeddings": False,
-        },
-        {
-            "hidden_size": 256,
-            "intermediate_size": 1024,
-            "num_hidden_layers": 5,
-            "num_attention_heads": 4,
-            "image_size": 224,
-            "patch_size": 14,
-        },
-        global_batch=16,
-        micro_batch=8,
-        steps=4,
-    ),
-    "toy": Shape(
-        {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
-            "vocab_size": 512,
-            "tie_word_embeddings": False,
-        },
-        {
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "image_size": 56,
-            "patch_size": 14,
-        },
-        global_batch=4,
-        micro_batch=2,
-        steps=2,
-    ),
+    "40m": Shape(**SIZES["40m"], global_batch=16, micro_batch=8, steps=4),  # as results on a CPU were measured
+    "toy": Shape(**SIZES["toy"], global_batch=8, micro_batch=None, steps=3),
+    "3b": Shape(**SIZES["3b"], global_batch=32, micro_batch=None, steps=4),
+    "7b": Shape(**SIZES["7b"], global_batch=32, micro_batch=None, steps=4),
 }
 # Words per turn: exp(normal(mu, sigma)). Stage 1 has one short caption, stage 2 one to four questions and answers.
 LENGTHS: dict[int, dict[str, Any]] = {

@@ -4,40 +4,17 @@ from functools import cache
 
 from transformers import LlamaConfig, Qwen2Config, SiglipVisionConfig
 
+from benchmarks.shapes import SIZES, SO400M
 from eval.options import read_recipe
 from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditionalGeneration
 from train.cost import meta_model
 
 
-TOWER = SiglipVisionConfig(  # SigLIP-SO400M-patch14-384 without its last layer and head
-    hidden_size=1152,
-    intermediate_size=4304,
-    num_hidden_layers=26,
-    num_attention_heads=16,
-    image_size=384,
-    patch_size=14,
-    vision_use_head=False,
-)
+TOWER = SiglipVisionConfig(**SO400M | {"num_hidden_layers": 26}, vision_use_head=False)  # as assembly leaves it
 DECODERS = {
-    "llama-3.2-3b": LlamaConfig(
-        hidden_size=3072,
-        intermediate_size=8192,
-        num_hidden_layers=28,
-        num_attention_heads=24,
-        num_key_value_heads=8,
-        head_dim=128,
-        vocab_size=128_320,  # 128,256 and the image token, padded to a multiple of 64
-        tie_word_embeddings=True,
-    ),
-    "qwen2.5-7b": Qwen2Config(
-        hidden_size=3584,
-        intermediate_size=18_944,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        vocab_size=152_064,
-        tie_word_embeddings=False,
-    ),
+    # Llama's rows and the image token, padded to a multiple of 64
+    "llama-3.2-3b": LlamaConfig(**SIZES["3b"]["text"] | {"vocab_size": 128_320}),
+    "qwen2.5-7b": Qwen2Config(**SIZES["7b"]["text"]),
 }
 
 
