@@ -7,6 +7,7 @@ is not measured.
 
 import gc
 import resource
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from train.data.prepared import checked_rows, open_training_data, row_lengths
 from train.data.quarantine import Quarantine
 from train.data.row_tokens import IGNORE_INDEX, RowTokens
 from train.data.sources import raw_table, read_sources
+from train.optimization.faster_layers import compile_layers
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
@@ -99,6 +101,8 @@ def measure(side: Side, rows: list[int | None]) -> list[dict[str, Any]]:
     model = make_model(side.shape, METHOD, drop_unused=ours, device=side.device)
     groups = group_parameters(model, RATES[side.stage], FROZEN[side.stage])
     freeze(model, groups, torch.bfloat16 if ours and side.device == "cuda" else torch.float32)
+    if ours and side.device == "cuda":  # as a stage does there
+        sys.stderr.write(compile_layers(model, torch.device(side.device)) + "\n")
     figures = []
     for micro_batch in rows:
         taken: dict[str, Any] = {"micro_batch": micro_batch}
@@ -140,9 +144,7 @@ def _train(side: Side, micro_batch: int | None, model: Any, groups: list) -> dic
         "padding": 1 - count["tokens"] / count["padded_tokens"],
         "seconds": clock.seconds,
         "micro_batches": len(sizes),
-        "checkpointing": recomputed(
-            cast(SFTConfig, trainer.args)
-        ),  # every how many layers one is computed again; 0: none
+        "checkpointing": recomputed(cast(SFTConfig, trainer.args)),  # one of so many layers; 0: none
         "tokenization_seconds": prepared,  # once before training; stock tokenizes in its collator at every step
         "tokens": count["tokens"],
         "labels": count["labels"],
