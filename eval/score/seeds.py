@@ -14,10 +14,11 @@ the variance, two thirds of the interaction left out.
 Two or three seeds tell little of S. So columns and methods share it, as genes do in limma (Smyth 2004,
 doi:10.2202/1544-6115.1027). Assumed: their variances come from one scaled inverse chi-squared distribution, with d0
 degrees of freedom and scale s0^2. Then (d0 s0^2 + d S^2) / (d0 + d), d = k - 1, takes the place of S^2, and f is
-d0 + d. Where a column is alone, d0 is 0 and this is Student's t. Unlike limma's, d0 and s0^2 have the largest
-likelihood, because equal scores of two seeds have no log S^2; and d0 is five at most: with more, columns whose
-variance is well above s0^2 are covered too rarely. The mean over columns has an S^2 of its own, because a seed may
-move all of them together, and one degree of freedom with the variance of columns that move independently.
+d0 + d. Where a column is alone, or beside few, d0 is 0 and this is Student's t. Unlike limma's, d0 and s0^2 have the
+largest likelihood, because equal scores of two seeds have no log S^2; and d0 is five at most, and a quarter of the
+others' degrees of freedom: with more, columns whose variance is well above s0^2 are covered too rarely. The mean over
+columns has an S^2 of its own, because a seed may move all of them together, and one degree of freedom with the
+variance of columns that move independently.
 
 The alternatives, simulated in research/interval_coverage.py: columns alone have intervals of very unlike width.
 Satterthwaite's f / share^2 with all of the interaction covers too little when three seeds differ more than the items
@@ -40,6 +41,7 @@ from eval.score.statistics import NO_SPREAD, TAIL, Design, outcomes
 
 SHARED = 2 / 3  # of the interaction, not counted to the seeds' share
 LARGEST_PRIOR = 5  # degrees of freedom that other columns and methods may add
+WORTH = 4  # degrees of freedom of the others that may add one, because s0^2 is estimated from them
 TIED = 1e-4  # of the mean S^2: seeds whose scores are equal to the last item are not known to be closer
 
 
@@ -144,14 +146,15 @@ class SeedMean:
 
 
 def prior(cells: list[SeedMean]) -> Prior:
-    """What columns and methods tell of a variance between trainings, from all of them; none where one is alone.
+    """What columns and methods tell of a variance between trainings; none where they are too few.
 
     The likelihood is that of S^2 / s0^2 with Fisher's F distribution of d and d0 degrees of freedom. The cells have no
-    prior themselves, and one of them is never told more than the others know: d0 is their degrees of freedom at most.
+    prior themselves.
     """
     d = np.array([len(cell.values) - 1.0 for cell in cells])
     squares = d * np.array([cell.sample_variance for cell in cells])
-    if len(cells) < 2 or not squares.any():
+    largest = min(LARGEST_PRIOR, int(d.sum() - d.max()) // WORTH) if cells else 0
+    if not largest or not squares.any():
         return NO_PRIOR
     squares = np.maximum(squares, TIED * squares.mean())
 
@@ -168,7 +171,7 @@ def prior(cells: list[SeedMean]) -> Prior:
         terms = gammaln((d0 + d) / 2) - gammaln(d0 / 2) - (d0 + d) / 2 * np.log1p(squares / prior_sum)
         return float(np.sum(terms - d / 2 * np.log(prior_sum)))
 
-    freedom = max(range(1, int(min(LARGEST_PRIOR, d.sum() - d.max())) + 1), key=likelihood)
+    freedom = max(range(1, largest + 1), key=likelihood)
     return Prior(freedom, best_sum(freedom) / freedom)
 
 
