@@ -7,7 +7,9 @@ of this seed at this item is positive, all but level and stratum normal. The tru
 and, with several seeds, over new seeds. With one seed it is that of this checkpoint, because its interval covers items
 alone. The methods differ by 3 points. The spread of seeds is that of their true scores, in points.
 
-Each way to combine seeds that `eval/score/seeds.py` mentions is simulated beside the one it takes.
+Each way to combine seeds that `eval/score/seeds.py` mentions is simulated beside the one it takes. These columns are
+alone. Then tables: nine columns of a baseline and two methods, whose variances between trainings differ by a factor of
+four, with each column alone and with variances that columns and methods share.
 """
 
 import argparse
@@ -15,7 +17,7 @@ import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ from scipy.stats import norm, t
 from benchmarks.record import environment, write
 from eval.score import seeds, statistics
 from eval.score.items import Items
-from eval.score.seeds import SeedMean
+from eval.score.seeds import NO_PRIOR, SeedMean
 
 
 SEEDS = (1, 2, 3, 5, 10)
@@ -36,6 +38,11 @@ STRATA, IMAGE, ITEM, VIEW, NOISE = 0.4, 0.7, 1.0, 0.5, 0.6  # standard deviation
 GAIN = 3.0  # points
 HIERARCHICAL = "plain, 5,000 items"  # the shape on which the bootstrap over seeds and items is tried, with three seeds
 DRAWS = 400  # of that bootstrap
+
+TABLE_SEEDS = (2, 3, 5)
+TABLE_REPETITIONS = 1000
+TABLE_METHODS = 3  # a baseline and two methods
+TOGETHER = (0.0, 0.3)  # correlation between columns of what a training does to them
 
 Interval = tuple[float, float]
 
@@ -68,14 +75,18 @@ SHAPES = {
     "macro mean of 18 categories with 10 items": Shape(18, 10, 1, True, 0.45),
     "57 subjects with 4 items": Shape(57, 4, 1, False),
 }
+# Of a table; seeds spread by one to two points, in no order of the numbers of items.
+COLUMNS = SHAPES | {f"plain, {items:,} items": Shape(1, items, 1, False) for items in (400, 2000)}
+TABLE_SPREADS = np.geomspace(1, 2, 9)[[4, 0, 8, 2, 6, 1, 7, 3, 5]]
 
 
 @dataclass
 class World:
-    """Two methods on one benchmark: their true scores, and answers of new seeds to new items."""
+    """Methods on one benchmark: their true scores, and answers of new seeds to new items."""
 
     shape: Shape
     spread: float
+    methods: int = 2
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -86,7 +97,7 @@ class World:
         self.scale = float(np.sqrt(image**2 + ITEM**2 + VIEW**2 + NOISE**2))  # of an item, for one checkpoint
         self.strata = STRATA * np.linspace(-1, 1, shape.strata) if shape.strata > 1 else np.zeros(1)
         slope = 100 * norm.pdf(norm.ppf(shape.accuracy)) / self.scale  # points per unit of level
-        self.levels = self.scale * norm.ppf(shape.accuracy) + np.array([0.0, GAIN / slope])
+        self.levels = self.scale * norm.ppf(shape.accuracy) + np.array([0.0] + [GAIN / slope] * (self.methods - 1))
         self.seed = self.spread / slope
 
     def truth(self, levels: np.ndarray, seeds_too: bool) -> np.ndarray:
@@ -94,14 +105,22 @@ class World:
         scale = np.hypot(self.scale, self.seed) if seeds_too else self.scale
         return 100 * norm.cdf((levels[..., None] + self.strata) / scale).mean(axis=-1)
 
-    def draw(self, random: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Answers (method, items, seeds) as 1.0 and 0.0, and levels of the checkpoints (method, seeds)."""
+    def draw(
+        self, random: np.random.Generator, count: int, common: np.ndarray | float = 0.0, together: float = 0.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Answers (method, items, seeds) as 1.0 and 0.0, and levels of the checkpoints (method, seeds).
+
+        Args:
+            common: what each training does to all columns, standard normal, (method, seeds).
+            together: its share of the variance between trainings.
+        """
         design, items = self.design, len(self.design.cluster)
         level = (self.strata[design.stratum] + self.image * random.standard_normal(len(design.size)))[design.cluster]
         level = level + ITEM * random.standard_normal(items)
-        views = level + VIEW * random.standard_normal((2, items))
-        checkpoints = self.levels[:, None] + self.seed * random.standard_normal((2, count))
-        noise = NOISE * random.standard_normal((2, items, count), dtype=np.float32)
+        views = level + VIEW * random.standard_normal((self.methods, items))
+        of_seeds = np.sqrt(1 - together) * random.standard_normal((self.methods, count)) + np.sqrt(together) * common
+        checkpoints = self.levels[:, None] + self.seed * of_seeds
+        noise = NOISE * random.standard_normal((self.methods, items, count), dtype=np.float32)
         return (views[:, :, None] + checkpoints[:, None, :] + noise > 0).astype(float), checkpoints
 
     def scores(self, outcome: np.ndarray) -> np.ndarray:
@@ -181,6 +200,60 @@ def coverage(name: str, shape: Shape, spread: float, count: int, repetitions: in
     return {outcome: {way: n / repetitions for way, n in ways.items()} for outcome, ways in covered.items()}
 
 
+def of_table(worlds: list[World], random: np.random.Generator, count: int, together: float) -> Iterator[tuple]:
+    """(outcome, way, column, mean over seeds, truth) of one repetition; the last column is the mean of the others."""
+    common = random.standard_normal((TABLE_METHODS, count))
+    answers = [world.draw(random, count, common, together)[0] for world in worlds]
+    truths = np.array([world.truth(world.levels, seeds_too=True) for world in worlds]).T
+    for outcome, first in (("score", 0), ("difference", 1)):
+        lines, true = [], []
+        for method in range(first, TABLE_METHODS):
+            gains = [of_world[method] - of_world[0] * first for of_world in answers]
+            columns = zip(worlds, gains, strict=True)
+            lines.append([seeds.of_outcomes(w.design, gain, w.scores(gain), first == 1) for w, gain in columns])
+            true.append(truths[method] - truths[0] * first)
+        in_common = seeds.prior([cell for line in lines for cell in line])
+        for way, prior in (("alone", NO_PRIOR), ("shared", in_common)):
+            for line, of_line in zip(lines, true, strict=True):
+                cells = [replace(cell, prior=prior) for cell in line]
+                mean = seeds.mean(cells)
+                cells.append(mean if way == "shared" else replace(mean, prior=NO_PRIOR))
+                for column, cell, truth in zip([*COLUMNS, "mean"], cells, [*of_line, of_line.mean()], strict=True):
+                    yield outcome, way, column, cell, truth
+
+
+def table_coverage(count: int, together: float, repetitions: int) -> list[dict[str, Any]]:
+    """For outcomes and ways: coverage of each column and of their mean, and half-widths of those intervals."""
+    shapes = zip(COLUMNS.values(), TABLE_SPREADS, strict=True)
+    worlds = [World(shape, float(spread), TABLE_METHODS) for shape, spread in shapes]
+    random = np.random.default_rng(zlib.crc32(f"table {together} {count}".encode()))
+    covered: dict[tuple[str, str], dict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
+    halves: dict[tuple[str, str, bool], list[float]] = defaultdict(list)
+    for _ in range(repetitions):
+        for outcome, way, column, mean, truth in of_table(worlds, random, count, together):
+            low, high = mean.ci95 or (-100.0, 100.0)
+            covered[outcome, way][column].append(bool(low <= truth <= high))
+            halves[outcome, way, column == "mean"].append(mean.half_width or np.nan)
+    rows = []
+    for (outcome, way), columns in covered.items():
+        shares = {column: round(float(np.mean(hits)), 4) for column, hits in columns.items()}
+        of_mean = {"coverage": shares.pop("mean"), "half_width": widths(halves[outcome, way, True])}
+        setting = {"seeds": count, "together": together, "outcome": outcome, "way": way}
+        of_columns = {"coverage": summarized(list(shares.values())), "half_width": widths(halves[outcome, way, False])}
+        rows.append(setting | of_columns | {"columns": shares, "mean": of_mean})
+    return rows
+
+
+def widths(halves: list[float]) -> dict[str, float]:
+    """Mean and percentiles of half-widths in points, without intervals that could not be given."""
+    low, high = np.nanpercentile(halves, [5, 95])
+    return {"mean": round(float(np.nanmean(halves)), 2), "5 %": round(float(low), 2), "95 %": round(float(high), 2)}
+
+
+def summarized(shares: list[float]) -> dict[str, float]:
+    return {"lowest": min(shares), "mean": round(float(np.mean(shares)), 4), "highest": max(shares)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
@@ -196,10 +269,11 @@ def main() -> None:
                     own = {"benchmark": name, "seeds": count, "outcome": outcome}
                     rows.append(own | ({"spread": spread} if count > 1 else {}) | {"coverage": ways})
                     print(rows[-1], file=sys.stderr, flush=True)  # noqa: T201
-    summary = {}
-    for count in SEEDS:
-        ours = [row["coverage"]["ours"] for row in rows if row["seeds"] == count]
-        summary[count] = {"lowest": min(ours), "mean": round(float(np.mean(ours)), 4), "highest": max(ours)}
+    summary = {
+        count: summarized([row["coverage"]["ours"] for row in rows if row["seeds"] == count]) for count in SEEDS
+    }
+    repetitions = min(args.repetitions, TABLE_REPETITIONS)
+    tables = [row for c in TABLE_SEEDS for together in TOGETHER for row in table_coverage(c, together, repetitions)]
     settings = {"nominal": 0.95, "repetitions": args.repetitions, "resamples": RESAMPLES, "gain": GAIN}
     write(
         {
@@ -208,6 +282,8 @@ def main() -> None:
             **settings,
             "by_seeds": summary,
             "rows": rows,
+            "table_repetitions": repetitions,
+            "tables": tables,
         },
         args.out,
     )

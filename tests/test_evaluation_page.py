@@ -55,6 +55,23 @@ def test_the_coverage_of_intervals():
         name = f"{seeds} (of this checkpoint, not of its method)" if seeds == "1" else seeds
         assert f"| {name} | {' | '.join(percent(shares[end]) for end in ('lowest', 'mean', 'highest'))} |" in PAGE
 
+    shared = {}
+    for seeds in (2, 3, 5):
+        cells = [str(seeds)]
+        for way in ("alone", "shared"):
+            setting = {"seeds": seeds, "together": 0.3, "outcome": "difference", "way": way}
+            (row,) = (row for row in coverage["tables"] if setting.items() <= row.items())
+            half, shared[seeds] = row["half_width"], row["coverage"]
+            cells += [percent(row["coverage"]["lowest"]), percent(row["coverage"]["mean"])]
+            cells += [
+                f"{half['mean']:.1f} ({half['5 %']:.1f} to {half['95 %']:.1f})",
+                percent(row["mean"]["coverage"]),
+            ]
+        assert f"| {' | '.join(cells)} |" in PAGE
+    two, three = ([percent(shared[seeds][end]) for end in ("mean", "lowest")] for seeds in (2, 3))
+    words = "covers {} of differences with two seeds and {} with three, in the worst column {} and {}."
+    assert words.format(two[0], three[0], two[1], three[1]) in PAGE
+
     rows = (row for row in coverage["rows"] if row.get("spread") == 2 and "hierarchical bootstrap" in row["coverage"])
     tried = {row["outcome"]: row["coverage"] for row in rows}
     for way, words in (("hierarchical bootstrap", "covers {} of differences and {} of"), ("items only", "{} and {}.")):

@@ -9,13 +9,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from scipy.stats import ttest_1samp
-
 from eval.data.benchmarks import BENCHMARKS, TITLES
 from eval.plan.models import START, Models
 from eval.report.finished_run import FinishedRun, Line, probability
-from eval.score.statistics import holm
+from eval.score import seeds
+from eval.score.statistics import NO_SPREAD, holm
 from eval.tables.table4 import direction
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
 from modeling_aligned_llava.errors import UserError
@@ -81,10 +79,10 @@ def answer(
     baseline, others = methods[0], methods[1:]
     lines = {line.method: line for line in run.lines} if run else {}
     scored = {method: gain for method in others if method in lines and (gain := by_score(lines[method]))}
-    by_loss = {method: gain for method in others if (gain := _by_loss(losses, baseline, method))}
+    by_loss = _by_loss(losses, baseline, others)
     benchmarked = len(scored) == len(others)
     measured = corrected(scored if benchmarked else by_loss)
-    seeds, by = len(losses.get(baseline, {})), "benchmarks" if benchmarked else "held-out loss"
+    count, by = len(losses.get(baseline, {})), "benchmarks" if benchmarked else "held-out loss"
     tested = f" (p after Holm's correction over {len(others)} methods)" if len(others) > 1 else ""
     judged = verdict(profile)
     inert = "Unknown: they could not be told from text"
@@ -93,7 +91,7 @@ def answer(
     answered = [
         f"Are the visual tokens of {name} inert? {inert}.",
         f"Does the norm help? Against {baseline}, trained on the same rows, by {by}, "
-        f"{seeds} seed{'s' * (seeds != 1)}{tested}:",
+        f"{count} seed{'s' * (count != 1)}{tested}:",
     ]
     answered += [f"  {method}: {gain}" for method, gain in measured.items()] or ["  Not shown: nothing was measured."]
     answered += [f"  {method}: nothing was measured." for method in others if measured and method not in measured]
@@ -145,18 +143,23 @@ def held_out_losses(models: Models) -> dict[str, dict[int, float]]:
     return losses
 
 
-def _by_loss(losses: dict[str, dict[int, float]], baseline: str, method: str) -> Difference | None:
-    """Paired by seed: how much lower the loss is, with a t interval over seeds."""
-    seeds = sorted(losses.get(method, {}).keys() & losses.get(baseline, {}).keys())
-    if not seeds:
-        return None
-    gains = np.array([losses[baseline][seed] - losses[method][seed] for seed in seeds])
-    value = float(gains.mean())
-    if len(gains) == 1 or not gains.std():
-        return Difference(method, value, None, "nats", None)
-    test = ttest_1samp(gains, 0.0)
-    low, high = test.confidence_interval(0.95)
-    return Difference(method, value, (float(low), float(high)), "nats", float(test.pvalue))
+def _by_loss(losses: dict[str, dict[int, float]], baseline: str, methods: list[str]) -> dict[str, Difference]:
+    """Paired by seed: how much lower the loss of each method is. They share the variance between trainings."""
+    reference = losses.get(baseline, {})
+    paired = {
+        method: [reference[seed] - loss for seed, loss in sorted(losses.get(method, {}).items()) if seed in reference]
+        for method in methods
+    }
+    several = {method: seeds.of_numbers(gains) for method, gains in paired.items() if len(gains) > 1}
+    means = dict(zip(several, seeds.shared(list(several.values())), strict=True))
+    differences = {}
+    for method, gains in paired.items():
+        mean = means.get(method)
+        if mean is not None and mean.standard_error > NO_SPREAD:
+            differences[method] = Difference(method, mean.value, mean.ci95, "nats", mean.p_value)
+        elif gains:
+            differences[method] = Difference(method, sum(gains) / len(gains), None, "nats", None)
+    return differences
 
 
 def _recommendation(differences: list[Difference], baseline: str) -> str:

@@ -6,6 +6,7 @@ lists them. These have its only p-values, and they are what tables show. A paper
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS, Benchmark
 from eval.plan.models import Model
 from eval.score import seeds, statistics
 from eval.score.items import Items
+from eval.score.seeds import NO_PRIOR, Prior, SeedMean
 
 
 PAPER = Path(__file__).with_name("paper_table4.yaml")
@@ -57,12 +59,30 @@ NOT_RUN = {"status": "not run", "reason": "not asked for"}
 
 @dataclass
 class Line:
-    """A line of the table: one checkpoint, or the seeds of a method, with the baseline's results seed by seed."""
+    """A line of the table: one checkpoint, or the seeds of a method, with the baseline's results seed by seed.
+
+    Attributes:
+        tested: whether its differences get p-values.
+        of_scores, of_deltas: priors of a line of several seeds, from the columns and methods of its backbone.
+    """
 
     models: list[Model]
     results: list[Results]
     baselines: list[Results] | None
-    tested: bool = True  # whether its differences get p-values
+    tested: bool = True
+    of_scores: Prior = NO_PRIOR
+    of_deltas: Prior = NO_PRIOR
+
+    @cached_property
+    def seed_means(self) -> dict[str, tuple[SeedMean, SeedMean | None]]:
+        """Benchmark that every seed has -> score and difference, before their columns share anything."""
+        means = {}
+        for benchmark in (*BENCHMARKS, *EXTRA_BENCHMARKS):
+            items, baselines = _items(self.results, benchmark), _items(self.baselines, benchmark)
+            if items:
+                delta = seeds.difference(baselines, items, benchmark.macro) if baselines else None
+                means[benchmark.key] = seeds.score(items, benchmark.macro), delta
+        return means
 
     def rows(self) -> list[ScoreRow]:
         """The nine benchmarks, their average, extra ones."""
@@ -90,25 +110,27 @@ class Line:
         if row.status != "ok":
             return row
         items = [Items(**result["items"]) for result in results]
-        if len(items) > 1:
-            score: Any = seeds.score(items, benchmark.macro)
-        else:
-            score = statistics.score(items[0], benchmark.macro, benchmark.key)
+        score, delta = self._estimates(benchmark)
         scores.append(score)
         row.score, row.ci95 = float(np.mean([result["score"] for result in results])), _ends(score)
         row.n, row.unparseable = len(items[0].id), float(np.mean([result["unparseable"] for result in results]))
         # results of older versions have no further numbers
         row.subtasks = _mean_breakdown(items, [result.get("further", {}) for result in results])
-        others = [of_model.get(benchmark.key, NOT_RUN) for of_model in self.baselines or [{}]]
-        if all(other["status"] == "ok" for other in others):
-            baselines = [Items(**other["items"]) for other in others]
-            if len(items) > 1:
-                delta: Any = seeds.difference(baselines, items, benchmark.macro)
-            else:
-                delta = statistics.difference(baselines[0], items[0], benchmark.macro, benchmark.key)
+        if delta is not None:
             deltas.append(delta)
             self._compare(row, delta)
         return row
+
+    def _estimates(self, benchmark: Benchmark) -> tuple[Any, Any]:
+        """Score and, if there is a baseline's, difference."""
+        if len(self.models) > 1:
+            mean, gap = self.seed_means[benchmark.key]
+            return replace(mean, prior=self.of_scores), gap and replace(gap, prior=self.of_deltas)
+        (items,), baselines = _items(self.results, benchmark), _items(self.baselines, benchmark)
+        score = statistics.score(items, benchmark.macro, benchmark.key)
+        if not baselines:
+            return score, None
+        return score, statistics.difference(baselines[0], items, benchmark.macro, benchmark.key)
 
     def _status(self, results: list[dict[str, Any]]) -> tuple[str, str | None]:
         """Of all seeds together: ok if each is, else the reasons of the others."""
@@ -138,6 +160,12 @@ class Line:
         if len(deltas) == len(scores):
             self._compare(average, mean(deltas))
         return average
+
+
+def _items(results: list[Results] | None, benchmark: Benchmark) -> list[Items]:
+    """Of each seed; none if one of them has no score."""
+    of_seeds = [of_model.get(benchmark.key, NOT_RUN) for of_model in results or []]
+    return [Items(**result["items"]) for result in of_seeds] if all(r["status"] == "ok" for r in of_seeds) else []
 
 
 def _ends(estimate: Any) -> list[float] | None:
@@ -186,6 +214,18 @@ def lines(models: list[Model], results: dict[str, Results], baseline: str) -> li
     return table
 
 
+def share_variances(table: list[Line]) -> None:
+    """Give the lines of several seeds what the nine columns of all such lines of their backbone tell of trainings."""
+    several = [line for line in table if len(line.models) > 1]
+    for backbone in {line.models[0].backbone for line in several}:
+        group = [line for line in several if line.models[0].backbone == backbone]
+        pairs = [line.seed_means[b.key] for line in group for b in BENCHMARKS if b.key in line.seed_means]
+        of_scores = seeds.prior([score for score, _ in pairs])
+        of_deltas = seeds.prior([delta for _, delta in pairs if delta is not None])
+        for line in group:
+            line.of_scores, line.of_deltas = of_scores, of_deltas
+
+
 def pairing(models: list[Model], baseline: str) -> list[str]:
     """Sentences about what is not plain: the baselines of several backbones, and seeds that a baseline lacks."""
     compared = baselines(models, baseline)
@@ -223,7 +263,9 @@ def score_rows(
             it are compared with the first of their backbone.
         limit: rows per task, if the run was a trial.
     """
-    rows = [replace(row, limit=limit) for line in lines(models, results, baseline) for row in line.rows()]
+    table = lines(models, results, baseline)
+    share_variances(table)
+    rows = [replace(row, limit=limit) for line in table for row in line.rows()]
     return [
         {name: value for name, value in asdict(row).items() if name not in ("subtasks", "limit", "seeds") or value}
         for row in [*rows, *paper_rows()]

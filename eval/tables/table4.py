@@ -37,7 +37,10 @@ ONE_SEED = (
     "so no difference is marked."
 )
 SEVERAL_SEEDS = "Lines of several seeds: means over the seeds; intervals and tests cover seeds and questions."
-TWO_SEEDS = "Two seeds are too few for an interval of 95 %: it covers the truth less often. Train three."
+TWO_SEEDS = (
+    "With two seeds, intervals rest on what columns and methods share: where a column varies more, and in Avg, they "
+    "cover the truth less often than in 95 %. Train three."
+)
 TITLE_WIDTH, CELL_WIDTH = 16, 21  # of the table on a terminal, with the space beside them
 LINE = 100  # columns of a terminal
 

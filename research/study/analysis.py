@@ -11,11 +11,10 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.score.scores import Model, score_rows
-from eval.score.statistics import TAIL
+from eval.score.seeds import of_numbers
 from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.instruments.tables import markdown_table, number, show_table
 from modeling_aligned_llava.errors import UserError
@@ -84,12 +83,13 @@ def records_by_arm(study: Study, records: Records) -> dict[str, list[Record]]:
 
 def interval(values: list[float]) -> dict[str, Any]:
     """Mean of a sample with its 95 % interval and deviation, which are None with one value, or if one is infinite."""
-    mean, finite = float(np.mean(values)), all(map(math.isfinite, values))
+    finite = all(map(math.isfinite, values))
     if len(values) < 2 or not finite:
-        return {"mean": mean if finite else None, "ci95": None, "sd": None, "n": len(values)}
-    deviation = float(np.std(values, ddof=1))
-    half = float(t.ppf(1 - TAIL, len(values) - 1)) * deviation / math.sqrt(len(values))
-    return {"mean": mean, "ci95": [mean - half, mean + half], "sd": deviation, "n": len(values)}
+        return {"mean": float(np.mean(values)) if finite else None, "ci95": None, "sd": None, "n": len(values)}
+    mean = of_numbers(values)
+    half = mean.half_width
+    ends = None if half is None else [mean.value - half, mean.value + half]
+    return {"mean": mean.value, "ci95": ends, "sd": mean.sample_variance**0.5, "n": len(values)}
 
 
 def _reference(study: Study, by_arm: dict[str, list[Record]], own: Record) -> dict[int, Record]:

@@ -36,3 +36,16 @@ def test_the_result_has_every_way_and_its_range(tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "out.json").read_text())
     assert set(found["by_seeds"]) == {"1", "2", "3", "5", "10"} and len(found["rows"]) == 2 * (1 + 4 * 3)
     assert any("hierarchical bootstrap" in row["coverage"] for row in found["rows"])
+    assert len(found["tables"]) == 3 * 2 * 2 * 2 and found["table_repetitions"] == 3
+    assert all(len(row["columns"]) == 9 for row in found["tables"])
+
+
+def test_columns_that_share_have_narrower_intervals_in_the_committed_result():
+    """At two seeds half as wide; their coverage in the mean over columns stays that of the level."""
+    found = json.loads((REPOSITORY / "benchmarks/results/interval_coverage.json").read_text())
+    rows = {(row["seeds"], row["together"], row["outcome"], row["way"]): row for row in found["tables"]}
+    for (count, together, outcome, way), shared in rows.items():
+        if way == "shared":
+            alone = rows[count, together, outcome, "alone"]["half_width"]
+            assert shared["half_width"]["mean"] < alone["mean"] / (2 if count == 2 else 1)
+            assert 0.94 <= shared["coverage"]["mean"] <= 0.965 and shared["coverage"]["lowest"] > 0.88

@@ -1,5 +1,7 @@
 """The answer of a fine-tuning run: its lines for each outcome."""
 
+import re
+
 import pytest
 
 from eval.report.answer import answer
@@ -53,7 +55,7 @@ def test_a_model_that_is_not_inert_is_said_to_be_none():
 
 def test_every_method_is_printed_and_p_values_hold_for_all_of_them():
     """Alone each would be better."""
-    measured = losses(0.05, 0.13, 0.16, 0.08)
+    measured = losses(0.033, 0.135, 0.177, 0.075)
     methods = ["baseline", *(f"norm-{number}" for number in range(5))]
     by_method = measured | dict.fromkeys(methods[1:], measured["norm"])
     alone, together = (answer("mine", profile(), by_method, None, asked) for asked in (methods[:2], methods))
@@ -61,3 +63,17 @@ def test_every_method_is_printed_and_p_values_hold_for_all_of_them():
     assert [line.split(":")[0].strip() for line in together[2:7]] == methods[1:]
     assert all(": not shown; loss lower by 0.1 nats [" in line for line in together[2:7])
     assert "(p after Holm's correction over 5 methods):" in together[1] and "none for the norm" in together[7]
+
+
+def test_methods_share_the_variance_between_trainings():
+    """Beside other methods, seeds that agree by chance have a wider interval, and seeds that differ a narrower one."""
+
+    def bounds(by_method, methods):
+        lines = answer("mine", profile(), by_method, None, ["baseline", *methods])[2 : 2 + len(methods)]
+        ends = [re.search(r"\[(.*), (.*)\]", line).groups() for line in lines]
+        return [float(high) - float(low) for low, high in ends]
+
+    measured = losses(0.1, 0.11, 0.12) | {name: losses(0.0, 0.2, 0.4)["norm"] for name in ("apart", "as far")}
+    (agree,), (apart,) = bounds(measured, ["norm"]), bounds(measured, ["apart"])
+    agree_beside, apart_beside, _ = bounds(measured, ["norm", "apart", "as far"])
+    assert agree < agree_beside < apart_beside < apart

@@ -64,6 +64,30 @@ def test_the_line_of_several_seeds_is_their_mean_and_has_the_only_tests():
     assert mean["subtasks"]["upper"] == {"score": pytest.approx(15), "n": 20}
 
 
+def half_width(row, name="delta_ci95"):
+    return (row[name][1] - row[name][0]) / 2
+
+
+def test_columns_and_methods_share_the_variance_between_trainings():
+    """Two seeds that are equal in eight columns and far apart in POPE: alone, half its interval would be 95 points."""
+    models, results = two_seeds(**{"norm-2": nine(30, pope=result(24))})
+    shared = of_seeds(score_rows(models, results, "baseline"), "norm", "pope")[None]
+    alone = {name: {"pope": of_model["pope"]} for name, of_model in results.items()}
+    column = of_seeds(score_rows(models, alone, "baseline"), "norm", "pope")[None]
+    assert (shared["score"], shared["delta"]) == (column["score"], column["delta"])
+    assert half_width(shared) < half_width(column) / 3
+
+
+def test_neither_further_benchmarks_nor_other_backbones_change_an_interval():
+    models, results = two_seeds()
+    rows = [row for row in score_rows(models, results, "baseline") if row["source"] == "measured"]
+    wild = {name: nine(right) for name, right in {"other-1": 0, "other-2": 40}.items()}
+    others = [Model(name, "other", "plain", seed) for seed, name in enumerate(wild, 1)]
+    further = {name: of_model | {"mmlu_5shot": result(20)} for name, of_model in results.items()}
+    beside = score_rows([*models, *others], further | wild, "baseline")
+    assert [row for row in beside if row["backbone"] == "toy" and row["benchmark"] != "mmlu_5shot"] == rows
+
+
 def test_a_seed_without_a_score_leaves_none_to_the_mean():
     failed = {"status": "failed", "reason": "ValueError: no answer"}
     rows = score_rows(*two_seeds(**{"norm-2": nine(26, pope=failed)}), "baseline")
