@@ -66,7 +66,7 @@ def test_the_versions_in_its_lines_are_the_pinned_ones():
     [
         (Trainer, "_get_train_sampler", "transformers.Trainer._get_train_sampler, which trainer.py needs"),
         (PreTrainedModel, "_is_stateful", "transformers.PreTrainedModel._is_stateful, which prefix_tree.py needs"),
-        (SFTTrainer, "__init__", "trl.SFTTrainer._total_train_tokens, which trainer.py needs"),  # it sets no attribute any more
+        (SFTTrainer, "__init__", "trl.SFTTrainer._total_train_tokens, which trainer.py needs"),
     ],
 )
 def test_a_name_that_is_gone_is_one_line(monkeypatch, owner, name, said):
