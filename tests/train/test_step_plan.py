@@ -195,6 +195,10 @@ def test_layers_are_computed_again_as_the_plan_says(train_stage, tmp_path, monke
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"micro_batch_tokens": 5, "per_device_train_batch_size": 0},
+            "micro_batch_tokens: 5 is below the longest row",
+        ),
         ({"micro_batch_tokens": "many"}, "micro_batch_tokens must be a whole number or auto, not 'many'"),
         (
             {"micro_batch_tokens": 512},
