@@ -106,8 +106,8 @@ class ModelArguments:
     compile_layers: str = setting(
         default=AUTO,
         help="Whether to compile the layers of decoder and tower, each on its own and for all lengths at once: "
-        "`true`, `false`, or `auto`, which does so on a GPU. The first steps wait for it. `torch_compile` compiles "
-        "the whole model instead.",
+        "`true`, `false`, or `auto`, which does so on a GPU unless weights are sharded. The first steps wait for it. "
+        "`torch_compile` compiles the whole model instead.",
     )
     use_kernels: bool = setting(
         default=False,

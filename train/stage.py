@@ -30,7 +30,7 @@ from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
-from train.optimization.faster_layers import compile_layers, set_attention, use_kernels
+from train.optimization.faster_layers import compile_layers, compiles_layers, set_attention, use_kernels
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
 from train.optimization.movement import Movement, not_moved
@@ -160,8 +160,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         f"matrix products in {'bfloat16' if training.bf16 else 'float32'}",
         *map(str, groups),
     ]
-    on_gpu = training.device.type == "cuda" and not training.torch_compile
-    if model_settings.compile_layers == "true" or (model_settings.compile_layers == AUTO and on_gpu):
+    if compiles_layers(model_settings.compile_layers, training):
         described.append(compile_layers(model, training.device))
     if adapters is not None:
         described.append(describe_adapters(model, optimization.frozen, model_settings.merge_adapters))

@@ -9,14 +9,25 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
+from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.upstream import require
+from train.parse import uses_fsdp
+from train.settings import AUTO
 
 
 require(__name__)
+
+
+def compiles_layers(wanted: str, training: SFTConfig) -> bool:
+    """Whether to compile: as `wanted` says, or for `auto` on a GPU, unless weights are sharded."""
+    if wanted != AUTO:
+        return wanted == "true"
+    sharded = uses_fsdp(training) or training.deepspeed_plugin is not None
+    return training.device.type == "cuda" and not sharded and not training.torch_compile
 
 
 def compile_layers(model: PreTrainedModel, device: torch.device) -> str:
