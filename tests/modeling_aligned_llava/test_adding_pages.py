@@ -107,7 +107,7 @@ def test_a_backbone_is_a_folder_of_recipes_and_perhaps_a_template(copy):
     run(
         f"{train} --vision_tower tinyworld/backbones/vision --language_model tinyworld/backbones/language "
         "--data_path results/tinyworld/data/stage1.json --image_folder results/tinyworld/data/images --bf16 false "
-        "--global_batch_size 8 --per_device_train_batch_size 8 --max_steps 1 --logging_steps 1",
+        "--global_batch_size 8 --max_steps 1 --logging_steps 1",
         copy,
     )
     template = (copy / "modeling_aligned_llava/loading/chat_templates/my_template.jinja").read_text(encoding="utf-8")
