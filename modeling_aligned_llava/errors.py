@@ -24,6 +24,8 @@ OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 class UserError(Exception):
     """An error that the user can fix; its message is one line: what, where and what to do."""
 
+    status = 1  # of the program that it ends
+
 
 class Stopped(KeyboardInterrupt):
     """Ctrl-C or SIGTERM. Not an `Exception`, so that no library takes it for the failure of one item."""
@@ -36,9 +38,9 @@ class Stopped(KeyboardInterrupt):
 def run_main(main: Callable[[], None]) -> None:
     """Run the `main` of a command-line program.
 
-    On a `UserError`, print `error: ...` and exit with status 1; likewise if a file cannot be opened or written because
-    the disk is full or read-only, or belongs to somebody else. On Ctrl-C and SIGTERM, let every `finally` run, print
-    a line, and exit with 128 + the number of the signal.
+    On a `UserError`, print `error: ...` and exit with its status; likewise, with 1, if a file cannot be opened or
+    written because the disk is full or read-only, or belongs to somebody else. On Ctrl-C and SIGTERM, let every
+    `finally` run, print a line, and exit with 128 + the number of the signal.
     """
     quiet()
     for stream in (sys.stdout, sys.stderr):
@@ -51,7 +53,7 @@ def run_main(main: Callable[[], None]) -> None:
     except UserError as error:
         # From a data-loading worker the message comes at the end of that worker's traceback.
         line = str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.UserError: ")
-        _end(line, 1)
+        _end(line, error.status)
     except OSError as error:
         if error.errno not in OF_THE_DISK:
             raise

@@ -1,5 +1,7 @@
 """The wheel holds the plugin and the diagnostics, with the files that they read."""
 
+import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -34,6 +36,27 @@ def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
     command = [sys.executable, "-m", "modeling_aligned_llava.diagnostics", "--help"]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
     assert done.returncode == 0 and "profile" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_script_gets_an_environment_with_the_diagnostics_alone(tiny_checkpoint, tmp_path):
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)  # noqa: S603
+    script, env = REPOSITORY / "eval/diagnostics/profile_model.py", {**os.environ}
+    env.pop("PYTHONPATH", None)
+
+    def uv(*words):
+        command = [sys.executable, "-m", "uv", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)  # noqa: S603
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    needed = uv("export", "--find-links", tmp_path, "--no-hashes", "--script", script)
+    names = {line.partition("==")[0] for line in needed.splitlines() if line[:1].isalpha()}
+    assert {"modeling-aligned-llava", "torch", "rich"} <= names
+    assert {"trl", "datasets", "accelerate", "peft", "lmms-eval", "lm-eval", "scipy", "pandas"} & names == set()
+    profile = uv("run", "--find-links", tmp_path, script, tiny_checkpoint("norm"), "--limit", "1", "--json", "-")
+    assert json.loads(profile)["verdict"]["lines"]
 
 
 @pytest.mark.parametrize("extra", ["train", "eval"])

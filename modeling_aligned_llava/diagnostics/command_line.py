@@ -4,6 +4,7 @@ A command is a function here, whose docstring is its help, and the module of its
 imported when the command runs and not before, because it imports torch and transformers: `--help` answers at once.
 """
 
+import sys
 from argparse import ArgumentParser
 from collections.abc import Callable
 from importlib import import_module
@@ -17,12 +18,20 @@ FOLDER_LIMIT, SAMPLE_LIMIT = 64, 1000  # images of a folder, and of a data root
 
 
 def profile(parser: ArgumentParser) -> None:
-    """`profile MODEL --images DIR | --data ROOT`: the norms of Table 2 and the layers of Figs. 3-4, as one JSON
+    """`profile MODEL [--images DIR | --data ROOT]`: the norms of Table 2 and the layers of Figs. 3-4, as one JSON
     file.
     """
     _add_model(parser)
     _add_images(parser)
-    parser.add_argument("--json", type=Path, help="write the profile to this file")
+    parser.add_argument("--json", type=Path, help="write the profile to this file; - is standard output")
+    parser.add_argument(
+        "--fail-if-inert",
+        type=float,
+        nargs="?",
+        const=0.5,
+        metavar="SHARE",
+        help="exit with status 3 if visual tokens are inert in more than this share of layers (without a value: 0.5)",
+    )
 
 
 def compare(parser: ArgumentParser) -> None:
@@ -142,11 +151,11 @@ def _add_trust(parser: ArgumentParser) -> None:
 
 
 def _add_images(parser: ArgumentParser) -> None:
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("--images", type=Path, help="an image, or a folder of images")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--images", type=Path, help="an image, or a folder of images (default: drawn ones)")
     source.add_argument("--data", type=Path, help="data root: a sample of MMBench, POPE and MM-Star, seed 42")
     parser.add_argument(
-        "--limit", type=int, help=f"number of images (default {FOLDER_LIMIT}, with --data {SAMPLE_LIMIT})"
+        "--limit", type=int, help=f"number of images (default {FOLDER_LIMIT}, with --data {SAMPLE_LIMIT}, drawn 12)"
     )
 
 
@@ -169,6 +178,7 @@ def run_command(program: str, sample: Callable[[Path, int], list[Any]] | None = 
         summary = text.partition(": ")[2].partition("\n\n")[0]
         command(parsers.add_parser(command.__name__, description=text, help=summary))
     arguments = parser.parse_args()
+    print(f"{program} {arguments.command}: loading torch and transformers", file=sys.stderr, flush=True)  # noqa: T201
     try:
         module = import_module(f"modeling_aligned_llava.diagnostics.{arguments.command}")
     except ModuleNotFoundError as error:

@@ -1,6 +1,9 @@
 """`profile`: the norm profile of a model (paper Tables 1-2, Figs. 2-4): measured on images, shown, written as JSON."""
 
 import argparse
+import json
+import sys
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +25,40 @@ from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
+class InertTokens(UserError):
+    """More layers are inert than `--fail-if-inert` allows."""
+
+    status = 3
+
+
 def run(arguments: argparse.Namespace) -> None:
-    images, out = named_images(arguments), arguments.json
-    result = profile(arguments.model, images, out, arguments.connector, arguments.trust_remote_code, arguments.dtype)
-    show_norms(result)
-    show_verdict(result)
+    images, piped, limit = named_images(arguments), str(arguments.json) == "-", arguments.fail_if_inert
+    if limit is not None and not 0 <= limit < 1:
+        raise UserError(f"--fail-if-inert {limit:g}: a share of the layers, from 0 to below 1, is needed")
+    out = None if piped else arguments.json
+    with redirect_stdout(sys.stderr) if piped else nullcontext():
+        result = profile(
+            arguments.model, images, out, arguments.connector, arguments.trust_remote_code, arguments.dtype
+        )
+        show_verdict(result)
+        if not (arguments.images or arguments.data):
+            print("  Measured on drawn images: norms may differ on yours (--images DIR).")  # noqa: T201
+        show_norms(result)
+    if piped:
+        print(json.dumps(result))  # noqa: T201
     if result["unreadable"]:
         first, kept = result["unreadable"][0]["reason"], f"; the rest is in {out}" if out else ""
         raise UserError(f"{len(result['unreadable'])} images could not be read, such as: {first}{kept}")
+    if limit is not None:
+        _fail_if_inert(result, limit)
+
+
+def _fail_if_inert(result: dict[str, Any], limit: float) -> None:
+    if result["verdict"] is None:
+        raise UserError(f"--fail-if-inert: {result['model']} had no image with both visual tokens and text")
+    share = len(result["verdict"]["inert_layers"]) / len(result["stream"]["ratio"])
+    if share > limit:
+        raise InertTokens(f"visual tokens are inert in {share:.0%} of layers, more than {limit:.0%} (--fail-if-inert)")
 
 
 def profile(

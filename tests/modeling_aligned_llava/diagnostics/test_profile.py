@@ -1,5 +1,6 @@
 """`profile` on checkpoints and images: numbers, intervals, JSON, and one clear line for every error."""
 
+import json
 import shutil
 
 import pytest
@@ -7,10 +8,10 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from modeling_aligned_llava.diagnostics.instruments.image_questions import in_folder
+from modeling_aligned_llava.diagnostics.instruments.image_questions import draw, in_folder
 from modeling_aligned_llava.diagnostics.instruments.models import load
 from modeling_aligned_llava.diagnostics.norm_profile.profile_file import settled_layer
-from modeling_aligned_llava.diagnostics.profile import profile
+from modeling_aligned_llava.diagnostics.profile import InertTokens, profile
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import read_json
@@ -79,6 +80,24 @@ def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, 
     assert kept["image_ids"] == ["0.png", "2.png"]
     assert kept["unreadable"][0]["id"] == "1.png"
     assert "visual tokens at layer 0" in capsys.readouterr().out
+
+
+def test_without_images_it_measures_drawn_ones_which_are_always_the_same(tiny_checkpoint, run, capsys):
+    run("profile", tiny_checkpoint("norm"), "--json", "-", "--limit", 2)
+    out, err = capsys.readouterr()
+    assert json.loads(out)["image_ids"] == ["drawn 0", "drawn 1"]  # and nothing else
+    assert err.index("Verdict: ") < err.index("Measured on drawn images") < err.index("L2 norms")
+    assert draw(0).tobytes() == draw(0).tobytes() != draw(1).tobytes()
+
+
+def test_a_program_can_fail_if_tokens_are_inert(tiny_checkpoint, folder, run, capsys):
+    words = ("profile", tiny_checkpoint("baseline"), "--images", folder, "--fail-if-inert")
+    with one_line("visual tokens are inert in 100% of layers, more than 50%", InertTokens) as error:
+        run(*words)
+    assert error.value.status == 3 and "Verdict: the visual tokens are inert" in capsys.readouterr().out
+    run("profile", tiny_checkpoint("norm"), *words[2:], 0.5)
+    with one_line("--fail-if-inert 1: a share of the layers, from 0 to below 1, is needed"):
+        run(*words, 1)
 
 
 def test_it_is_measured_in_the_precision_that_is_asked_for(tiny_checkpoint, folder, run):
