@@ -79,7 +79,7 @@ def _work(job: Job, left: list[Task], log: Path, status: Status) -> str:
         log.open("a", encoding="utf-8") as errors,
         child(command, stdin=pipe, stdout=pipe, stderr=errors, env=_environment(job)) as process,
     ):
-        for line in lines(process):
+        for line in lines(process, status.tick):
             event, key = json.loads(line), left[0].key
             if event["event"] == "start":
                 status.begin(job.name, key)

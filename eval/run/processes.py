@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError
 
 GRACE = 8.0  # seconds between SIGTERM and SIGKILL: training finishes its step and saves a checkpoint
 WAKE = 0.5  # seconds after which a cancelled step notices
+SILENCE = 30.0  # seconds without a line, after which one says what runs
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,16 @@ def child(command: Sequence[str], **options: Any) -> Iterator["subprocess.Popen[
 
 
 def run_logged(
-    command: Sequence[str], log: Path, watch: Callable[[str], object] = lambda line: None, **environment: str
+    command: Sequence[str],
+    log: Path,
+    watch: Callable[[str], object] = lambda line: None,
+    tick: Callable[[], object] | None = None,
+    **environment: str,
 ) -> None:
     """Run a command to its end: each line that it prints is added to `log`, and given to `watch`.
+
+    Args:
+        tick: called about twice a second. None: a line every half minute says that the command still runs.
 
     Raises:
         UserError: the command failed; the message is its error line, or its last line.
@@ -83,7 +92,7 @@ def run_logged(
         log.open("a", encoding="utf-8") as file,
         child(command, stdout=pipe, stderr=subprocess.STDOUT, env=environ) as process,
     ):
-        for line in lines(process):
+        for line in lines(process, tick or _patience(log)):
             print(line, file=file, flush=True)
             printed.append(line)
             watch(line)
@@ -91,13 +100,25 @@ def run_logged(
         raise UserError(f"{_failure(printed, process.returncode)}; see {log}")
 
 
+def _patience(log: Path) -> Callable[[], None]:
+    begun = spoke = time.monotonic()
+
+    def tick() -> None:
+        nonlocal spoke
+        if time.monotonic() - spoke >= SILENCE:
+            spoke = time.monotonic()
+            print(f"{log.stem}: {spoke - begun:.0f} s so far, see {log}", flush=True)  # noqa: T201
+
+    return tick
+
+
 def _signal(process: "subprocess.Popen[bytes]", number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
 
 
-def lines(process: "subprocess.Popen[bytes]") -> Iterator[str]:
-    """What a process prints, line by line, without a last one that it did not end.
+def lines(process: "subprocess.Popen[bytes]", tick: Callable[[], object]) -> Iterator[str]:
+    """What a process prints, line by line, without a last one that it did not end; `tick` is called while it waits.
 
     Raises:
         InterruptedError: the step was cancelled.
@@ -107,6 +128,7 @@ def lines(process: "subprocess.Popen[bytes]") -> Iterator[str]:
     while True:
         if _slot().cancelled.is_set():
             raise InterruptedError("cancelled")
+        tick()
         if not select.select([output], [], [], WAKE)[0]:
             continue
         part = os.read(output, 1 << 16)

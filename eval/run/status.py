@@ -23,10 +23,10 @@ from rich.text import Text
 from eval.data.benchmarks import BY_KEY
 from eval.plan.job import Job
 from eval.plan.models import SPANS
+from eval.run.processes import SILENCE
 
 
 TRAINING = "training"  # the column before the benchmarks
-SILENCE = 30.0  # seconds without a line, where the output is a file, after which one says what runs
 TRAINING_ROWS = 3  # training a model takes as long as evaluating it this many times (tinyworld on a CPU)
 
 
@@ -149,6 +149,11 @@ class Status:
             if sum(SPANS[stage]) == 1:
                 self._close(name, TRAINING, "[green]done[/green]")
             self._line(f"{name} {stage}: done")
+
+    def tick(self) -> None:
+        """Called while nothing happens."""
+        with self._changing():
+            pass
 
     @contextmanager
     def _changing(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ def train(training: Training, status: Status) -> None:
             log = json.loads(line)
             status.train(training.name, training.stage, log["step"] / log["steps"], log.get("seconds_left"))
 
-    run_logged(training.command, training.log, watch, PROGRESS_JSON="1")
+    run_logged(training.command, training.log, watch, status.tick, PROGRESS_JSON="1")
     status.trained(training.name, training.stage)
 
 

@@ -16,6 +16,7 @@ from modeling_aligned_llava.loading.files import disk_errors_named, replacing
 from train.stage_folder import say
 
 
+SILENCE = 30.0  # seconds without a line, where the output is a file
 PROGRESS_JSON = "PROGRESS_JSON"  # environment variable: progress as lines of JSON, for a program that reads them
 
 
@@ -69,7 +70,8 @@ def _step(line: str) -> float:
 
 
 class ProgressBar(TrainerCallback):
-    """Steps, rate, time left and loss; without a terminal, one line per log, with `PROGRESS_JSON` one of JSON.
+    """Steps, rate, time left and loss. Without a terminal, a line per log and, in steps longer than half a minute,
+    after their first and then some of their micro-batches; with `PROGRESS_JSON` lines of JSON.
 
     The Trainer's own bar prints each log as a whole dictionary, and writes every redrawing into a log file.
     """
@@ -88,23 +90,39 @@ class ProgressBar(TrainerCallback):
             disable=hidden,
         )
         self.start, self.first = time.monotonic(), state.global_step
+        self.spoke, self.parts = self.start, 0  # micro-batches of the current step
+
+    def on_substep_end(self, args, state, control, **kwargs):
+        self.parts += 1
+        lasts = (time.monotonic() - self.start) * args.gradient_accumulation_steps  # after the first micro-batch
+        is_first = self.parts == 1 and state.global_step == self.first
+        if time.monotonic() - self.spoke >= SILENCE or (is_first and lasts >= SILENCE):
+            self._speak(state, self.parts / args.gradient_accumulation_steps)
 
     def on_step_end(self, args, state, control, **kwargs):
         self.bar.update()
+        self.parts = 0
+        if time.monotonic() - self.spoke >= SILENCE:
+            self._speak(state, 0)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if "loss" not in logs:
             return
         self.bar.set_postfix_str(f"loss {logs['loss']:.4f}")
-        if self.bar.disable and state.is_world_process_zero:
-            rate = (time.monotonic() - self.start) / max(1, state.global_step - self.first)
-            left = round(rate * (state.max_steps - state.global_step))
-            if os.environ.get(PROGRESS_JSON):
-                progress = {"step": state.global_step, "steps": state.max_steps, "loss": logs["loss"]}
-                say(json.dumps({**progress, "seconds_left": left}))
-            else:
-                step = f"step {state.global_step}/{state.max_steps}"
-                say(f"{self.title}: {step}, loss {logs['loss']:.4f}, {left} s left")
+        self._speak(state, 0, logs["loss"])
+
+    def _speak(self, state: TrainerState, part: float, loss: float | None = None) -> None:
+        """Say how far training is, without a terminal: `part` of the step after `global_step`."""
+        if not self.bar.disable or not state.is_world_process_zero:
+            return
+        self.spoke, step = time.monotonic(), state.global_step + part
+        left = round((self.spoke - self.start) / (step - self.first) * (state.max_steps - step))
+        known = {} if loss is None else {"loss": loss}
+        if os.environ.get(PROGRESS_JSON):
+            say(json.dumps({"step": round(step, 2), "steps": state.max_steps, **known, "seconds_left": left}))
+        else:
+            losses = "".join(f", loss {value:.4f}" for value in known.values())
+            say(f"{self.title}: step {round(step, 2):g}/{state.max_steps}{losses}, {left} s left")
 
     def on_train_end(self, args, state, control, **kwargs):
         self.bar.close()

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import Console
 from eval.data.benchmarks import BY_KEY
 from eval.plan.job import Job, Task
 from eval.plan.models import Training
+from eval.run.processes import run_logged
 from eval.run.schedule import plan_steps, spread
 from eval.run.status import Status
 from eval.run.training import train
@@ -77,7 +79,7 @@ def test_a_training_moves_the_table_by_what_it_prints_for_programs(tmp_path):
     command = ("bash", "-c", f"[ $PROGRESS_JSON = 1 ] && printf '%s\\n' {' '.join(map(shlex.quote, lines))}")
     status = Mock()
     train(Training("norm", "stage2", command, tmp_path / "log"), status)
-    assert status.mock_calls == [
+    assert [said for said in status.mock_calls if said != call.tick()] == [
         call.train("norm", "stage2", 0.05, None),
         call.train("norm", "stage2", 0.5, 20),
         call.trained("norm", "stage2"),
@@ -113,6 +115,21 @@ def test_a_log_gets_a_line_every_half_minute(monkeypatch):
             status.train("a", "stage1", share / 0.3, 131)
     lines = [line for line in output.getvalue().splitlines() if "%: " in line]
     assert lines == ["6%: b pope, a stage1 131 s left", "18%: b pope, a stage1 131 s left"]
+
+
+def test_a_step_that_says_nothing_for_long_is_named_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr("eval.run.status.SILENCE", 0.3)
+    output = io.StringIO()
+    with Status([job("a", pope=10)], set(), Console(file=output, width=40), ["a"]) as status:
+        status.train("a", "stage1", 0.0, None)
+        train(Training("a", "stage1", ("sleep", "0.8"), tmp_path / "log"), status)
+    assert "0%: a stage1" in output.getvalue().splitlines()[:2]
+
+
+def test_a_silent_command_outside_the_table_is_named_too(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr("eval.run.processes.SILENCE", 0.3)
+    run_logged(("sleep", "0.8"), tmp_path / "profile.log")
+    assert re.match(rf"profile: \d s so far, see {tmp_path}/profile\.log\n", capsys.readouterr().out)
 
 
 def test_a_worker_finds_the_datasets_of_further_benchmarks_too(tmp_path, monkeypatch):

@@ -2,13 +2,14 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import TrainerState
 
 from tests.train.stage_results import lines, weights
-from train.monitoring.log import JsonLinesFile
+from train.monitoring.log import JsonLinesFile, ProgressBar
 from train.monitoring.probes import first_rows
 
 
@@ -77,3 +78,26 @@ def test_a_run_that_starts_over_writes_its_lines_once(tmp_path):
     assert written.read_text() == '{"step": 0}\n{"step": 2}\n'
     JsonLinesFile(written).on_train_begin(None, start, None)
     assert written.read_text() == ""
+
+
+@pytest.mark.parametrize("step_seconds", [5, 200])
+def test_a_long_step_says_how_far_it_is_where_there_is_no_terminal(step_seconds, monkeypatch, capsys):
+    """Its estimate after the first micro-batch of the run, and a line every half minute."""
+    clock = 0.0
+    monkeypatch.setattr("train.monitoring.log.time.monotonic", lambda: clock)
+    state, arguments = TrainerState(max_steps=2), SimpleNamespace(gradient_accumulation_steps=10)
+    bar = ProgressBar("norm stage1")
+    bar.on_train_begin(arguments, state, None)
+    for micro_batch in range(1, 11):
+        clock += step_seconds / 10
+        if micro_batch < 10:
+            bar.on_substep_end(arguments, state, None)
+    state.global_step = 1
+    bar.on_step_end(arguments, state, None)
+    bar.on_log(arguments, state, None, {"loss": 0.5})
+    parts = {5: [], 200: [(0.1, 380), (0.3, 340), (0.5, 300), (0.7, 260), (0.9, 220)]}[step_seconds]
+    said = [f"norm stage1: step {step}/2, {left} s left" for step, left in parts]
+    assert capsys.readouterr().out.splitlines() == [
+        *said,
+        f"norm stage1: step 1/2, loss 0.5000, {step_seconds} s left",
+    ]
