@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modeling_aligned_llava.diagnostics.instruments.tables import number, show_table
+from modeling_aligned_llava.diagnostics.norm_profile.connector_norm import connector_line
 from modeling_aligned_llava.diagnostics.norm_profile.profile_file import read_profile
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import show_verdict
 from modeling_aligned_llava.errors import UserError
@@ -23,6 +24,10 @@ def run(arguments: argparse.Namespace) -> None:
     show_table("Two profiles", ["where", str(arguments.first), str(arguments.second), "off by", ""], rows)
     for profile in (first, second):
         show_verdict(profile)
+    norms = [profile.get("connector_norm", {}) for profile in (first, second)]
+    if all("place" in norm for norm in norms) and norms[0]["place"] != norms[1]["place"]:
+        lines = "; ".join(connector_line(norm).removesuffix(".") for norm in norms)
+        raise UserError(f"the connectors normalise in different places. {lines}")
     if beyond:
         raise UserError(f"{len(beyond)} of {len(differences)} numbers differ, the first: {beyond[0].where}")
 

@@ -14,6 +14,7 @@ from rich.progress import track
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion, named_images
 from modeling_aligned_llava.diagnostics.instruments.models import errors_named, inputs_of, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.instruments.tables import number, paper_row, show_table, spread
+from modeling_aligned_llava.diagnostics.norm_profile.connector_norm import connector_norm
 from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import measuring
 from modeling_aligned_llava.diagnostics.norm_profile.profile_file import summarise
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import show_verdict
@@ -98,7 +99,7 @@ def profile_loaded(
         "text embeddings, stored rows": embedding_norms(parts.embedding, stored=True),
     }
     check_finite(embedding["text embeddings"], model, "the norms of text embeddings")
-    header = {
+    header: dict[str, Any] = {
         "model": name,
         "model_type": model.config.model_type,
         "modules": parts.names,
@@ -106,6 +107,7 @@ def profile_loaded(
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
     }
     special = special_ids(tokenizer_of(processor), model.config)
+    first: dict[str, Any] = {}  # the inputs of the first image
     measured: list[str] = []
     unreadable: list[dict[str, str]] = []
     with torch.inference_mode(), measuring(model, parts, special) as measurement:
@@ -117,9 +119,11 @@ def profile_loaded(
                 continue
             with errors_named(f"{name} fails on {image.id}"):
                 model(**inputs, use_cache=False)
+            first = first or inputs
             measured.append(image.id)
     if not measured:
         raise UserError(unreadable[0]["reason"])
+    header["connector_norm"] = connector_norm(model, parts, first)
     result = summarise(measurement, embedding, header, measured, unreadable)
     if out is not None:
         write_json(out, result)

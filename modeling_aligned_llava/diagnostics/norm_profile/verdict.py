@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from modeling_aligned_llava.diagnostics.norm_profile.connector_norm import connector_line
+
 
 INERT = 0.5  # rotation of visual tokens over that of text, below which a layer counts
 STUDY = Path(__file__).with_name("study_by_lift.yaml")
@@ -50,7 +52,10 @@ def verdict(profile: dict[str, Any]) -> dict[str, Any] | None:
         "inert_layers": inert_layers,
         "inert": "yes" if 2 * len(inert_layers) > depth else "in part" if inert_layers else "no",
     }
-    return {**numbers, "summary": _summary(numbers), "lines": _lines(numbers, depth)}
+    lines = _lines(numbers, depth)
+    if "connector_norm" in profile:
+        lines.insert(1, connector_line(profile["connector_norm"]))
+    return {**numbers, "summary": _summary(numbers), "lines": lines}
 
 
 def show_verdict(profile: dict[str, Any]) -> None:

@@ -2,12 +2,19 @@
 
 import copy
 import json
+from functools import partial
 
 import pytest
+import torch
 
 from modeling_aligned_llava.diagnostics.compare import compare
+from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion, draw
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of, load
+from modeling_aligned_llava.diagnostics.norm_profile.connector_norm import connector_line, connector_norm
+from modeling_aligned_llava.diagnostics.profile import profile_loaded
 from modeling_aligned_llava.diagnostics.theory import log_tangent_fit, predicted_rotation
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.files import read_json
 from tests.modeling_aligned_llava.diagnostics.profiles import small_profile
 from tests.one_line import one_line
@@ -33,6 +40,33 @@ def test_compare_names_the_first_number_that_differs(profiles, tmp_path, run, ca
     paths[1].write_text(json.dumps(moved), encoding="utf-8")
     with pytest.raises(UserError, match="different images"):
         run("compare", *paths)
+
+
+def test_compare_names_a_port_with_its_norm_on_the_wrong_side_of_the_projection(tiny_checkpoint, tmp_path, run):
+    """Ports have had the order or the scale of a norm wrong (llama.cpp#23822, vllm#40411, mlx-vlm#906)."""
+    model, processor = load(str(tiny_checkpoint("norm")))
+    connector, images = model.model.multi_modal_projector, [ImageQuestion("drawn", partial(draw, 0))]
+    profile_loaded("original", model, processor, images, tmp_path / "original.json")
+    connector.norm = torch.nn.Identity()
+    connector.linear_1 = torch.nn.Sequential(torch.nn.LayerNorm(connector.linear_1.in_features), connector.linear_1)
+    profile_loaded("port", model, processor, images, tmp_path / "port.json")
+    run("compare", tmp_path / "port.json", tmp_path / "port.json")
+    after, before = r"Connector: ends in a norm \(norm\), .*", r"Connector: a norm \(linear_1\.0\), then a projection"
+    with one_line(rf"normalise in different places\. {after}; {before}"):
+        run("compare", tmp_path / "original.json", tmp_path / "port.json")
+
+
+def test_a_connector_that_cannot_be_called_again_is_said_and_the_profile_stands(tiny_checkpoint):
+    model, processor = load(str(tiny_checkpoint("baseline")))
+
+    images = [ImageQuestion("drawn", partial(draw, 0))]
+    measured = profile_loaded("usual", model, processor, images)
+    assert measured["verdict"]["lines"][1].startswith("Connector: no norm; visual tokens inherit the scale")
+    parts, inputs = model_parts(model), inputs_of(processor, images[0], "cpu")
+    parts.connector.linear_2.register_forward_pre_hook(lambda *_: setattr(parts.connector, "linear_1", None))
+    failed = connector_norm(model, parts, inputs)
+    assert list(failed) == ["failure"]
+    assert connector_line(failed).startswith("Connector: could not be tested for a norm (TypeError: ")
 
 
 def test_files_that_are_not_profiles_are_rejected(tmp_path, run):

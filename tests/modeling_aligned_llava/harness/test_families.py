@@ -13,20 +13,23 @@ from typing import Any
 import pytest
 import torch
 
+from modeling_aligned_llava.diagnostics.norm_profile.connector_norm import connector_norm
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness import deviations
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
 from modeling_aligned_llava.inference.generator import CONTROL_CHARACTERS, Generator
 from modeling_aligned_llava.inference.stop_strings import cut
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from tests import REPOSITORY
 from tests.benchmark_stand_in import image_of, mixed_rows
+from tests.modeling_aligned_llava.diagnostics.family_checkpoints import PROFILED
 from tests.modeling_aligned_llava.harness.test_lmms_eval_model import adapter, requests
-from tests.modeling_aligned_llava.tiny_families import BUILDERS, DECODERS, write_checkpoint, write_decoder
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, DECODERS, tiny, write_checkpoint, write_decoder
 
 
 PAGE = REPOSITORY / "docs/reference.md"
-HEADER = "| Family | Image batches | Shared prefix | Questions without an image | Text tasks |"
+HEADER = "| Family | Image batches | Shared prefix | Questions without an image | Text tasks | Norm in the connector |"
 SHARED = [(f"{question}?", [image_of(1)]) for question in ("what", "what is", "where is it", "where")]
 ROWS = [*mixed_rows(7), *SHARED]
 WITH_IMAGES = [row for row in ROWS if row[1]]
@@ -49,14 +52,20 @@ def image_row(name: str, folder: Path) -> str:
         answers = _adapter(folder, batch_size, shared).generate_until(requests(rows, OPTIONS))
         assert answers == expected, (batch_size, shared)
     way = "falls back" if generator.tree is None else "yes"
-    return f"| {name} | yes | {way} | {without_images} | {text_tasks(folder)} |"
+    return f"| {name} | yes | {way} | {without_images} | {text_tasks(folder)} | {place_of_norm(name)} |"
+
+
+def place_of_norm(name: str) -> str:
+    model, inputs = tiny(name)
+    place = connector_norm(model, model_parts(model), inputs)["place"]
+    return {"after": "at its end", "before": "before a projection", None: "none"}[place]
 
 
 def text_row(name: str, folder: Path) -> str:
     """Check a language model and return its row of the table."""
     model = _language_model(folder, 16)
     way = "falls back" if model._tree is None else "yes"
-    return f"| {name} (text only) | - | {way} | - | {text_tasks(folder)} |"
+    return f"| {name} (text only) | - | {way} | - | {text_tasks(folder)} | - |"
 
 
 def text_tasks(folder: Path) -> str:
@@ -136,6 +145,14 @@ def test_a_language_model_scores_as_the_documentation_says(name, tmp_path, caplo
     row = text_row(name, write_decoder(name, tmp_path / name))
     assert row in written_rows()
     assert_told([message for message in caplog.messages if "shared" in message], name, row)
+
+
+@pytest.mark.parametrize("name", sorted(PROFILED.keys() - BUILDERS.keys()))
+def test_a_further_family_has_its_norm_where_the_documentation_says(name):
+    model, inputs = tiny(PROFILED[name][0])
+    place = connector_norm(model, model_parts(model), inputs)["place"]
+    words = {"after": "At its end", "before": "Before a projection", None: "None"}[place]
+    assert re.search(rf"\* {words}: [^*]*`{name}`", PAGE.read_text(encoding="utf-8"))
 
 
 def test_the_documentation_names_no_other_family():
