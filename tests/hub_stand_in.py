@@ -23,6 +23,7 @@ class HubStandIn(LocalServer):
         super().__init__(_Handler)
         self.repositories: dict[str, dict[str, Any]] = {}  # id -> body of the create call
         self.files: dict[str, dict[str, bytes]] = {"main": {}}  # of the one repository that is pushed to
+        self.datasets: dict[str, bytes] = {}  # owner/name/file -> content
         self.objects: dict[str, bytes] = {}  # LFS, by sha256
         self.requests: list[str] = []
 
@@ -97,11 +98,15 @@ class _Handler(QuietHandler):
             oid = hub.oid(match[2])
             return self.answer({"commitUrl": f"{hub.endpoint}/{match[1]}/commit/{oid}", "commitOid": oid})
         if match := re.fullmatch(r"(?:HEAD|GET) /[^/]+/[^/]+/resolve/([^/]+)/(.+)", request):
-            content = hub.files.get(match[1], {}).get(match[2])
-            if content is None:
-                return self.answer({}, 404, {"X-Error-Code": "EntryNotFound"})
-            etag = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": hub.oid(match[1])}  # noqa: S324
-            return self.answer(content, 200, etag)
+            return self.resolve(hub.files.get(match[1], {}).get(match[2]), match[1])
+        if match := re.fullmatch(r"(?:HEAD|GET) /datasets/([^/]+/[^/]+)/resolve/main/(.+)", request):
+            return self.resolve(hub.datasets.get(f"{match[1]}/{match[2]}"), "main")
         return self.answer({"error": f"no such address: {request}"}, 404)
+
+    def resolve(self, content: bytes | None, revision: str) -> None:
+        if content is None:
+            return self.answer({}, 404, {"X-Error-Code": "EntryNotFound"})
+        etag = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": self.hub.oid(revision)}  # noqa: S324
+        return self.answer(content, 200, etag)
 
     do_GET = do_HEAD = do_POST = do_PUT = handle_request

@@ -65,15 +65,8 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     fields = config if kind == OURS else config.get(NORM)
     if fields is None:
         raise UserError(f"{checkpoint} is a {kind} model saved without {NORM}: there is no method to describe")
-    record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
-    rows = read_scores(run)
-    model = _evaluated(checkpoint, record, run)
-    # An error message may contain paths of the machine; its class is enough here.
-    rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
-    key = {"source": "measured", **{name: model[name] for name in ("backbone", "method", "seed")}}
-    cells = [row for row in rows if key.items() <= row.items() and not row.get("seeds")]
+    record, model, rows, cells, official = measured_scores(checkpoint, run)
     combined = any(row.get("seeds") and row["method"] == model["method"] for row in rows)
-    official = is_official(cells, Path(record["data"]["root"]))
     stages = stage_settings(checkpoint)
     parts = _parts(config, stages)
     models = [part["name"] for part in parts if part["role"] != "data" and is_hub_id(part["name"])]
@@ -120,6 +113,23 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         hardware=", ".join(record["hardware"]["gpus"]) or record["hardware"]["cpu"] or "Hardware not recorded",
     )
     return ModelCard(text)
+
+
+def measured_scores(checkpoint: Path, run: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any], list[Any], bool]:
+    """What `run` has of these weights: run.json, its entry of them, all rows of the scores, those of the weights, and
+    whether the data can be the official ones.
+
+    Raises:
+        UserError: a file is missing, or the run did not evaluate these weights.
+    """
+    record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
+    rows: list[Any] = read_scores(run)
+    model = _evaluated(checkpoint, record, run)
+    # An error message may contain paths of the machine; its class is enough here.
+    rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
+    key = {"source": "measured", **{name: model[name] for name in ("backbone", "method", "seed")}}
+    cells = [row for row in rows if key.items() <= row.items() and not row.get("seeds")]
+    return record, model, rows, cells, is_official(cells, Path(record["data"]["root"]))
 
 
 def _required(path: Path, hint: str) -> Any:

@@ -1,17 +1,21 @@
 """Publish a checkpoint with its scores: `python -m eval.report.push CHECKPOINT REPO --results results/RUN`.
 
-One commit has the weights, code, processor and the card. The Hub's own client uploads, retries and finds the token
-(`hf auth login` or HF_TOKEN).
+One commit has the weights, code, processor, the card and, for benchmarks that the Hub lists, `.eval_results`. The
+Hub's own client uploads, retries and finds the token (`hf auth login` or HF_TOKEN).
 """
 
 import argparse
 import json
+from importlib.metadata import version
 from pathlib import Path
 
-from huggingface_hub.errors import HFValidationError
+import yaml
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, HFValidationError, RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
-from eval.report.card import model_card
+from eval.data.benchmarks import BY_KEY, Benchmark
+from eval.report.card import measured_scores, model_card
 from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
 from modeling_aligned_llava.loading.hub import hub_errors_named
@@ -44,6 +48,54 @@ def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
     return files | processor | {"config.json": (json.dumps(config, indent=2) + "\n").encode()}
 
 
+def result_files(checkpoint: Path, run: Path, repository: str) -> dict[str, bytes]:
+    """`.eval_results/KEY.yaml` of every official score whose data set the Hub lists as a benchmark; the card's
+    `model-index` has the others too.
+
+    Raises:
+        UserError: the Hub cannot be asked.
+    """
+    record, _, _, cells, official = measured_scores(checkpoint, run)
+    files = {}
+    for cell in cells if official else ():
+        if cell["status"] != "ok" or cell["benchmark"] not in BY_KEY:
+            continue
+        benchmark = BY_KEY[cell["benchmark"]]
+        if (task := _listed_task(benchmark)) is None:
+            continue
+        settings = record.get("settings", {})
+        entry = EvalResultEntry(
+            benchmark.folder,
+            task,
+            round(cell["score"], 2),
+            source_url=f"https://huggingface.co/{repository}",
+            source_name=f"modeling_aligned_llava {version('modeling-aligned-llava')}",
+            notes=f"{benchmark.harness} {record['versions'].get(benchmark.harness, '')}, {benchmark.task}, "
+            f"{benchmark.shots} shots, {settings.get('decoding', 'greedy')} decoding, {settings.get('dtype', '')}; "
+            "settings in the model card",
+        )
+        text = yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False)
+        files[f".eval_results/{benchmark.key}.yaml"] = text.encode()
+    return files
+
+
+def _listed_task(benchmark: Benchmark) -> str | None:
+    """The id of the benchmark's task in the eval.yaml of its data set, which makes it one of the Hub's benchmarks; of
+    several, the one of the same split.
+    """
+    try:
+        with hub_errors_named(f"cannot read eval.yaml of {benchmark.folder}"):
+            try:
+                file = hf_hub_download(benchmark.folder, "eval.yaml", repo_type="dataset")
+            except (EntryNotFoundError, RepositoryNotFoundError):
+                return None
+        tasks = yaml.safe_load(Path(file).read_text(encoding="utf-8"))["tasks"]
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise UserError(f"eval.yaml of {benchmark.folder} is not as the Hub describes it: {error}") from error
+    same = [task for task in tasks if task.get("split") == benchmark.split] if len(tasks) > 1 else tasks
+    return str(same[0]["id"]) if len(same) == 1 else None
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m eval.report.push", description=__doc__.split("\n\n")[0])
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
@@ -59,6 +111,7 @@ def main() -> None:
         raise UserError(f"{args.repository} is not a repository name: {error}") from error
     card = model_card(args.checkpoint, args.results, args.repository)
     files = published_files(args.checkpoint) | {"README.md": str(card).encode()}
+    files |= result_files(args.checkpoint, args.results, args.repository)
     if args.dry_run:
         print(card)  # noqa: T201
         for name, content in sorted(files.items()):

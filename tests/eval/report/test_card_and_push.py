@@ -237,6 +237,42 @@ def test_one_commit_with_card_and_weights(results):
     assert not {"settings.json", "optimizer.json", "training_complete.json"} & set(there)
 
 
+def listed(*tasks):
+    return yaml.safe_dump({"name": "a benchmark", "tasks": [{"id": name, "split": split} for name, split in tasks]})
+
+
+@pytest.mark.slow
+def test_scores_on_benchmarks_that_the_hub_lists_are_published_for_its_leaderboards(results, tmp_path):
+    """Official scores alone, and of a set with several tasks the one of our split."""
+    run, checkpoint = results
+    command = [sys.executable, "-m", "eval.report.push", str(checkpoint), "someone/aligned", "--results", str(run)]
+    folders = {key: BY_KEY[key].folder for key in ("pope", "ai2d", "mmbench")}
+
+    def published(hub):
+        env = hub.env | {"HF_HOME": str(tmp_path / "home")}
+        done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True)  # noqa: S603
+        assert done.returncode == 0, done.stderr
+        there = hub.files["main"]
+        return {name: yaml.safe_load(there[name]) for name in there if name.startswith(".eval_results")}
+
+    with HubStandIn() as hub:
+        hub.datasets[f"{folders['pope']}/eval.yaml"] = listed(("pope", "test")).encode()
+        two = (("other", "train"), ("ai2d", BY_KEY["ai2d"].split))
+        hub.datasets[f"{folders['ai2d']}/eval.yaml"] = listed(*two).encode()
+        hub.datasets[f"{folders['mmbench']}/eval.yaml"] = listed(("en", "other"), ("cn", "another")).encode()
+        assert published(hub) == {}
+        scores = read_json(run / "scores.json")
+        for row in scores:
+            row["n"] = BY_KEY[row["benchmark"]].num_questions if row["benchmark"] in BY_KEY else row["n"]
+        write_json(run / "scores.json", scores)
+        written = published(hub)
+    assert written.keys() == {".eval_results/pope.yaml", ".eval_results/ai2d.yaml"}
+    (entry,) = written[".eval_results/ai2d.yaml"]
+    assert entry["dataset"] == {"id": folders["ai2d"], "task_id": "ai2d"} and entry["value"] == 75.0
+    assert entry["source"]["name"].startswith("modeling_aligned_llava 0.")
+    assert "lmms-eval 0.7.3, ai2d" in entry["notes"] and "0 shots, greedy decoding" in entry["notes"]
+
+
 def test_a_model_of_another_family_is_published_with_its_code_and_card(results, tmp_path):
     run, _ = results
     plain = write_checkpoint("qwen2_5_vl", tmp_path / "plain")
