@@ -21,10 +21,11 @@ from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import cached_file, logging
 
 from .hub_folder import is_hub_id
-from .modeling_aligned_llava import NORM, NormOnConnector
+from .modeling_aligned_llava import NORM, WITH_HEAD, NormOnConnector
 
 
 ADAPTER_SETTINGS, ADAPTERS = "adapter_config.json", "adapter_model.safetensors"  # of peft
@@ -73,12 +74,14 @@ class _Aligned(NormOnConnector):
 
 
 def point_to_class(model: Any) -> None:
-    """Name our class in the config, for AutoModel and vLLM, which would build the plain model; saving adds the class
-    with a head itself.
-    """
+    """Name our classes in the config, for vLLM and the Auto classes that would build the plain model."""
     if getattr(model.config, NORM)["projector_norm"] != "none":
-        headless = type(model).__name__.removeprefix("Aligned").replace("ForConditionalGeneration", "Model")
-        model.config.auto_map = {"AutoModel": f"{__name__.rpartition('.')[2]}.Aligned{headless}"}
+        name = f"{__name__.rpartition('.')[2]}.Aligned{type(model).__name__.removeprefix('Aligned')}"
+        model.config.auto_map = {"AutoModel": name.replace("ForConditionalGeneration", "Model")}
+        if name.endswith("ForConditionalGeneration"):
+            model.config.auto_map |= dict.fromkeys(WITH_HEAD, name)
+        if model.config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # Gemma 3's, with images
+            model.config.auto_map["AutoModelForCausalLM"] = name
 
 
 @contextmanager

@@ -27,10 +27,12 @@ from .norm_alignment import GlobalWeightCompensatedLayerNorm, mean_embedding_nor
 
 NORM = "alignment_norm"  # in other families: the submodule of the connector, and its settings in the config
 CONNECTOR = "connector"  # among these settings: its path below `base_model`
+# The Auto classes that load models like ours; one that is not told of our class would build a plain model.
+WITH_HEAD = ("AutoModelForImageTextToText", "AutoModelForMultimodalLM", "AutoModelForPreTraining")
 _AUTO_MAP = {
     "AutoConfig": "configuration_aligned_llava.AlignedLlavaConfig",
     "AutoModel": "modeling_aligned_llava.AlignedLlavaModel",
-    "AutoModelForImageTextToText": "modeling_aligned_llava.AlignedLlavaForConditionalGeneration",
+    **dict.fromkeys(WITH_HEAD, "modeling_aligned_llava.AlignedLlavaForConditionalGeneration"),
 }
 # Pattern of a saved name -> its part in memory.
 _RENAMED = {"vision_tower.(?!vision_model.)": "vision_tower.vision_model."} if NESTED_TOWERS else {}

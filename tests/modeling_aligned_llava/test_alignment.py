@@ -8,6 +8,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForImageTextToText, LlamaConfig, LlamaForCausalLM
+from transformers.models.auto import modeling_auto
 
 from modeling_aligned_llava import align, load_aligned
 from modeling_aligned_llava.aligned_family import NORM
@@ -22,6 +23,9 @@ from tests.one_line import one_line
 from tests.pages import blocks
 
 
+AUTO_CLASSES = [
+    name for name, kind in vars(modeling_auto).items() if getattr(kind, "_model_mapping", None) is not None
+]
 every_family = pytest.mark.parametrize("name", list(FAMILIES))
 
 
@@ -146,6 +150,18 @@ def test_a_saved_folder_is_loaded_exactly_here_and_by_transformers(name, tmp_pat
     headless = AutoModel.from_pretrained(tmp_path / "again", trust_remote_code=True).eval()
     with torch.no_grad():
         assert torch.equal(headless(**inputs).last_hidden_state, model.model(**inputs).last_hidden_state)
+
+
+@every_family
+def test_no_auto_class_builds_the_plain_model_from_a_saved_folder(name):
+    model, _ = tiny(name)
+    autos = {auto: table.get(type(model.config), None) for auto, table in AUTO_CLASSES.items() if table is not None}
+    plain, headless = type(model), type(model.base_model)
+    building = {auto: built for auto, built in autos.items() if built in (plain, headless)}
+    align(model)
+    assert {"AutoModel", "AutoModelForImageTextToText"} < building.keys() <= model.config.auto_map.keys()
+    for auto, built in building.items():
+        assert model.config.auto_map[auto] == f"aligned_family.Aligned{built.__name__}"
 
 
 def test_fields_differ_from_the_method_on_demand_and_are_saved(tmp_path):
