@@ -110,7 +110,7 @@ def profile_loaded(
     first: dict[str, Any] = {}  # the inputs of the first image
     measured: list[str] = []
     unreadable: list[dict[str, str]] = []
-    with torch.inference_mode(), measuring(model, parts, special) as measurement:
+    with torch.inference_mode(), measuring(model, parts, special, len(images)) as measurement:
         for image in track(images, description="images"):
             try:
                 inputs = inputs_of(processor, image, model.device, model.dtype)

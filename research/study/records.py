@@ -42,6 +42,7 @@ def record_cell(
     results: dict[str, Any],
     attention: dict[str, Any] | None,
     seconds: float,
+    information: dict[str, list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """The record of a cell whose training and evaluation have finished.
 
@@ -51,8 +52,9 @@ def record_cell(
         results: benchmark -> its result.json, empty without evaluation.
         attention: attention.json of `eval.diagnostics attention`, None without evaluation.
         seconds: time since the cell was last started.
+        information: stage -> what `research.information` measures by layer; None if it is not asked for.
     """
-    return _short(
+    return short(
         {
             "study": study.name,
             "backbone": study.backbone,
@@ -66,6 +68,7 @@ def record_cell(
             "stages": {stage: {"settings": settings[stage], **_stage(folder)} for stage, folder in stages.items()},
             "scores": {key: _answers(result) for key, result in results.items()},
             "attention": attention and {"images": attention["images"], **_attention(attention["plain"])},
+            **({"information": information} if information else {}),
         }
     )
 
@@ -114,12 +117,12 @@ def _digest(ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 
 
-def _short(content: Any) -> Any:
+def short(content: Any) -> Any:
     """Numbers of five digits; None for those that JSON does not have (of a run that diverged)."""
     if isinstance(content, dict):
-        return {name: _short(value) for name, value in content.items()}
+        return {name: short(value) for name, value in content.items()}
     if isinstance(content, list):
-        return [_short(value) for value in content]
+        return [short(value) for value in content]
     if isinstance(content, float):
         return float(f"{content:.5g}") if math.isfinite(content) else None
     return content
@@ -147,7 +150,7 @@ class Records:
             record = found.get((cell.arm.label, cell.seed))
             if record is None:
                 left.append(cell)
-            elif {stage: part["settings"] for stage, part in record["stages"].items()} != _short(settings[cell.name]):
+            elif {stage: part["settings"] for stage, part in record["stages"].items()} != short(settings[cell.name]):
                 raise UserError(
                     f"{self.file}: {cell.name} was made with other settings: remove its line, or give the arm another "
                     "name"
@@ -189,7 +192,7 @@ class Records:
 
     def add_decoder(self, results: dict[str, Any]) -> None:
         """Write the text benchmarks of the language model before training."""
-        write_json(self.decoder, _short({key: _answers(result) for key, result in results.items()}), indent=None)
+        write_json(self.decoder, short({key: _answers(result) for key, result in results.items()}), indent=None)
 
     def read(self) -> list[dict[str, Any]]:
         """All records, by arm and seed."""
