@@ -9,9 +9,10 @@ from scipy.stats import t
 from eval.data.benchmarks import BENCHMARKS
 from modeling_aligned_llava.errors import UserError
 from research.study.__main__ import write_analysis
-from research.study.analysis import analyse, interval
+from research.study.analysis import analyse
 from research.study.grid import read_study
 from research.study.records import Records, record_cell
+from research.study.table import interval
 from tests.research.study.stand_in import remove_record, result, write_stage, write_study
 
 
