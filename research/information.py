@@ -23,7 +23,6 @@ from modeling_aligned_llava.errors import run_main
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.files import write_json
-from research.study.records import short
 from tinyworld.scenes import COLOURS, DIGITS, LETTERS, SHAPES, SIZES, Item, Scene, render
 
 
@@ -69,8 +68,8 @@ def measured(folder: Path) -> list[dict[str, Any]]:
     information = measurement.sample.summary()
     return [
         {
-            **{content: probe(torch.cat(kept).double(), scenes, content) for content in CONTENTS},
-            **{name: information[name][layer] for name in ("mean", "ci95", "shuffled")},
+            **{content: round(probe(torch.cat(kept).double(), scenes, content), 4) for content in CONTENTS},
+            **{name: round(information[name][layer], 4) for name in ("mean", "shuffled")},
         }
         for layer, kept in enumerate(entering)
     ]
@@ -114,12 +113,12 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = {}
     for folder in track(arguments.checkpoints, description="checkpoints"):
-        rows[folder.name] = short(measured(folder))
+        rows[folder.name] = measured(folder)
         if arguments.out is not None:
             write_json(arguments.out, rows, indent=None)
     for name, layers in rows.items():
         for layer, numbers in enumerate(layers):
-            values = ", ".join(f"{key} {value:.3f}" for key, value in numbers.items() if key != "ci95")
+            values = ", ".join(f"{key} {value:.3f}" for key, value in numbers.items())
             print(f"{name}, layer {layer}: {values}")  # noqa: T201
 
 

@@ -54,7 +54,7 @@ def record_cell(
         seconds: time since the cell was last started.
         information: stage -> what `research.information` measures by layer; None if it is not asked for.
     """
-    return short(
+    return _short(
         {
             "study": study.name,
             "backbone": study.backbone,
@@ -117,12 +117,12 @@ def _digest(ids: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 
 
-def short(content: Any) -> Any:
+def _short(content: Any) -> Any:
     """Numbers of five digits; None for those that JSON does not have (of a run that diverged)."""
     if isinstance(content, dict):
-        return {name: short(value) for name, value in content.items()}
+        return {name: _short(value) for name, value in content.items()}
     if isinstance(content, list):
-        return [short(value) for value in content]
+        return [_short(value) for value in content]
     if isinstance(content, float):
         return float(f"{content:.5g}") if math.isfinite(content) else None
     return content
@@ -150,7 +150,7 @@ class Records:
             record = found.get((cell.arm.label, cell.seed))
             if record is None:
                 left.append(cell)
-            elif {stage: part["settings"] for stage, part in record["stages"].items()} != short(settings[cell.name]):
+            elif {stage: part["settings"] for stage, part in record["stages"].items()} != _short(settings[cell.name]):
                 raise UserError(
                     f"{self.file}: {cell.name} was made with other settings: remove its line, or give the arm another "
                     "name"
@@ -192,7 +192,7 @@ class Records:
 
     def add_decoder(self, results: dict[str, Any]) -> None:
         """Write the text benchmarks of the language model before training."""
-        write_json(self.decoder, short({key: _answers(result) for key, result in results.items()}), indent=None)
+        write_json(self.decoder, _short({key: _answers(result) for key, result in results.items()}), indent=None)
 
     def read(self) -> list[dict[str, Any]]:
         """All records, by arm and seed."""

@@ -66,14 +66,14 @@ class TokenSample:
             return result | {"mean": None, "ci95": None, "shuffled": None}
         near = neighbours(features)
         shuffled = neighbours(features[_next_image(counts).to(features.device)])
-        own, others = torch.stack([overlaps(neighbours(states), [near, shuffled]) for states in layers], 1)
-        sums, sizes = torch.stack([image.sum(-1) for image in own.split(counts, 1)]), torch.tensor(counts)[:, None]
+        shared, by_chance = torch.stack([overlaps(neighbours(states), [near, shuffled]) for states in layers], 1)
+        sums, sizes = torch.stack([image.sum(-1) for image in shared.split(counts, 1)]), torch.tensor(counts)[:, None]
         ends = torch.stack(interval(resampled_means(sums, sizes, draws(len(counts)))), 1)
         several = len(counts) > 1
         return result | {
-            "mean": own.mean(1).tolist(),
+            "mean": shared.mean(1).tolist(),
             "ci95": ends.tolist() if several else None,
-            "shuffled": others.mean(1).tolist() if several else None,
+            "shuffled": by_chance.mean(1).tolist() if several else None,
         }
 
 
