@@ -6,7 +6,7 @@ decoder layer, the share that are its neighbours by the vision encoder's feature
 changes on its way to the decoder, visual tokens entering layer 0 take their place: what the decoder loses is measured.
 
 The interval resamples images and keeps the neighbours. In tinyworld it had the mean over other images in 75 to 95 % of
-cases, because other images would be other neighbours too; two models on the same images are closer than it says.
+cases, because other images would bring other neighbours too.
 """
 
 from typing import Any
