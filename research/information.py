@@ -1,12 +1,10 @@
-"""Which cheap measure of visual information follows the truth? A trial in tinyworld, whose contents are known.
+"""How much of what the cells of a scene hold do visual tokens tell, and does the measure of `profile` follow?
 
-    python -m research.information results/tinyworld/checkpoints/*/stage1 --out trial.json
+    python -m research.information KEPT/a_methods.norm-seed42.stage1 ... --out checkpoints.json
 
-The truth is a linear probe: the accuracy with which the visual tokens of a cell, at the entrance of a decoder layer,
-tell its colour, shape or letter. The measures compare these tokens with the features of the vision tower, and know no
-contents: the overlap of nearest neighbours (as in "Lost in Embeddings", 2509.11986), its kernel version CKNNA (as in
-VIRAL, 2509.07979) and linear centred kernel alignment. The null pairs the tokens of one image with the features of the
-next. A measure is of use if it is near its least value there and orders layers and checkpoints as the probes do.
+The truth is a linear probe: the accuracy with which the visual tokens of a cell, entering a decoder layer, tell its
+colour, shape or letter. The measure of `profile`, the overlap of nearest neighbours, compares tokens with features of
+the encoder and knows no contents. Folders are named STUDY.CELL.STAGE: `research.study` then finds their scores.
 """
 
 import argparse
@@ -15,25 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from scipy.stats import spearmanr
+from rich.progress import track
 from torch import Tensor
 from transformers import AutoProcessor
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import measuring
 from modeling_aligned_llava.errors import run_main
-from modeling_aligned_llava.inspection.forward_pass import hooked
+from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.files import write_json
 from tinyworld.scenes import COLOURS, DIGITS, LETTERS, SHAPES, SIZES, Item, Scene, render
 
 
 SIDE = 3  # cells of a scene in a row
-BATCH = 50  # scenes in a forward pass
+SCENES = 200
 TRAINED = 0.7  # of the scenes, with which a probe is fitted
 RIDGE = 0.03  # of a probe, per example, on standardised tokens
-NEIGHBOURS = 10
-TOKENS = 1000  # that a measure compares at most
 CONTENTS = ("colour", "shape", "letter")
 
 
@@ -55,25 +51,28 @@ def make_scenes(count: int, seed: int = 0) -> list[Scene]:
 
 
 @torch.no_grad()
-def states_of(folder: Path, scenes: list[Scene]) -> tuple[Tensor, list[Tensor]]:
-    """Features of the tower [scenes, tokens, E], and visual tokens entering each layer [scenes, tokens, D]."""
+def measured(folder: Path) -> list[dict[str, Any]]:
+    """Of a LLaVA of tinyworld, what visual tokens tell entering each layer: probes, the overlap, and its null."""
+    torch.set_num_threads(1)  # in models this small, threads mostly wait for one another
+    scenes = make_scenes(SCENES)
     model: Any = load_strict(AlignedLlavaForConditionalGeneration, folder).eval()
     processor: Any = load_part(AutoProcessor, folder)
-    features: list[Tensor] = []
-    entering: list[list[Tensor]] = [[] for _ in model.model.language_model.layers]
-
-    def keep(_: Any, args: tuple) -> None:
-        features.append(args[0])
-
-    for first in range(0, len(scenes), BATCH):
-        images = [scene.image for scene in scenes[first : first + BATCH]]
-        batch = processor(images=images, text=[processor.image_token] * len(images), return_tensors="pt")
-        with hooked([model.model.multi_modal_projector.register_forward_pre_hook(keep)]):
-            states = model.model(**batch, output_hidden_states=True, use_cache=False).hidden_states
-        visual = batch["input_ids"] == model.config.image_token_id
-        for kept, state in zip(entering, states, strict=False):  # the last state leaves the decoder
-            kept.append(state[visual].reshape(len(images), -1, state.shape[-1]))
-    return torch.cat(features).double(), [torch.cat(kept).double() for kept in entering]
+    entering: list[list[Tensor]] = [[] for _ in model.model.language_model.layers]  # each [1, tokens, D]
+    with measuring(model, model_parts(model), images=SCENES) as measurement:
+        for scene in scenes:
+            batch = processor(images=[scene.image], text=[processor.image_token], return_tensors="pt")
+            states = model(**batch, output_hidden_states=True, use_cache=False).hidden_states
+            visual = batch["input_ids"] == model.config.image_token_id
+            for kept, state in zip(entering, states, strict=False):  # the last state leaves the decoder
+                kept.append(state[visual][None])
+    information = measurement.sample.summary()
+    return [
+        {
+            **{content: round(probe(torch.cat(kept).double(), scenes, content), 4) for content in CONTENTS},
+            **{name: round(information[name][layer], 4) for name in ("mean", "shuffled")},
+        }
+        for layer, kept in enumerate(entering)
+    ]
 
 
 def cells_of(tokens: Tensor) -> Tensor:
@@ -107,92 +106,20 @@ def _content(item: Item | None, content: str) -> str | None:
     return item.colour if content == "colour" else item.name if item.kind == content else None
 
 
-def neighbour_overlap(tokens: Tensor, features: Tensor) -> float:
-    """Share of the nearest neighbours of each token [N, D] that are neighbours by its features [N, E] too."""
-    return (_neighbours(_cosines(tokens)) * _neighbours(_cosines(features))).sum().item() / (NEIGHBOURS * len(tokens))
-
-
-def cknna(tokens: Tensor, features: Tensor) -> float:
-    """Kernel alignment over mutual nearest neighbours (Huh et al., 2405.07987)."""
-    one, other = _cosines(tokens), _cosines(features)
-    near, far = _neighbours(one), _neighbours(other)
-
-    def aligned(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
-        return _hsic(first * mask, second * mask)
-
-    return (aligned(one, other, near * far) / (aligned(one, one, near) * aligned(other, other, far)).sqrt()).item()
-
-
-def alignment(tokens: Tensor, features: Tensor) -> float:
-    """Linear centred kernel alignment with an unbiased estimate of HSIC (Song et al., 2012)."""
-    one, other = tokens @ tokens.T, features @ features.T
-    return (_hsic(one, other) / (_hsic(one, one) * _hsic(other, other)).sqrt()).item()
-
-
-MEASURES = {"neighbours": neighbour_overlap, "cknna": cknna, "cka": alignment}
-
-
-def _cosines(tokens: Tensor) -> Tensor:
-    directions = torch.nn.functional.normalize(tokens - tokens.mean(0), dim=-1)
-    return directions @ directions.T
-
-
-def _neighbours(similarity: Tensor) -> Tensor:
-    """1 at the nearest neighbours of each row, not itself."""
-    others = similarity - 9 * torch.eye(len(similarity))
-    return torch.zeros_like(others).scatter_(-1, others.topk(NEIGHBOURS, -1).indices, 1.0)
-
-
-def _hsic(one: Tensor, other: Tensor) -> Tensor:
-    count = len(one)
-    one, other = one - torch.diag(one.diag()), other - torch.diag(other.diag())
-    both = one.sum() * other.sum() / ((count - 1) * (count - 2))
-    cross = 2 * (one.sum(0) * other.sum(0)).sum() / (count - 2)
-    return ((one * other).sum() + both - cross) / (count * (count - 3))
-
-
-def measured(name: str, features: Tensor, layers: list[Tensor], scenes: list[Scene]) -> list[dict[str, Any]]:
-    """Probes, measures and their nulls for each layer of a checkpoint."""
-    chosen = torch.randperm(features.shape[0] * features.shape[1], generator=torch.Generator().manual_seed(0))[:TOKENS]
-    truth = features.flatten(0, 1)[chosen]
-    rows = []
-    for number, tokens in enumerate(layers):
-        paired, moved = (x.flatten(0, 1)[chosen] for x in (tokens, tokens.roll(1, 0)))
-        row: dict[str, Any] = {"checkpoint": name, "layer": number}
-        row |= {content: probe(tokens, scenes, content) for content in CONTENTS}
-        row |= {measure: function(paired, truth) for measure, function in MEASURES.items()}
-        row |= {f"{measure}, null": function(moved, truth) for measure, function in MEASURES.items()}
-        rows.append(row)
-    return rows
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m research.information", description=__doc__.split("\n\n")[0])
     parser.add_argument("checkpoints", nargs="+", type=Path, help="folders of LLaVAs trained in tinyworld")
-    parser.add_argument("--scenes", type=int, default=200, help="number of scenes")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     arguments = parser.parse_args()
-    scenes, console = make_scenes(arguments.scenes), Console()
-    rows = []
-    for folder in arguments.checkpoints:
-        features, layers = states_of(folder, scenes)
-        rows += measured(folder.name, features, layers, scenes)
-    names = [name for name in rows[0] if name not in ("checkpoint", "layer")]
-    for row in rows:
-        values = ", ".join(f"{name} {row[name]:.3f}" for name in names)
-        console.print(f"{row['checkpoint']}, layer {row['layer']}: {values}", soft_wrap=True, highlight=False)
-    followed = {
-        measure: {
-            content: float(spearmanr([row[measure] for row in rows], [row[content] for row in rows])[0])
-            for content in CONTENTS
-        }
-        for measure in MEASURES
-    }
-    for measure, correlations in followed.items():
-        text = ", ".join(f"{content} {value:.2f}" for content, value in correlations.items())
-        console.print(f"{measure}: rank correlation with the probes over {len(rows)} layers: {text}")
-    if arguments.out is not None:
-        write_json(arguments.out, {"scenes": len(scenes), "rows": rows, "rank_correlations": followed}, indent=2)
+    rows = {}
+    for folder in track(arguments.checkpoints, description="checkpoints"):
+        rows[folder.name] = measured(folder)
+        if arguments.out is not None:
+            write_json(arguments.out, rows, indent=None)
+    for name, layers in rows.items():
+        for layer, numbers in enumerate(layers):
+            values = ", ".join(f"{key} {value:.3f}" for key, value in numbers.items())
+            print(f"{name}, layer {layer}: {values}")  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -34,10 +34,12 @@ RC: dict[Any, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.2,
 } | dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK)
-STYLES = {"visual": "-", "text": "--"}
+STYLES = {"visual": "-", "text": "--", "shuffled images": ":"}
+INFORMATION = "information"
 QUANTITIES = {
     "norm": ("L2 norm of the input of each layer", True),
     "cosine": ("Cosine between input and output of each layer", False),
+    INFORMATION: ("Visual information entering each layer: neighbours shared with", False),
 }
 POINTS = 300  # per curve of a training; longer logs are thinned evenly
 LINES = 12  # per curve in the table of its numbers
@@ -119,17 +121,30 @@ def layer_curves(profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -
         profiles: model name -> its profile.
         colours: model name -> number of its series, the same in all figures.
     """
-    return [_layers(name, profiles, colours) for name in (QUANTITIES if profiles else ())]
+    return [
+        _layers(name, profiles, colours) for name in QUANTITIES if any(_series(p, name) for p in profiles.values())
+    ]
+
+
+def _series(profile: dict[str, Any], quantity: str) -> dict[str, dict[str, Any]]:
+    """Tokens -> their columns over layers."""
+    if quantity != INFORMATION:
+        layers = profile["layers"]
+        return {tokens: layers[tokens][quantity] for tokens in STYLES if quantity in layers.get(tokens, {})}
+    measured = profile.get("visual_information") or {"mean": None}  # a profile kept from before has none
+    null = {"shuffled images": {"mean": measured["shuffled"]}} if measured["mean"] and measured["shuffled"] else {}
+    return {"visual": measured, **null} if measured["mean"] else {}
 
 
 def _layers(quantity: str, profiles: dict[str, dict[str, Any]], colours: dict[str, int]) -> Drawing:
     title, logarithmic = QUANTITIES[quantity]
     curves = {
-        (model, tokens): profile["layers"][tokens][quantity]
+        (model, tokens): columns
         for model, profile in profiles.items()
-        for tokens in STYLES
-        if quantity in profile["layers"].get(tokens, {})
+        for tokens, columns in _series(profile, quantity).items()
     }
+    references = {columns["reference"] for columns in curves.values() if "reference" in columns}
+    title = " ".join([title, *sorted(references)])
 
     def draw(axes: Axes) -> None:
         for (model, tokens), columns in curves.items():

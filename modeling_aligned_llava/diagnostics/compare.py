@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from modeling_aligned_llava.diagnostics.instruments.tables import number, show_table
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Difference:
-    """One number of both profiles; `off` is relative for norms and absolute for cosines, None if one lacks it."""
+    """One number of both profiles; `off` is relative for norms and absolute for others, None if one lacks it."""
 
     where: str
     first: float | None
@@ -46,7 +47,11 @@ class Difference:
 def compare(
     first: dict[str, Any], second: dict[str, Any], tolerance: float, cosine_tolerance: float
 ) -> list[Difference]:
-    """Mean and median of every stage, mean norm and cosine of every layer, in the order of the data flow."""
+    """Mean and median of every stage, mean norm, cosine and visual information of every layer.
+
+    Visual information differs if each is outside the other's interval; without it, or with another reference, there is
+    no difference to judge.
+    """
     differences = []
     for name in dict.fromkeys([*first["norms"], *second["norms"]]):
         for statistic in ("mean", "median"):
@@ -61,6 +66,21 @@ def compare(
                 ours, theirs = (column[layer] if layer < len(column) else None for column in columns)
                 where = f"layer {layer}, {series} {quantity}"
                 differences.append(_difference(where, ours, theirs, limit, relative=quantity == "norm"))
+    return differences + _information(first, second)
+
+
+def _information(first: dict[str, Any], second: dict[str, Any]) -> list[Difference]:
+    both = [profile.get("visual_information") or {"mean": None} for profile in (first, second)]
+    values = [measured["mean"] or [] for measured in both]
+    judged = all(values) and both[0]["reference"] == both[1]["reference"]
+    differences = []
+    for layer, (ours, theirs) in enumerate(zip_longest(*values)):
+        apart = judged and all(measured["ci95"] for measured in both)
+        if apart:
+            (low, high), (lower, higher) = (measured["ci95"][layer] for measured in both)
+            apart = not (lower <= ours <= higher or low <= theirs <= high)
+        off = theirs - ours if judged else None
+        differences.append(Difference(f"layer {layer}, visual information", ours, theirs, off, not apart))
     return differences
 
 

@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         if not (arguments.images or arguments.data):
             print("  Measured on drawn images: norms may differ on yours (--images DIR).")  # noqa: T201
         show_norms(result)
+        show_information(result)
     if piped:
         print(json.dumps(result))  # noqa: T201
     if result["unreadable"]:
@@ -110,7 +111,7 @@ def profile_loaded(
     first: dict[str, Any] = {}  # the inputs of the first image
     measured: list[str] = []
     unreadable: list[dict[str, str]] = []
-    with torch.inference_mode(), measuring(model, parts, special) as measurement:
+    with torch.inference_mode(), measuring(model, parts, special, len(images)) as measurement:
         for image in track(images, description="images"):
             try:
                 inputs = inputs_of(processor, image, model.device, model.dtype)
@@ -155,3 +156,20 @@ def show_norms(profile: dict[str, Any], out: Path | None = None) -> None:
         )
     heads = ["where", "mean ± std over tokens", "95 % over images", "median", "> 5 x median", "tokens", "paper"]
     show_table(f"{profile['model']}: L2 norms", heads, rows, out)
+
+
+def show_information(profile: dict[str, Any]) -> None:
+    """What visual tokens hold of the image, by layer; a line if it could not be measured."""
+    measured = profile["visual_information"]
+    if measured["mean"] is None:
+        reason = "at least 100 visual tokens that differ are needed"
+        print(f"Visual information by layer: - ({measured['tokens']} visual tokens; {reason})")  # noqa: T201
+        return
+    intervals = measured["ci95"] or [None] * len(measured["mean"])
+    shuffled = measured["shuffled"] or [None] * len(measured["mean"])
+    rows = [
+        [str(layer), number(mean, 3), "-" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]", number(null, 3)]
+        for layer, (mean, ends, null) in enumerate(zip(measured["mean"], intervals, shuffled, strict=True))
+    ]
+    heads = ["entering layer", "visual information", "95 % over images", "shuffled images"]
+    show_table(f"Neighbours shared with the {measured['reference']}", heads, rows)

@@ -6,7 +6,7 @@ same projector, data order and held-out rows in every arm. Scores: `eval.score`,
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -14,27 +14,19 @@ import numpy as np
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.score.scores import Model, score_rows
-from eval.score.seeds import of_numbers
 from modeling_aligned_llava.diagnostics.attention import ATTENTION_NUMBERS
 from modeling_aligned_llava.diagnostics.instruments.tables import markdown_table, number, show_table
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json, write_text
 from research.study.grid import Study
+from research.study.information_tables import information_tables
 from research.study.law import law
 from research.study.records import Records, final_loss
+from research.study.table import Table, interval, shown
 
 
 SPIKE, BEFORE = 1.5, 5  # a logged loss above 1.5 times the median of the five before it
 Record = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table for a page; without rows it is left out."""
-
-    title: str
-    heads: list[str]
-    rows: list[list[str]]
 
 
 def analyse(study: Study, records: Records) -> dict[str, Any]:
@@ -58,7 +50,8 @@ def analyse(study: Study, records: Records) -> dict[str, Any]:
     }
     if (found_law := law(by_arm, study.reference)) is not None:
         found["law"] = found_law
-    tables = [table for table in (make(study, found) for make in TABLES) if table.rows]
+    tables = information_tables(records, study.reference)
+    tables += [table for table in (make(study, found) for make in TABLES) if table.rows]
     for table in tables:
         show_table(table.title, table.heads, table.rows)
     written = [f"## {table.title}\n\n{markdown_table(table.heads, table.rows)}\n" for table in tables]
@@ -79,17 +72,6 @@ def records_by_arm(study: Study, records: Records) -> dict[str, list[Record]]:
         raise UserError(f"{records.folder}: no cell has finished: run the study first")
     order = [arm.label for arm in study.arms]
     return {label: sorted(found[label], key=lambda record: record["seed"]) for label in order if label in found}
-
-
-def interval(values: list[float]) -> dict[str, Any]:
-    """Mean of a sample with its 95 % interval and deviation, which are None with one value, or if one is infinite."""
-    finite = all(map(math.isfinite, values))
-    if len(values) < 2 or not finite:
-        return {"mean": float(np.mean(values)) if finite else None, "ci95": None, "sd": None, "n": len(values)}
-    mean = of_numbers(values)
-    half = mean.half_width
-    ends = None if half is None else [mean.value - half, mean.value + half]
-    return {"mean": mean.value, "ci95": ends, "sd": mean.sample_variance**0.5, "n": len(values)}
 
 
 def _reference(study: Study, by_arm: dict[str, list[Record]], own: Record) -> dict[int, Record]:
@@ -217,24 +199,16 @@ def _scores(study: Study, records: Records, by_arm: dict[str, list[Record]]) -> 
     return [row for row in score_rows(models, results, study.reference) if row["source"] == "measured"]
 
 
-def _mean(found: dict[str, Any] | None, digits: int = 3) -> str:
-    """`0.512 [0.498, 0.526]`."""
-    if found is None:
-        return "-"
-    ends = found["ci95"] and ", ".join(number(end, digits) for end in found["ci95"])
-    return number(found["mean"], digits) + (f" [{ends}]" if ends else "")
-
-
 def _losses_table(study: Study, found: dict[str, Any]) -> Table:
     stages = list(dict.fromkeys(stage for arm in found["arms"].values() for stage in arm["losses"]))
     heads = ["arm", "seeds", *(f"held-out loss, {stage}" for stage in stages), f"minus {study.reference}"]
     heads += ["spread over seeds", "visual norm", "visual / text entering layer 1"]
     rows = []
     for label, arm in found["arms"].items():
-        losses = [_mean(arm["losses"].get(stage)) for stage in stages]
+        losses = [shown(arm["losses"].get(stage)) for stage in stages]
         spread = number(list(arm["losses"].values())[-1]["sd"], 3)
-        tail = [spread, _mean(arm["visual_norm"], 2), _mean(arm["visual_to_stream"], 2)]
-        rows.append([label, str(len(arm["seeds"])), *losses, _mean(arm["difference"]), *tail])
+        tail = [spread, shown(arm["visual_norm"], 2), shown(arm["visual_to_stream"], 2)]
+        rows.append([label, str(len(arm["seeds"])), *losses, shown(arm["difference"]), *tail])
     return Table("Held-out loss", heads, rows)
 
 
@@ -247,7 +221,7 @@ def _law_table(study: Study, found: dict[str, Any]) -> Table:
 
 def _stability_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [
-        [label, stage, *(_mean(measured[name], 2) for name in STABILITY)]
+        [label, stage, *(shown(measured[name], 2) for name in STABILITY)]
         for label, arm in found["arms"].items()
         for stage, measured in arm["stability"].items()
     ]
@@ -255,30 +229,30 @@ def _stability_table(study: Study, found: dict[str, Any]) -> Table:
 
 
 def _contrasts_table(study: Study, found: dict[str, Any]) -> Table:
-    rows = [[name, str(each["n"] if each else 0), _mean(each)] for name, each in found["contrasts"].items()]
+    rows = [[name, str(each["n"] if each else 0), shown(each)] for name, each in found["contrasts"].items()]
     heads = ["contrast", "seeds", "difference of held-out losses"]
     return Table("Contrasts", heads, rows)
 
 
 def _scores_table(study: Study, found: dict[str, Any]) -> Table:
     several = {row["method"] for row in found["scores"] if row.get("seeds")}
-    shown = [row for row in found["scores"] if row.get("seeds") or row["method"] not in several]
+    scored = [row for row in found["scores"] if row.get("seeds") or row["method"] not in several]
     keys = [*(benchmark.key for benchmark in BENCHMARKS), "avg"]
-    cells = {(row["method"], row["benchmark"]): row for row in shown}
+    cells = {(row["method"], row["benchmark"]): row for row in scored}
     titles = [BY_KEY[key].title if key in BY_KEY else "mean" for key in keys]
     rows = []
-    for label in dict.fromkeys(row["method"] for row in shown):
+    for label in dict.fromkeys(row["method"] for row in scored):
         own = [cells[label, key] for key in keys]
-        rows.append([label, *(_mean({"mean": row["score"], "ci95": row["ci95"]}, 1) for row in own)])
+        rows.append([label, *(shown({"mean": row["score"], "ci95": row["ci95"]}, 1) for row in own)])
         if any(row["delta"] is not None for row in own):
             minus = f"  minus {study.reference}"
-            rows.append([minus, *(_mean({"mean": row["delta"], "ci95": row["delta_ci95"]}, 1) for row in own)])
+            rows.append([minus, *(shown({"mean": row["delta"], "ci95": row["delta_ci95"]}, 1) for row in own)])
     return Table("Scores", ["arm", *titles], rows)
 
 
 def _text_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [
-        [label, *(_mean(arm["text"][key][name], 1) for key in arm["text"] for name in ("score", "minus_decoder"))]
+        [label, *(shown(arm["text"][key][name], 1) for key in arm["text"] for name in ("score", "minus_decoder"))]
         for label, arm in found["arms"].items()
         if arm["text"]
     ]
@@ -289,7 +263,7 @@ def _text_table(study: Study, found: dict[str, Any]) -> Table:
 
 def _attention_table(study: Study, found: dict[str, Any]) -> Table:
     rows = [
-        [label, *(_mean(arm["attention"].get(name)) for name in ATTENTION_NUMBERS)]
+        [label, *(shown(arm["attention"].get(name)) for name in ATTENTION_NUMBERS)]
         for label, arm in found["arms"].items()
         if arm["attention"]
     ]

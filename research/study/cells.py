@@ -27,9 +27,10 @@ from eval.run.status import Status
 from eval.run.training import ANSWER_TOKENS, make_world, train
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
+from research.information import measured
 from research.study.cell_table import CellTable
 from research.study.experiment import SETTINGS
-from research.study.grid import RATE, Cell, Study, stage_settings, words
+from research.study.grid import INFORMATION, RATE, Cell, Study, stage_settings, words
 from research.study.records import Records, final_loss, record_cell
 
 
@@ -135,8 +136,10 @@ class StudyRun:
         results = self.evaluate(cell.name, status)
         attention = self.attention(cell) if cell.arm.evaluated else None
         stages = {stage: self.stage(cell, stage) for stage in cell.arm.stages}
+        wanted = stages if cell.arm.measure == INFORMATION else {}
+        information = {stage: measured(folder) for stage, folder in wanted.items()}
         settings, seconds = self.settings[cell.name], time.monotonic() - start
-        record = record_cell(self.study, cell, settings, stages, results, attention, seconds)
+        record = record_cell(self.study, cell, settings, stages, results, attention, seconds, information)
         self.records.add(record, results)
         self.clean(cell)
         table.end(cell.name, final_loss(record))

@@ -19,7 +19,8 @@ from modeling_aligned_llava.methods import method_fields
 
 
 HELD_OUT = 256  # rows
-MEASURES = ("held_out_loss", "full")
+INFORMATION = "information"
+MEASURES = ("held_out_loss", INFORMATION, "full")
 PROJECTOR = "multi_modal_projector"
 RATE, STEPS = "rate", "steps"  # settings of the study: factors on the recipe's values
 _NEEDED = {"question", "predictions", "analysis", "seeds", "reference", "arms"}
@@ -37,14 +38,18 @@ class Arm:
         levels: axis -> level, as text: what distinguishes the arm from others of its method.
         settings: of `train.sft` in every stage, and `rate` and `steps`.
         stages: those that are trained.
-        evaluated: whether the benchmarks are run on the last stage.
+        measure: beside the held-out loss; "full" runs the benchmarks on the last stage.
     """
 
     method: str
     levels: dict[str, str]
     settings: dict[str, Any]
     stages: tuple[str, ...]
-    evaluated: bool
+    measure: str
+
+    @property
+    def evaluated(self) -> bool:
+        return self.measure == "full"
 
     @property
     def label(self) -> str:
@@ -167,7 +172,7 @@ def _arms(path: Path, entry: dict[str, Any], shared: dict[str, Any], to_run: boo
                 method_fields(method, settings.get("norm_fields"))
             if settings.get("bypassed_layers") and measure == "full":
                 raise UserError(f"{path}: bypassed_layers are not saved in a model, so measure must be held_out_loss")
-            yield Arm(method, levels, settings, stages, measure == "full")
+            yield Arm(method, levels, settings, stages, measure)
 
 
 def _levels(path: Path, axis: str, given: Any) -> list[tuple[str, dict[str, Any]]]:

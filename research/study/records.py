@@ -42,6 +42,7 @@ def record_cell(
     results: dict[str, Any],
     attention: dict[str, Any] | None,
     seconds: float,
+    information: dict[str, list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """The record of a cell whose training and evaluation have finished.
 
@@ -51,6 +52,7 @@ def record_cell(
         results: benchmark -> its result.json, empty without evaluation.
         attention: attention.json of `eval.diagnostics attention`, None without evaluation.
         seconds: time since the cell was last started.
+        information: stage -> what `research.information` measures by layer; None if it is not asked for.
     """
     return _short(
         {
@@ -66,6 +68,7 @@ def record_cell(
             "stages": {stage: {"settings": settings[stage], **_stage(folder)} for stage, folder in stages.items()},
             "scores": {key: _answers(result) for key, result in results.items()},
             "attention": attention and {"images": attention["images"], **_attention(attention["plain"])},
+            **({"information": information} if information else {}),
         }
     )
 

@@ -3,7 +3,8 @@
 `measuring` adds every forward pass to a `Measurement`. Stages are norms before the decoder: vision encoder output,
 connector input and output, layer 0's input. Layers are the quantities of `rotation.py` in every decoder layer, for
 visual, text, special, newline and sink tokens; text with a massive activation in any layer counts as a sink and not as
-text (`content_text`). Only moments and sums by image (for the bootstrap) are kept, so memory hardly grows.
+text (`content_text`). Only moments, sums by image (for the bootstrap) and the states of a few hundred visual tokens
+(`visual_information`) are kept, so memory hardly grows.
 
 Shapes: K quantities, L layers, D dimensions; L + 1 where the output of the last layer counts too (for "norm" alone).
 """
@@ -24,6 +25,12 @@ from modeling_aligned_llava.diagnostics.instruments.decoder_states import (
 from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import Moments
 from modeling_aligned_llava.diagnostics.norm_profile.rotation import QUANTITIES, layer_quantities
+from modeling_aligned_llava.diagnostics.norm_profile.visual_information import (
+    ByRows,
+    Made,
+    TokenSample,
+    features_of,
+)
 from modeling_aligned_llava.inspection.forward_pass import hooked, in_rows, watch_layers
 from modeling_aligned_llava.inspection.layer_probe import LayerPass
 from modeling_aligned_llava.inspection.model_parts import ModelParts
@@ -45,9 +52,10 @@ class Measurement:
         stage_images: of each image, sum and count of the norms by stage.
         coherence: of each image, the mean cosine [L] between the rotations of visual and text tokens.
         text_scales: of each pass, text at layer 0 over the output of the embedding module; None: no one factor.
+        sample: visual tokens of all layers with their features.
     """
 
-    def __init__(self, layers: int):
+    def __init__(self, layers: int, images: int):
         self.depth = layers
         self.stages: dict[str, Moments] = {}
         self.layers = {name: Moments(len(QUANTITIES), layers + 1) for name in SERIES}
@@ -56,6 +64,7 @@ class Measurement:
         self.stage_images: list[dict[str, tuple[float, int]]] = []
         self.coherence: list[Tensor] = []
         self.text_scales: list[float | None] = []
+        self.sample = TokenSample(images)
 
     def text_scale(self) -> float | None:
         """What the model multiplies text embeddings by on their way to layer 0 (Granite's `embedding_multiplier`).
@@ -76,16 +85,19 @@ class Measurement:
 
 
 @contextmanager
-def measuring(model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset()) -> Iterator[Measurement]:
+def measuring(
+    model: Any, parts: ModelParts, special_ids: frozenset[int] = frozenset(), images: int = 1
+) -> Iterator[Measurement]:
     """Add every forward pass inside the `with` block to a measurement, one image (or batch of rows) per pass.
 
     Args:
         special_ids: ids of the tokenizer's special tokens, which are a series of their own.
+        images: how many passes there will be.
 
     Raises:
         UserError: in the first pass, if images do not enter as tokens.
     """
-    measurement = Measurement(len(parts.layers))
+    measurement = Measurement(len(parts.layers), images)
     one_pass = _Pass(measurement)
     handles = [
         model.register_forward_pre_hook(one_pass.begin),
@@ -95,7 +107,7 @@ def measuring(model: Any, parts: ModelParts, special_ids: frozenset[int] = froze
     ]
     for connector in parts.connectors:
         handles.append(connector.register_forward_pre_hook(one_pass.before_connector, with_kwargs=True))
-        handles.append(connector.register_forward_hook(one_pass.after_connector))
+        handles.append(connector.register_forward_hook(one_pass.after_connector, with_kwargs=True))
     if parts.vision is not None:
         handles.append(parts.vision.register_forward_hook(one_pass.after_vision, with_kwargs=True))
     with (
@@ -111,10 +123,13 @@ class _Pass:
 
     def __init__(self, measurement: Measurement):
         self.measurement, self.layers = measurement, LayerPass(measurement.depth, self.measure)
+        self.by_rows = ByRows()
 
     def begin(self, _: Any, args: tuple) -> None:
         self.coherence: list[Tensor] = []  # each [rows]
         self.embedded: list[Tensor] = []  # each [rows, tokens, D]
+        self.made: list[Made | None] = []
+        self.sampled: list[Tensor] = []  # each [places, D]
         self.measurement.stage_images.append({})
 
     def after_embedding(self, _: Any, args: tuple, output: Tensor) -> None:
@@ -127,13 +142,15 @@ class _Pass:
     def before_connector(self, _: Any, args: tuple, kwargs: dict[str, Any]) -> None:
         self.measurement.add_norms("connector input", states_of([*args, *kwargs.values()]))
 
-    def after_connector(self, _: Any, args: tuple, output: Any) -> None:
+    def after_connector(self, connector: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         self.measurement.add_norms("connector output", states_of(output))
+        self.made.append(self.by_rows(connector, args, kwargs, output))
 
     def at_decoder_input(self, states: Tensor, masks: Masks) -> None:
         self.layers.begin(masks)
         self.first = states.detach().double()
         self.measurement.add_norms("visual tokens at layer 0", states[masks["visual"]])
+        self.places = self.measurement.sample.places(masks["visual"])
         embedded = self._embedded_text(states, masks)
         if embedded is not None and len(embedded):
             self.measurement.text_scales.append(common_factor(embedded, states[masks["text"]]))
@@ -147,6 +164,8 @@ class _Pass:
         return rows[masks["text"][others]] if len(rows) == int(others.sum()) else None
 
     def measure(self, before: Tensor, after: Tensor | None) -> Tensor:
+        if self.places is not None and after is not None:
+            self.sampled.append(before[tuple(self.places.to(before.device))])
         before = before.double()
         if after is None:  # the output of the last layer: the last point of the norm, and of nothing else
             last = before.new_full((len(QUANTITIES), *before.shape[:2]), torch.nan)
@@ -189,4 +208,6 @@ class _Pass:
                 {name: (v.nansum(-1), v.isfinite().sum(-1, dtype=torch.int32)) for name, v in image.items()}
             )
         self.measurement.coherence += list(torch.stack(self.coherence, -1).cpu())
+        if self.places is not None:
+            self.measurement.sample.add(features_of(self.sampled[0], self.made), self.sampled)
         del self.first, self.before_last

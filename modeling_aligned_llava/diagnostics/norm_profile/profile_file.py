@@ -67,6 +67,7 @@ def summarise(
         "stream": _stream(layers),
         "layers": layers,
         **_comparison(measurement, layers),
+        "visual_information": measurement.sample.summary(),
         "output_hidden_states_convention": _final_norm(measurement),
     }
     result = _without_nan(result)

@@ -8,7 +8,7 @@ import pytest
 from eval.data.benchmarks import BY_KEY
 from eval.data.image_sample import in_benchmarks
 from eval.report import measurements
-from eval.report.drawings import INK, SERIES, inline_svg, series, training_curves
+from eval.report.drawings import INK, SERIES, inline_svg, layer_curves, series, training_curves
 from eval.report.finished_run import ANSWER, FinishedRun, probability, without_paths
 from eval.report.page import measured_scores, published_scores, report, settings
 from eval.report.sentences import answer, caveats, differences, limitations
@@ -185,6 +185,22 @@ def test_measurements_are_those_of_the_diagnostics(alone, tiny_llava):
     assert measured["baseline"]["inputs"]["dtype"] == measured["baseline"]["profile"]["dtype"] == "float32"
     assert 0 < attention["mass"]["mean"] < 1 and attention["mass"]["pictures"] == 12
     assert 0.1 < attention["area"]["mean"] < 0.3 and 0 < attention["inside"]["mean"] < 1
+
+
+def test_visual_information_is_drawn_beside_its_null_where_it_was_measured():
+    information = {"mean": [0.5, 0.4], "ci95": [[0.4, 0.6], [0.3, 0.5]], "shuffled": [0.02, 0.03]}
+    new = small_profile() | {"visual_information": {**information, "reference": "features"}}
+    old = {name: value for name, value in new.items() if name != "visual_information"}
+    norms, cosines, drawn = layer_curves({"new": new, "old": old}, {"new": 0, "old": 1})
+    assert drawn.title == "Visual information entering each layer: neighbours shared with features"
+    assert drawn.rows == [
+        ["new", "visual", 0, 0.5, "0.4 to 0.6"],
+        ["new", "visual", 1, 0.4, "0.3 to 0.5"],
+        ["new", "shuffled images", 0, 0.02, ""],
+        ["new", "shuffled images", 1, 0.03, ""],
+    ]
+    assert {row[0] for row in norms.rows} == {row[0] for row in cosines.rows} == {"new", "old"}
+    assert len(layer_curves({"old": old, "few": small_profile()}, {"old": 0, "few": 1})) == 2
 
 
 def test_a_failed_measurement_leaves_the_other_models(tmp_path, tiny_llava, capsys):

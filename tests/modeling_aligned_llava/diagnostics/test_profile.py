@@ -71,6 +71,17 @@ def test_a_layer_has_means_intervals_and_an_attribution_that_adds_up(tiny_checkp
     assert visual["norm"]["mean"][-1] != pytest.approx(convention, rel=0.05)
 
 
+def test_visual_information_is_in_the_file_and_in_a_table(tiny_checkpoint, tmp_path, run, capsys):
+    out = tmp_path / "profile.json"
+    run("profile", tiny_checkpoint("norm"), "--limit", 30, "--json", out)
+    kept, shown = read_json(out)["visual_information"], capsys.readouterr().out
+    assert (kept["tokens"], kept["images"], len(kept["mean"]), len(kept["ci95"])) == (30 * 4, 30, 2, 2)
+    assert kept["reference"] == "features that the connector reads" and kept["shuffled"][0] < kept["mean"][0] < 1
+    assert f"{kept['mean'][1]:.3f}" in shown and "shuffled images" in shown
+    run("profile", tiny_checkpoint("norm"), "--limit", 2)
+    assert "Visual information by layer: - (8 visual tokens; at least 100" in capsys.readouterr().out
+
+
 def test_a_corrupt_image_is_named_and_the_rest_is_kept(tiny_checkpoint, folder, run, capsys):
     (folder / "1.png").write_bytes(b"not an image")
     out = folder / "profile.json"

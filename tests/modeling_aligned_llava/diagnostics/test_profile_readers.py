@@ -69,6 +69,27 @@ def test_a_connector_that_cannot_be_called_again_is_said_and_the_profile_stands(
     assert connector_line(failed).startswith("Connector: could not be tested for a norm (TypeError: ")
 
 
+def test_compare_judges_visual_information_by_its_intervals(profiles, tmp_path, run, capsys):
+    def informed(mean, half, reference="features"):
+        information = {"mean": [0.9, mean], "ci95": [[0.8, 1.0], [mean - half, mean + half]], "reference": reference}
+        return {**profiles[0], "visual_information": information}
+
+    def judged(first, second):
+        rows = compare(first, second, 0.02, 0.01)
+        return [(row.off, row.within) for row in rows if row.where.endswith("visual information")]
+
+    assert judged(informed(0.5, 0.1), informed(0.55, 0.02)) == [(0, True), (pytest.approx(0.05), True)]
+    assert judged(informed(0.5, 0.1), informed(0.7, 0.1)) == [(0, True), (pytest.approx(0.2), False)]
+    assert judged(informed(0.5, 0.1), informed(0.7, 0.1, "layer 0")) == [(None, True)] * 2
+    old = {name: value for name, value in profiles[0].items() if name != "visual_information"}
+    paths = [tmp_path / "old.json", tmp_path / "new.json"]
+    for path, profile in zip(paths, (old, informed(0.5, 0.1)), strict=True):
+        path.write_text(json.dumps(profile), encoding="utf-8")
+    run("compare", *paths)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "layer 1, visual information" in line)
+    assert [cell.strip() for cell in line.split("│")[2:5]] == ["-", "0.5000", "-"]
+
+
 def test_files_that_are_not_profiles_are_rejected(tmp_path, run):
     (tmp_path / "old.json").write_text('{"schema": 0}', encoding="utf-8")
     (tmp_path / "text.json").write_text("no json", encoding="utf-8")

@@ -1,5 +1,6 @@
 """From records to means, paired differences, scores, tables and figures."""
 
+import json
 import math
 
 import numpy as np
@@ -8,10 +9,13 @@ from scipy.stats import t
 
 from eval.data.benchmarks import BENCHMARKS
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.loading.files import write_json
 from research.study.__main__ import write_analysis
-from research.study.analysis import analyse, interval
+from research.study.analysis import analyse
 from research.study.grid import read_study
-from research.study.records import Records, record_cell
+from research.study.information_tables import information_tables
+from research.study.records import Records, final_loss, record_cell
+from research.study.table import interval
 from tests.research.study.stand_in import remove_record, result, write_stage, write_study
 
 
@@ -183,3 +187,49 @@ def test_a_study_that_varies_no_number_shows_norms_by_layer(tmp_path):
 def test_a_study_without_a_result_is_one_line(tmp_path):
     with pytest.raises(UserError, match="no cell has finished: run the study first"):
         write_analysis(read_study(write_study(tmp_path)), tmp_path)
+
+
+def test_information_is_compared_with_probes_paired_by_seed_and_joined_with_kept_checkpoints(tmp_path):
+    layer = {"colour": 0.9, "shape": 0.8, "letter": 0.7, "ci95": [0.4, 0.6], "shuffled": 0.05}
+
+    def layers(loss):
+        return [
+            layer | {"mean": 0.5},
+            layer | {"mean": 0.45},
+            layer | {"mean": 0.5 - loss / 10, "colour": 0.9 - loss / 10},
+        ]
+
+    lifted = [{"methods": ["baseline", "norm"], "stages": ["stage1"], "vary": {"lift": {80: {}}}}]
+    study = read_study(write_study(tmp_path, arms=lifted))
+    loss = lambda arm, seed: 1.0 + (seed - 42) / 10 + ("norm" in arm)  # noqa: E731
+    records = record_all(study, tmp_path, tmp_path, loss)
+    lines = [
+        json.loads(line) | {"information": {"stage1": layers(final_loss(json.loads(line)))}}
+        for line in records.file.read_text().splitlines()
+    ]
+    records.file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    other = read_study(write_study(tmp_path, "other", arms=FULL))
+    scores = {benchmark.key: result([1, 0]) for benchmark in BENCHMARKS}
+    record_all(other, tmp_path, tmp_path, loss, lambda arm, seed: scores)
+    kept = {
+        f"other.{cell.name}.{stage}": layers(loss(cell.arm.label, cell.seed))
+        for cell in other.cells
+        for stage in cell.arm.stages
+    }
+    write_json(records.folder / "checkpoints.json", kept)
+    levels, changes, followed, explained = information_tables(records, "baseline")
+    assert [row[:4] for row in levels.rows][-2:] == [["80", "stage1", method, "3"] for method in ("baseline", "norm")]
+    assert len(levels.rows) == 6 and levels.rows[-1][4] == "0.500 [0.500, 0.500]" and levels.rows[-1][-1] == "0.050"
+    assert changes.rows[-1] == [
+        "80",
+        "stage1",
+        "norm",
+        "-0.210 [-0.235, -0.185]",
+        "-0.100 [-0.100, -0.100]",
+        "-0.070 [-0.078, -0.062]",
+        "-0.033 [-0.033, -0.033]",
+    ]
+    assert followed.rows[-1] == ["80", "stage1", "last layer", "6", "+1.00", "+1.00", "+nan", "+nan"]
+    results = {tuple(row[:3]): row[3:] for row in explained.rows}
+    assert results["80", "stage1", "held-out loss"][:2] == ["6", "-1.00"]
+    assert results["1.7", "stage2", "mean score"][0] == "6" and ("1.7", "stage1", "mean score") not in results

@@ -69,6 +69,14 @@ def test_a_finished_cell_leaves_a_small_record_and_no_weights(trained, tmp_path)
     assert StudyRun(read_study(path), tmp_path / "records", tmp_path / "work", "cpu").left == []
 
 
+def test_a_cell_can_measure_information_before_its_checkpoints_go(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "measured", lambda folder: [{"mean": float((folder / "config.json").exists())}])
+    arms = [{"methods": ["baseline"], "stages": ["stage1"], "measure": "information"}]
+    run = start(write_study(tmp_path, seeds=[42], arms=arms), tmp_path)
+    (record,) = run.records.read()
+    assert record["information"] == {"stage1": [{"mean": 1.0}]}
+
+
 def test_a_study_continues_with_the_cells_that_are_left(trained, tmp_path):
     path = write_study(tmp_path)
     first = start(path, tmp_path)

@@ -60,7 +60,10 @@ def test_levels_may_be_names_and_norm_fields_are_joined(tmp_path):
         ({"reference": "norm-gwc"}, "reference 'norm-gwc' is none of the methods baseline, norm"),
         ({"arms": [{"methods": ["nrom"]}]}, "unknown method 'nrom'"),
         ({"arms": [{"method": "norm"}]}, "an entry of arms has methods and some of measure, methods"),
-        ({"arms": [{"methods": ["baseline"], "measure": "loss"}]}, "measure must be one of held_out_loss, full"),
+        (
+            {"arms": [{"methods": ["baseline"], "measure": "loss"}]},
+            "measure must be one of held_out_loss, information",
+        ),
         ({"arms": [{"methods": ["baseline"], "measure": "full", "stages": ["stage1"]}]}, "and both for measure full"),
         ({"arms": [{"methods": ["baseline"], "vary": {"rate": 1}}]}, "vary rate must be a list of values, or a map"),
         ({"contrasts": {"a": {"plus": ["norm"]}}}, "contrast 'a' must have plus and minus"),

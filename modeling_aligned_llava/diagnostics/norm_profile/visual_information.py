@@ -1,0 +1,149 @@
+"""How much of an image visual tokens hold, layer by layer, by their nearest neighbours.
+
+Of a visual token's nearest neighbours among tokens of all images (cosines of what deviates from the mean), entering a
+decoder layer, the share that are its neighbours by the vision encoder's features too, as in "Lost in Embeddings"
+(2509.11986). Features are what the connector reads. Where it mixes them (a resampler, an average), or what it makes
+changes on its way to the decoder, visual tokens entering layer 0 take their place: what the decoder loses is measured.
+
+The interval resamples images and keeps the neighbours. In tinyworld it had the mean over other images in 75 to 95 % of
+cases, because other images would bring other neighbours too.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from modeling_aligned_llava.diagnostics.instruments.decoder_states import states_of
+from modeling_aligned_llava.diagnostics.instruments.token_masks import SAME_DIRECTION, row_hashes
+from modeling_aligned_llava.diagnostics.instruments.token_statistics import draws, interval, resampled_means
+
+
+NEIGHBOURS = 10
+TOKENS, IMAGES = 500, 100  # that are compared at most: more cost over a tenth of tinyworld's forward passes
+FEWEST = 10 * NEIGHBOURS  # tokens: among fewer, chance alone gives a tenth or more
+Made = tuple[Tensor, Tensor]  # rows [n, D] that a connector made, and the features [n, E] that each was made of
+
+
+class TokenSample:
+    """The same places of some images: visual tokens entering every layer, and their features.
+
+    Args:
+        images: how many will be measured.
+    """
+
+    def __init__(self, images: int):
+        self.step = -(-images // IMAGES)
+        self.share = max(1, TOKENS // min(images, IMAGES))  # of an image
+        self.images = 0
+        self.features: list[Tensor | None] = []  # each [tokens, E]; None: not known
+        self.states: list[list[Tensor]] = []  # each [tokens, D] by layer
+
+    def places(self, visual: Tensor) -> Tensor | None:
+        """Rows and columns [2, n] of the tokens of the next image to keep, from a mask; None for an image left out."""
+        self.images += 1
+        if (self.images - 1) % self.step:
+            return None
+        places = visual.nonzero().T
+        chosen = torch.randperm(places.shape[1], generator=torch.Generator().manual_seed(0))[: self.share]
+        return places[:, chosen.sort().values.to(places.device)]
+
+    def add(self, features: Tensor | None, states: list[Tensor]) -> None:
+        self.features.append(features)
+        self.states.append(states)
+
+    def summary(self) -> dict[str, Any]:
+        """What a profile says; `mean` is None if there are too few tokens, or they do not differ."""
+        layers = [torch.cat(states) for states in zip(*self.states, strict=True)]  # each [tokens, D]
+        known = [features for features in self.features if features is not None]
+        whole = bool(known) and len(known) == len(self.features)
+        features = torch.cat(known) if whole else layers[0]
+        counts = [len(states[0]) for states in self.states]
+        result: dict[str, Any] = {
+            "reference": "features that the connector reads" if whole else "visual tokens entering layer 0",
+            "tokens": len(features),
+            "images": len(counts),
+        }
+        if len(features) < FEWEST or not (features != features[0]).any():
+            return result | {"mean": None, "ci95": None, "shuffled": None}
+        near = neighbours(features)
+        shuffled = neighbours(features[_next_image(counts).to(features.device)])
+        shared, by_chance = torch.stack([overlaps(neighbours(states), [near, shuffled]) for states in layers], 1)
+        sums, sizes = torch.stack([image.sum(-1) for image in shared.split(counts, 1)]), torch.tensor(counts)[:, None]
+        ends = torch.stack(interval(resampled_means(sums, sizes, draws(len(counts)))), 1)
+        several = len(counts) > 1
+        return result | {
+            "mean": shared.mean(1).tolist(),
+            "ci95": ends.tolist() if several else None,
+            "shuffled": by_chance.mean(1).tolist() if several else None,
+        }
+
+
+def neighbours(tokens: Tensor) -> Tensor:
+    """The nearest neighbours of each of the tokens [N, D], [N, NEIGHBOURS]."""
+    tokens = tokens.float()
+    directions = normalize(tokens - tokens.mean(0), dim=-1)
+    return (directions @ directions.T).fill_diagonal_(-torch.inf).topk(NEIGHBOURS, sorted=False).indices.cpu()
+
+
+def overlaps(near: Tensor, references: list[Tensor]) -> Tensor:
+    """The share of each token's neighbours that are among those of a reference, [references, N]."""
+    return torch.stack([(near[:, :, None] == other[:, None]).any(-1).double().mean(-1) for other in references])
+
+
+def _next_image(counts: list[int]) -> Tensor:
+    """For each token the number of the one at the same place of the next image."""
+    starts = torch.tensor([0, *counts]).cumsum(0).tolist()
+    following = [*range(1, len(counts)), 0]
+    return torch.cat([starts[j] + torch.arange(n) * counts[j] // n for n, j in zip(counts, following, strict=True)])
+
+
+class ByRows:
+    """Tells what a connector made each row of its output of: one row of its input, or several next to each other."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[Any, torch.Size], bool] = {}  # by connector and shape of its input
+
+    def __call__(self, connector: Any, args: tuple, kwargs: dict[str, Any], output: Any) -> Made | None:
+        """None if a change of the input of one row changes others, or not this one."""
+        read, made = states_of([*args, *kwargs.values()]), states_of(output)
+        if read is None or made is None:
+            return None
+        count, rows = made.shape[:-1].numel(), read.shape[:-1].numel()
+        if not count or rows % count:
+            return None
+        if (connector, read.shape) not in self.known:
+            self.known[connector, read.shape] = _row_by_row(connector, args, kwargs, read, count)
+        features = read.detach().reshape(count, -1)
+        return (made.detach().flatten(0, -2), features) if self.known[connector, read.shape] else None
+
+
+@torch.no_grad()
+def _row_by_row(connector: Any, args: tuple, kwargs: dict[str, Any], read: Tensor, count: int) -> bool:
+    changed, middle = read.clone().reshape(count, -1), count // 2
+    changed[middle] = changed[middle].flip(-1)
+    other = [changed.view_as(read) if value is read else value for value in (*args, *kwargs.values())]
+    before = states_of(connector.forward(*args, **kwargs))
+    after = states_of(connector.forward(*other[: len(args)], **dict(zip(kwargs, other[len(args) :], strict=True))))
+    if before is None or after is None or before.shape != after.shape:
+        return False
+    return (before != after).any(-1).flatten().nonzero().tolist() == [[middle]]
+
+
+def features_of(tokens: Tensor, made: list[Made | None]) -> Tensor | None:
+    """The features [n, E] of tokens [n, D] entering layer 0, each a row that a connector made, or a multiple of one.
+
+    None if one of them is not.
+    """
+    known = [pair for pair in made if pair is not None]
+    if not known or len({(rows.shape[-1], features.shape[-1]) for rows, features in known}) > 1:
+        return None
+    rows, features = (torch.cat(parts).to(tokens.device) for parts in zip(*known, strict=True))
+    if rows.shape[-1] != tokens.shape[-1]:
+        return None
+    same = (row_hashes(tokens)[:, None] == row_hashes(rows.to(tokens.dtype))).float()
+    if not same.any(-1).all():
+        same = normalize(tokens.float(), dim=-1) @ normalize(rows.float(), dim=-1).T
+    likeness, origin = same.max(-1)
+    return features[origin] if bool((likeness > SAME_DIRECTION).all()) else None
