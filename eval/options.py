@@ -177,7 +177,7 @@ network.""",
         "--backbone",
         metavar="NAME",
         help="recipes under configuration/train to train (default: tinyworld). smollm2-135m, a real decoder, "
-        "makes its data too; others need --data",
+        "and smollm2-135m-dinov2, a real tower too, make their data; others need --data",
     )
     training.add_argument(
         "--methods", nargs="+", metavar="M", help="from configuration/methods.yaml (default: baseline norm norm-gwc)"

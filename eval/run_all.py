@@ -79,7 +79,7 @@ def compare(args: argparse.Namespace) -> bool:
         else:
             world = read_recipe(args.backbone, "world")
             decoder = Path(read_recipe(args.backbone, "stage1")["language_model"])
-            make_world(world, decoder, run / "data", logs, say)
+            make_world(args.backbone, run / "data", logs, say)
             models, trainings = models_to_train(args, decoder)
             if "decoder" in world and not all(models[training.name].is_trained for training in trainings):
                 say("3 what training takes, for one method")

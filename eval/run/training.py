@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from eval.options import read_recipe
 from eval.plan.models import START, Training
 from eval.run.processes import run_logged
 from eval.run.status import Status
@@ -16,6 +17,7 @@ from modeling_aligned_llava.loading.files import read_json
 
 
 ANSWER_TOKENS = 16  # longer than any right answer in the worlds of the small backbones
+BACKBONES = {"decoder": "language_model", "tower": "vision_tower"}  # in world.yaml, and in the recipe of stage 1
 PROFILED = 48  # images that tell whether the visual tokens of a model are inert
 
 
@@ -35,24 +37,25 @@ def train(training: Training, status: Status) -> None:
     status.trained(training.name, training.stage)
 
 
-def make_world(
-    world: dict[str, Any], decoder: Path, data: Path, logs: Path, say: Callable[[str], object] = lambda text: None
-) -> None:
+def make_world(backbone: str, data: Path, logs: Path, say: Callable[[str], object] = lambda text: None) -> None:
     """What the recipes of a small backbone need and no Hub has, as its `world.yaml` says, unless it is there: its data
-    in `data`, and its decoder where stage 1 expects it.
+    in `data`, decoder and tower where stage 1 expects them.
 
     Raises:
         UserError: one of the programs failed; its output is in `logs`.
     """
+    world, stage1 = read_recipe(backbone, "world"), read_recipe(backbone, "stage1")
     if world:
         say(f"2 data: {data}")
         if not data.exists():
             command = [sys.executable, "-m", "tinyworld.build", str(data), "--world", world["world"]]
             run_logged(command, logs / "data.log")
-    if "decoder" in world:
-        say(f"2 language model: {decoder}")
-        if not decoder.exists():
-            run_logged([sys.executable, "-m", world["decoder"], str(decoder)], logs / "decoder.log")
+    for part, setting in BACKBONES.items():
+        if part in world:
+            folder = Path(stage1[setting])
+            say(f"2 {part}: {folder}")
+            if not folder.exists():
+                run_logged([sys.executable, "-m", world[part], str(folder)], logs / f"{part}.log")
 
 
 def forecast(trainings: Sequence[Training]) -> None:

@@ -71,7 +71,7 @@ class StudyRun:
                 if cell not in self.left:
                     self.clean(cell)  # what a run leaves that ends between recording a cell and cleaning up
             self.data.parent.mkdir(parents=True, exist_ok=True)
-            make_world(read_recipe(self.study.backbone, "world"), self.decoder, self.data, self.work / "logs")
+            make_world(self.study.backbone, self.data, self.work / "logs")
             self.jobs = self.plan_jobs()
             costs = {cell.name: self.cost(cell) for cell in self.left}
             with CellTable(self.study, self.left, costs, self.jobs, console) as table:

@@ -98,6 +98,7 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path):
 def test_the_settings_of_every_shipped_study_are_known_to_training(path):
     study = read_study(path, path in TO_RUN)
     seeds = {"a_methods": 5, "b_clipping": 5, "c_initialisation": 5, "d_rates": 1, "d_smollm2": 2, "h_rates": 1}
+    seeds |= {"d_real_pair": 1, "s_real_pair": 2}
     assert len(study.seeds) >= seeds.get(path.stem, 3)
     for arm in study.arms if path in TO_RUN else ():
         for stage in arm.stages:

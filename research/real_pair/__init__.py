@@ -1,0 +1,1 @@
+"""Pretrained parts that come from PyPI where the Hub cannot be reached: decoders and a vision tower."""
