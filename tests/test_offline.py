@@ -23,6 +23,7 @@ def attempts(monkeypatch):
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(push, "model_card", lambda *_: "card")
+    monkeypatch.setattr(push, "result_files", lambda *_: {})
     monkeypatch.setattr(push, "published_files", lambda _: {"config.json": b"{}"})
     yield tried
     assert tried == []

@@ -83,6 +83,7 @@ class Push:
         with (
             mock.patch("sys.argv", words),
             mock.patch.object(push, "model_card", lambda *_: "card"),
+            mock.patch.object(push, "result_files", lambda *_: {}),
             mock.patch.object(push, "published_files", lambda _: files),
         ):
             push.main()
