@@ -6,8 +6,10 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import EntryPoint
 
 import pytest
+from lm_eval.api.registry import get_model
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -67,6 +69,18 @@ def test_the_extras_promise_the_versions_that_are_tested(extra):
     for name in tested.keys() & needed.keys():
         low, high = tested[name][0], tested[name][-1]
         assert needed[name] == f"<{high.major}.{high.minor + 1},>={low.major}.{low.minor}"
+
+
+@pytest.mark.parametrize("group", ["lm_eval.models", "lmms_eval.models"])
+def test_harnesses_find_the_models_by_their_entry_points(group):
+    """As a loader of entry points does, which lm-eval has after 0.4.13."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
+    (entry,) = (EntryPoint(name, value, group) for name, value in project["entry-points"][group].items())
+    model = entry.load()
+    if group == "lm_eval.models":
+        assert entry.name == "aligned_llava" and get_model("aligned_llava") is model
+    else:
+        assert model().model_id == entry.name == "aligned_llava"
 
 
 def test_benchmarks_need_a_clone(call):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sqlite3
 from types import SimpleNamespace
 
 import pytest
@@ -101,3 +102,11 @@ def test_a_long_step_says_how_far_it_is_where_there_is_no_terminal(step_seconds,
         *said,
         f"norm stage1: step 1/2, loss 0.5000, {step_seconds} s left",
     ]
+
+
+def test_trackio_gets_the_losses_without_a_network(train_stage, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    monkeypatch.setenv("TRACKIO_PROJECT", "aligned")
+    train_stage(tmp_path, 2, max_steps=1, report_to="trackio", run_name="norm")
+    (base,) = (tmp_path / "trackio").glob("*.db")
+    assert "loss" in str(sqlite3.connect(base).execute("select metrics from metrics").fetchall())
