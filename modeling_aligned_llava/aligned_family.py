@@ -80,8 +80,8 @@ def point_to_class(model: Any) -> None:
         model.config.auto_map = {"AutoModel": name.replace("ForConditionalGeneration", "Model")}
         if name.endswith("ForConditionalGeneration"):
             model.config.auto_map |= dict.fromkeys(WITH_HEAD, name)
-        if model.config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # Gemma 3's, with images
-            model.config.auto_map["AutoModelForCausalLM"] = name
+            if model.config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:  # Gemma 3's, with images
+                model.config.auto_map["AutoModelForCausalLM"] = name
 
 
 @contextmanager

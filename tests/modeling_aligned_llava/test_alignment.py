@@ -164,6 +164,11 @@ def test_no_auto_class_builds_the_plain_model_from_a_saved_folder(name):
         assert model.config.auto_map[auto] == f"aligned_family.Aligned{built.__name__}"
 
 
+def test_a_model_without_head_is_named_for_no_auto_class_with_one():
+    model, _ = tiny("gemma3")
+    assert align(model.model).config.auto_map == {"AutoModel": "aligned_family.AlignedGemma3Model"}
+
+
 def test_fields_differ_from_the_method_on_demand_and_are_saved(tmp_path):
     model, inputs = tiny("llava")
     plain = logits(model, inputs)
