@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .configuration_aligned_llava import AlignedLlavaConfig  # noqa: F401  first: it names the transformers that the rest needs
+from .configuration_aligned_llava import answers_about_images  # first: it names the transformers that the rest needs
 
 
 # isort: split
@@ -149,6 +149,8 @@ def aligned_class(plain: Any) -> Any:
     if (names := get_checkpoint_conversion_mapping(plain.__name__)) is not None:
         register_checkpoint_conversion_mapping(aligned.__name__, names, overwrite=True)
     with_head = plain.__name__.endswith("ForConditionalGeneration")
+    if with_head:
+        answers_about_images(aligned.__name__, aligned.__name__)  # its model type is the plain model's
     aligned.register_for_auto_class("AutoModelForImageTextToText" if with_head else "AutoModel")
     return aligned
 

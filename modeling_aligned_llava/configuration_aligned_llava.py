@@ -14,6 +14,10 @@ from transformers.utils.versions import require_version
 require_version("transformers>=5.0")  # before an import that older versions lack
 
 from transformers import LlavaConfig  # noqa: E402
+from transformers.models.auto.modeling_auto import (  # noqa: E402
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+)
 
 
 # Where versions differ.
@@ -43,6 +47,12 @@ _MEANING = (
 _COMPENSATION = ("compensation_exponent", "compensation_eps")
 # Fields of earlier checkpoints that nothing reads now, with the value at which they changed nothing.
 _DROPPED = {"projector_init": "default", "projector_scale": 1.0, "norm_gain": "vector", "compensation_max": None}
+
+
+def answers_about_images(model_type: str, name: str) -> None:
+    """Enter a class where pipelines and `transformers serve` look up what it can do."""
+    for names in (MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES, MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES):
+        names[model_type] = name
 
 
 class AlignedLlavaConfig(LlavaConfig):
@@ -189,3 +199,6 @@ def _is_number(value: object) -> bool:
 
 
 __all__ = ["AlignedLlavaConfig"]
+
+
+answers_about_images(AlignedLlavaConfig.model_type, "AlignedLlavaForConditionalGeneration")
