@@ -79,7 +79,7 @@ class _Handler(QuietHandler):
         if match := re.fullmatch(r"POST /api/models/.+/branch/(.+)", request):
             hub.files.setdefault(match[1], dict(hub.files["main"]))
             return self.answer({}, 201)
-        if re.fullmatch(r"POST /api/models/.+/preupload/.+", request):
+        if re.fullmatch(r"POST /api/(?:models|spaces)/.+/preupload/.+", request):
             modes = [{"path": f["path"], "shouldIgnore": False, "oid": None} for f in json.loads(body)["files"]]
             for mode in modes:
                 mode["uploadMode"] = "lfs" if mode["path"].endswith(".safetensors") else "regular"
@@ -93,7 +93,7 @@ class _Handler(QuietHandler):
         if match := re.fullmatch(r"PUT /lfs/(\w+)", request):
             hub.objects[hashlib.sha256(body).hexdigest()] = body
             return self.answer({}, 200 if match[1] in hub.objects else 400)
-        if match := re.fullmatch(r"POST /api/models/(.+)/commit/(.+)", request):
+        if match := re.fullmatch(r"POST /api/(?:models|spaces)/(.+)/commit/(.+)", request):
             hub.commit(match[2], [json.loads(line) for line in body.splitlines()])
             oid = hub.oid(match[2])
             return self.answer({"commitUrl": f"{hub.endpoint}/{match[1]}/commit/{oid}", "commitOid": oid})

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 import yaml
@@ -25,6 +26,7 @@ from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
 from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.pages import blocks
 
 
 RECIPE = {"method": "norm-gwc", "global_batch_size": "64", "learning_rates": "{'a|b': 0.001}", "max_grad_norm": "1.0"}
@@ -296,3 +298,15 @@ def test_local_paths_in_an_old_configuration_are_left_out(results):
     name_backbones(checkpoint, f"{PRIVATE}/llama")
     published = json.loads(push.published_files(checkpoint)["config.json"])
     assert "_name_or_path" not in published["text_config"] and published["vision_config"]["_name_or_path"] == SIGLIP
+
+
+def test_the_documented_command_makes_a_static_space_of_the_report(tmp_path):
+    report = tmp_path / "results/RUN/report.html"
+    report.parent.mkdir(parents=True)
+    report.write_text("<p>scores</p>")
+    (command,) = (block for block in blocks(REPOSITORY / "docs/loading.md", "bash") if "--type space" in block)
+    with HubStandIn() as hub:
+        environment = hub.env | {"PATH": f"{Path(sys.executable).parent}:{hub.env['PATH']}"}
+        subprocess.run(["bash", "-e"], input=command, text=True, cwd=tmp_path, env=environment, check=True)  # noqa: S607
+        assert hub.repositories["me/report"].items() >= {"type": "space", "sdk": "static"}.items()
+        assert hub.files["main"] == {"index.html": report.read_bytes()}
