@@ -14,6 +14,7 @@ from torch import Tensor
 
 _MARK = re.compile(r"(image|video|vision)\w*_token_(id|index)")
 SINK_SIZE, SINK_RATIO = 100.0, 1000.0  # massive activations (Sun et al., 2024)
+SINK_AMONG_TOKENS = 4.0  # Gemma 3 has channels that are massive in every token, which makes none of them a sink
 
 
 def content_text(text: Tensor, special: Tensor, sunk: Tensor) -> Tensor:
@@ -47,11 +48,15 @@ def is_special(ids: Tensor, special: frozenset[int]) -> Tensor:
 
 
 def sinks(states: Tensor) -> Tensor:
-    """[rows, tokens]: tokens with a massive activation, above 100 and above 1000 times the median of |x|."""
+    """[rows, tokens]: tokens with a massive activation that the others have not.
+
+    It is above 100, above 1000 times the median of |x|, and above 4 times the largest one of the median token.
+    """
     largest = states.abs().amax(-1)
     if not bool((largest > SINK_SIZE).any()):
         return torch.zeros_like(largest, dtype=torch.bool)
-    return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
+    massive = (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
+    return massive & (largest > SINK_AMONG_TOKENS * largest.median())
 
 
 __all__ = ["content_text", "is_special", "sinks", "special_ids"]

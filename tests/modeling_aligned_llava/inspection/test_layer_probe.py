@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration
+from modeling_aligned_llava.inspection.content_text import sinks
 from modeling_aligned_llava.inspection.layer_probe import probe_layers
 from tests.one_line import one_line
 
@@ -54,6 +55,14 @@ def test_special_tokens_and_sinks_do_not_count_as_text(tiny_checkpoint):
     assert text["tokens"] == 4
     norms = [state[0, content].norm(dim=-1).mean().item() for state in states]
     assert text["norm"][:-1] == pytest.approx(norms, rel=1e-6)
+
+
+def test_a_channel_that_is_massive_in_every_token_makes_no_sinks():
+    states = torch.randn(2, 30, 64, generator=torch.Generator().manual_seed(0))
+    states[..., 7] = 2000.0  # as in Gemma 3
+    assert not sinks(states).any()
+    states[1, 4, 9] = 20000.0
+    assert sinks(states).nonzero().tolist() == [[1, 4]]
 
 
 def test_states_that_are_not_finite_are_one_line(tiny_checkpoint):
