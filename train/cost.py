@@ -4,6 +4,7 @@ The model holds no weights, so a laptop counts what a cluster will need. `python
 """
 
 import os
+import time
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -143,6 +144,17 @@ def flops(model: AlignedLlavaForConditionalGeneration, batch: Batch, checkpointi
         attention = 4 * length * inner * layers * (1 + backward * (2 + again))
         total += tokens * (2 * size * passes + 2 * trained + attention)
     return total
+
+
+def matrix_products(dtype: torch.dtype) -> float:
+    """Operations a second of this CPU in products of matrices as wide as a small decoder's."""
+    states, weights = torch.ones(1024, 1024, dtype=dtype), torch.ones(1024, 4096, dtype=dtype)
+    states @ weights
+    start, products = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - start) < 0.3:
+        states @ weights
+        products += 1
+    return products * 2 * 1024 * 1024 * 4096 / seconds
 
 
 def device_memory() -> float:

@@ -34,7 +34,18 @@ from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import require_space
-from train.cost import ENGINES, SPARE, Batch, count, default_engine, device_memory, flops, memory, meta_model
+from train.cost import (
+    ENGINES,
+    SPARE,
+    Batch,
+    count,
+    default_engine,
+    device_memory,
+    flops,
+    matrix_products,
+    memory,
+    meta_model,
+)
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
@@ -50,6 +61,7 @@ from train.step_plan import describe_step, one_micro_batch, plan_step, recompute
 
 TIMED = "--three-steps"  # the run that `_measure` starts
 REACHED = {"frozen": 190.0, "trained": 100.0}  # TFLOP/s at 3B with a decoder frozen or trained, 28 November 2026
+OF_PRODUCTS = 0.5  # share of the speed of matrix products that training SmolLM2-135M reaches on a CPU
 SAMPLE = 1000  # rows that are checked and tokenized; `train.data prepare` does all
 
 
@@ -210,7 +222,11 @@ def _check_cost(
         operations = _steps(training, rows[0], batch_size) * batch_size * flops(model, a_row, again)
         reached = REACHED["frozen" if count(model) < 1e9 else "trained"]
         hours = f"{operations / reached / 3.6e15:,.2g} GPU-hours at {reached:.0f} TFLOP/s"
-        checks.row("estimate", f"{hours}, as one H200 reached without micro_batch_tokens (docs/train.md)")
+        estimate = f"{hours}, as one H200 reached without micro_batch_tokens (docs/train.md)"
+        if not torch.cuda.is_available():
+            here = operations / matrix_products(torch.bfloat16 if training.bf16 else torch.float32) / OF_PRODUCTS
+            estimate = f"{here / 3600:,.2g} hours on this CPU if nothing else runs; {estimate}"
+        checks.row("estimate", estimate)
     _check_disk(checks, training, model)
 
 

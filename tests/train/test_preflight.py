@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+import torch
 from rich.console import Console
 
 from modeling_aligned_llava.loading.files import write_json
@@ -32,6 +33,7 @@ def test_a_sound_set_up_passes_with_its_figures(check, stage, tmp_path):
     assert ok and "cannot run" not in text
     for name in ("rows", "template", "step", "memory per device", "disk"):
         assert name in text
+    assert torch.cuda.is_available() or "hours on this CPU" in text
     assert not (tmp_path / "run").exists(), "it only looks"
 
 
