@@ -28,7 +28,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import exclusive_lock
 
 
-Devices = list[str | None]  # what CUDA_VISIBLE_DEVICES is for each step side by side; None where there is no GPU
+Devices = list[str | None]  # what CUDA_VISIBLE_DEVICES is for each step side by side; None: as it is
 
 
 def find_devices(jobs: int | None, device: str) -> Devices:
@@ -36,11 +36,16 @@ def find_devices(jobs: int | None, device: str) -> Devices:
 
     Args:
         jobs: steps side by side; None for one a GPU, or 2 without GPUs.
-        device: "cpu" leaves GPUs alone.
+        device: "cpu" hides GPUs from all steps, training too.
+
+    Raises:
+        UserError: a GPU is asked for and there is none.
     """
     count = torch.cuda.device_count() if device != "cpu" and torch.cuda.is_available() else 0
     if not count:
-        return [None] * (jobs or 2)
+        if device.startswith("cuda"):
+            raise UserError(f"--device {device}: torch sees no GPU")
+        return ["" if device == "cpu" else None] * (jobs or 2)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(count)]
     return list(islice(cycle(names[:count]), jobs or count))

@@ -12,7 +12,9 @@ from modeling_aligned_llava.methods import method_fields
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m modeling_aligned_llava.assembly", description=__doc__)
-    parser.add_argument("--vision-tower", required=True, help="folder or Hub id of a SigLIP, SigLIP2, CLIP or DINOv2 model")
+    parser.add_argument(
+        "--vision-tower", required=True, help="folder or Hub id of a SigLIP, SigLIP2, CLIP or DINOv2 model"
+    )
     parser.add_argument("--language-model", required=True, help="folder or Hub id of a causal language model")
     parser.add_argument("--method", default="norm-gwc", help="a method of configuration/methods.yaml")
     parser.add_argument("--texts", type=Path, help="file of training text, one a line, for methods that measure it")

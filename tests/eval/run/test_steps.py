@@ -10,6 +10,7 @@ from eval.run import schedule as module
 from eval.run.processes import run_logged
 from eval.run.schedule import Step, find_devices, path_lengths, run_steps
 from modeling_aligned_llava.errors import UserError
+from tests.one_line import one_line
 
 
 TWO = [None, None]
@@ -19,6 +20,12 @@ def run(steps, devices):
     """Whether all succeeded, and the failures."""
     failures = {}
     return run_steps(steps, devices, failures.__setitem__), failures
+
+
+def test_a_gpu_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setattr(module.torch.cuda, "is_available", lambda: False)
+    with one_line("--device cuda: torch sees no GPU"):
+        find_devices(None, "cuda")
 
 
 @pytest.mark.parametrize(
@@ -32,7 +39,7 @@ def test_commands_of_steps_share_the_gpus(jobs, visible, expected, monkeypatch, 
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     devices = find_devices(jobs, "auto")
-    assert devices == expected and find_devices(jobs, "cpu") == [None] * (jobs or 2)
+    assert devices == expected and find_devices(jobs, "cpu") == [""] * (jobs or 2)
     # Each waits for the others, so that every device is taken once.
     meet = f"echo x >> here; while [ $(wc -l < here) -lt {len(expected)} ]; do sleep 0.01; done"
     command = ["bash", "-c", f"cd {tmp_path}; {meet}; echo $CUDA_VISIBLE_DEVICES"]
