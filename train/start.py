@@ -17,8 +17,9 @@ from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
 from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
-from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, local_folder
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, local_folder
 from train.settings import ModelArguments
 
 
@@ -42,11 +43,7 @@ def trained_checkpoint(name: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    try:
-        check_source(name, "model_name_or_path")
-    except UserError as error:
-        raise UserError(f"model_name_or_path: there is no checkpoint in {name}; run stage 1 first") from error
-    folder = Path(local_folder(name))
+    folder = Path(local_folder(name) if is_hub_id(name.partition("@")[0]) else name)
     if not (folder / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
     return folder

@@ -23,17 +23,17 @@ from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_
 from modeling_aligned_llava.loading.chat_templates import Span, template_of
 from train.data.chat_text import ChatText
 from train.data.row import BadRow, text_of
-from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, control_tokens, each_row, too_long
+from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, RowTokens, control_tokens
 
 
 @dataclass(frozen=True)
-class FamilyTokens:
+class FamilyTokens(RowTokens):
     """How rows become the text that a family's processor reads.
 
     Args:
         processor: of the model.
         config: of the model.
-        max_length: rows with more tokens are filtered out, never truncated; None keeps all.
+        max_length: see `RowTokens`.
 
     Raises:
         UserError: there is no chat template, and the processor takes no answer as a suffix either.
@@ -67,15 +67,8 @@ class FamilyTokens:
         """Whether the answer is an argument of its own, in place of a template (PaliGemma)."""
         return self._chat is None and "suffix" in inspect.signature(self.processor.__call__).parameters
 
-    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-        """For each row `{"messages", "images", "sizes"}`: its `text`, the characters of its `answers`, its `length`.
-
-        Raises:
-            UserError: the template drops images or rewrites earlier turns, so that answers cannot be found.
-        """
-        return each_row(self._row, rows)
-
-    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+    def stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Of a row `{"messages", "images", "sizes"}` its `text`, the characters of its `answers`, its `length`."""
         messages, sizes = row["messages"], [tuple(size) for size in row["sizes"]]
         if control := self._control.search(text_of(messages)):
             raise BadRow("the text holds a control token", control.group())
@@ -89,8 +82,7 @@ class FamilyTokens:
             raise
         except Exception as error:  # each processor raises its own
             raise BadRow("the model's processor refuses it", " ".join(str(error).split())) from error
-        if self.max_length is not None and length > self.max_length:
-            raise too_long(length, self.max_length)
+        self.check_length(length)
         places = answers if self.takes_suffix else list(self._moved(answers, text, tuple(sizes)))
         return {"text": text, "answers": answers, "places": places, "length": length}
 
@@ -130,10 +122,6 @@ class FamilyTokens:
         parts = [self.processor.image_token if p["type"] == "image" else p["text"] for p in asked["content"]]
         text, suffix = "".join(parts), text_of([answer])
         return text + suffix, [(len(text), len(text) + len(suffix))]
-
-    def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Rows are stored as the collator reads them."""
-        return batch
 
     def settings(self) -> tuple[Any, ...]:
         """Everything that the stored rows depend on besides the code."""

@@ -126,7 +126,7 @@ def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:
     source, raw = data.sources[row["source"]], data.raw[row["source"]]
     label = f"{source.path}, row {row['row']}: image"
     return [
-        open_image(embedded_bytes(raw, name), label)
+        open_image(embedded_bytes(raw.data, name), label)
         if name.startswith(EmbeddedImage.PREFIX) and not source.is_text
         else open_image(name)
         for name in row["images"]

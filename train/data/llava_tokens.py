@@ -20,11 +20,11 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from train.data.chat_text import ChatText
 from train.data.row import BadRow, text_of
-from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, control_tokens, each_row, too_long
+from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, RowTokens, control_tokens
 
 
 @dataclass(frozen=True)
-class LlavaTokens:
+class LlavaTokens(RowTokens):
     """How rows become tokens for a model of ours, whose images all have the same number of tokens.
 
     Args:
@@ -32,7 +32,7 @@ class LlavaTokens:
         template: chat template with generation markers.
         image_token_id: id of `<image>`.
         image_tokens: number of visual tokens per image.
-        max_length: rows with more tokens are filtered out, never truncated; None keeps all.
+        max_length: see `RowTokens`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -44,21 +44,14 @@ class LlavaTokens:
     columns: ClassVar[Features] = Features(
         {"input_ids": List(Value("int32")), "assistant_masks": List(Value("int8")), "length": Value("int32")}
     )
-    reads_sizes: ClassVar[bool] = False
 
-    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-        """For each row `{"messages", "images"}`: `input_ids` (one id per image), `assistant_masks` and `length`.
+    def stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Of a row `{"messages", "images"}` its `input_ids` (one id per image), `assistant_masks` and `length`.
 
         `assistant_masks` is 1 for supervised tokens. `length` counts all visual tokens.
-
-        Raises:
-            UserError: the template marks no supervised tokens, or drops images.
         """
         if not self._chat.marked:
             raise UserError("the chat template marks no supervised tokens: it needs {% generation %}")
-        return each_row(self._row, rows)
-
-    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         text, answers = self._chat(row["messages"])
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, places = encoded["input_ids"], np.array(encoded["offset_mapping"]).T
@@ -70,8 +63,7 @@ class LlavaTokens:
         if control := self._control.search(text_of(row["messages"])):
             raise BadRow("the text holds a control token", control.group())
         length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
-        if self.max_length is not None and length > self.max_length:
-            raise too_long(length, self.max_length)
+        self.check_length(length)
         return {"input_ids": ids, "assistant_masks": mask.tolist(), "length": length}
 
     @cached_property
