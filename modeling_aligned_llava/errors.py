@@ -91,6 +91,26 @@ def _raising_on_signals(received: list[int]) -> Iterator[None]:
             signal.signal(stopping, handler)
 
 
+@contextmanager
+def errors_named(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error of a library, or of a model's own code, into one line that begins with `what`.
+
+    Args:
+        kinds: those that are turned; none: all of them, and the line has their class, too.
+
+    Raises:
+        UserError: there was one.
+    """
+    turned = kinds or (Exception,)
+    try:
+        yield
+    except UserError:
+        raise
+    except turned as error:
+        kind = "" if kinds else f"{type(error).__name__}: "
+        raise UserError(f"{what}: {kind}{' '.join(str(error).split())}") from error
+
+
 def quiet() -> None:
     """Silence progress bars and Python warnings of libraries; errors, logged warnings and our own warnings stay.
 

@@ -16,7 +16,7 @@ from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, local_folder
@@ -144,8 +144,6 @@ def try_saving(model: PreTrainedModel, processor: Any) -> None:
         UserError: something would.
     """
     with TemporaryDirectory() as folder, redirect_stderr(StringIO()):  # without its bar
-        try:
+        with errors_named("the trained model could not be saved", Exception):  # transformers checks what it writes
             model.save_pretrained(folder, state_dict={})
             processor.save_pretrained(folder)
-        except Exception as error:  # transformers checks what it writes, and raises anything
-            raise UserError(f"the trained model could not be saved: {' '.join(str(error).split())}") from error

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 
 import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto classes then know the model
 from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, NORM, without_report
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.loading.hub import hub_errors_named
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
@@ -83,10 +83,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read.
     """
-    try:
+    with errors_named(f"cannot load {folder}", OSError, ValueError, RecursionError):
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise UserError(f"cannot load {folder}: its config.json is no JSON object")
     return config

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import errors_named
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.upstream import require
 from train.parse import uses_fsdp
@@ -63,10 +63,8 @@ def set_attention(model: Any, name: str) -> None:
     Raises:
         UserError: there is none of this name, or its package is missing.
     """
-    try:
+    with errors_named("attn_implementation", ValueError, ImportError):
         model.get_decoder().set_attn_implementation(name)
-    except (ValueError, ImportError) as error:
-        raise UserError(f"attn_implementation: {' '.join(str(error).split())}") from error
 
 
 def use_kernels(model: Any) -> None:
@@ -75,7 +73,5 @@ def use_kernels(model: Any) -> None:
     Raises:
         UserError: the package `kernels` is missing, or a kernel cannot be had.
     """
-    try:
+    with errors_named("use_kernels", Exception):  # no package, no network, no kernel for this GPU
         model.set_use_kernels(True)
-    except Exception as error:  # no package, no network, no kernel for this GPU
-        raise UserError(f"use_kernels: {' '.join(str(error).split())}") from error

@@ -15,7 +15,7 @@ from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import SFTConfig, SFTTrainer
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.files import disk_errors_named, write_json
 from modeling_aligned_llava.loading.upstream import require
@@ -195,14 +195,12 @@ class AlignedSFTTrainer(SFTTrainer):
                     params = [parameters[n] for n in names]
                     groups.append({"params": params, "lr": group.learning_rate, "weight_decay": decay})
         assert sum(len(g["params"]) for g in groups) == len([p for p in parameters.values() if p.requires_grad])
-        try:
+        with errors_named("optim", ImportError, ValueError):  # its package is missing, or it wants arguments
             kind, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
             if is_optimizer_factory(kind) or kwargs.keys() & {"params", "model", "optimizer_dict"}:
                 name = getattr(self.args.optim, "value", self.args.optim)
                 raise UserError(f"optim: {name} chooses its own parameters; use another, such as adamw_torch")
             super().create_optimizer(model)
-        except (ImportError, ValueError) as error:  # its package is missing, or it wants arguments
-            raise UserError(f"optim: {' '.join(str(error).split())}") from error
         optimizer = cast(torch.optim.Optimizer, self.optimizer)
         optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
         return optimizer
