@@ -164,6 +164,3 @@ def _measured_text_norm(model: PreTrainedModel) -> float:
         raise UserError("align: cannot measure the text norm, the embeddings are not in memory; pass text_norm")
     with errors_named("align", ValueError):
         return mean_embedding_norm(embedding)
-
-
-__all__ = ["FAMILIES", "REFUSED", "align", "load_aligned", "load_vision_language"]

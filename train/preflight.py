@@ -34,7 +34,7 @@ from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import require_space
-from train.cost import ENGINES, SPARE, Batch, count, default_engine, device_memory, flops, memory, meta_model
+from train.cost import ENGINES, SPARE, Batch, count, device_memory, flops, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
@@ -180,7 +180,7 @@ def _check_cost(
     lora, batch_size = cast("dict | None", settings.model.lora), optimization.global_batch_size
     config = _model_config(settings.model.config_fields, backbones)
     model = meta_model(config, optimization.rates, optimization.frozen, bool(training.bf16), lora)
-    engine = ours.engine or default_engine(model, ours.processes)
+    engine = ours.engine or ("one" if ours.processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp")
     lengths = np.array([row["length"] for row in rows[1]] if rows else [training.max_length or 2048])
     longest, share = int(lengths.max()), {"engine": engine, "processes": ours.processes}
     sample = np.resize(lengths, max(len(lengths), batch_size))

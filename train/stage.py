@@ -3,8 +3,8 @@
 import json
 import os
 import pickle  # its error  # nosec B403
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +12,9 @@ import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, TrainerCallback
-from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
+from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import Stopped, UserError
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
@@ -39,7 +39,7 @@ from train.optimization.trainer import AlignedSFTTrainer
 from train.parse import Settings, parse_settings
 from train.settings import AUTO, read_settings
 from train.stage_folder import StageFolder, say
-from train.start import load_model, starting_checkpoint, stop_after_answers, try_saving, whole_models
+from train.start import checkpoint_of_method, load_model, stop_after_answers, try_saving, whole_models
 from train.step_plan import describe_step, plan_step
 
 
@@ -63,24 +63,17 @@ def run_stage(argv: list[str], change: Change = lambda model: []) -> None:
     training, folder = settings.training, StageFolder(str(settings.training.output_dir))
     if given.get("bf16") == AUTO:
         given["bf16"] = training.bf16
-    with _only_run_in(folder, training):
-        folder.check_settings(given)
-        if not folder.is_complete():
-            _train(settings, folder, given, change)
-        elif training.process_index == 0:
-            say(folder.already_done(given))
-
-
-@contextmanager
-def _only_run_in(folder: StageFolder, training: SFTConfig) -> Iterator[None]:
-    """Wait for another run that trains in the folder; the first of our processes waits for all."""
 
     def wait() -> None:
         say(f"another run trains in {folder.path}; waiting for it")
 
     with waiting_lock(folder.path, wait) if training.process_index == 0 else nullcontext():
-        PartialState().wait_for_everyone()
-        yield
+        PartialState().wait_for_everyone()  # the first of our processes waits for all
+        folder.check_settings(given)
+        if not folder.is_complete():
+            _train(settings, folder, given, change)
+        elif training.process_index == 0:
+            say(folder.already_done(given))
 
 
 def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], change: Change) -> None:
@@ -93,7 +86,19 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     sources = read_sources(data.data_path, data.image_folder)
     texts = first_texts(sources, data.data_cache)
     with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
-        start = starting_checkpoint(model_settings, output / "assembled", training.seed, texts)
+        if model_settings.model_name_or_path is not None:
+            start = checkpoint_of_method(model_settings.model_name_or_path, fields)
+        else:
+            start = assemble(
+                str(model_settings.vision_tower),
+                str(model_settings.language_model),
+                output / "assembled",
+                fields=fields,
+                seed=training.seed,
+                chat_template=model_settings.chat_template,
+                texts=texts,
+                exist_ok=True,
+            )
     config, processor = load_part(AutoConfig, start), load_part(AutoProcessor, start)
 
     # 2. Rows: checked, as tokens, split into those to train on and those held out.

@@ -1,4 +1,4 @@
-"""What a stage starts from: backbones to assemble, the stage-1 checkpoint of the same method, or any other family."""
+"""The model that a stage starts from: a checkpoint of the same method, or a model of any other family."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -15,12 +15,10 @@ from trl import SFTConfig
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
-from modeling_aligned_llava.assembly.from_backbones import assemble
 from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, local_folder
-from train.settings import ModelArguments
 
 
 OURS = AlignedLlavaConfig.model_type
@@ -47,26 +45,6 @@ def trained_checkpoint(name: str) -> Path:
     if not (folder / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
     return folder
-
-
-def starting_checkpoint(settings: ModelArguments, assembled: Path, seed: int, texts: Iterable[str]) -> Path:
-    """The folder of the checkpoint to start from, or of the model assembled from backbones in the folder `assembled`.
-
-    Raises:
-        UserError: it cannot be had, or belongs to another method.
-    """
-    if settings.model_name_or_path is not None:
-        return checkpoint_of_method(settings.model_name_or_path, settings.config_fields)
-    return assemble(
-        str(settings.vision_tower),
-        str(settings.language_model),
-        assembled,
-        fields=settings.config_fields,
-        seed=seed,
-        chat_template=settings.chat_template,
-        texts=texts,
-        exist_ok=True,
-    )
 
 
 def checkpoint_of_method(name: str, fields: dict[str, Any]) -> Path:

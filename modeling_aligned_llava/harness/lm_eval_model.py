@@ -9,6 +9,7 @@ computed only where a continuation is scored.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +26,7 @@ from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.provenance import launched, own_log, producer_digest
-from modeling_aligned_llava.inference.finite_logits import FiniteLogits, check_score
+from modeling_aligned_llava.inference.finite_logits import FiniteLogits, no_answer
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
@@ -162,7 +163,8 @@ class AlignedLlavaLM(HFLM):
                     tails = {row: [requests[index][2] for index in owners[row]] for row in members}
                     scores = halving(partial(self._score, rows, tails), batch, self._release)
                     for index, (value, _) in zip(indices, scores, strict=True):
-                        check_score(value, self.model.config, self._dtype, "".join(requests[index][0] or ()))
+                        if not math.isfinite(value):
+                            raise no_answer(self.model.config, self._dtype, "".join(requests[index][0] or ()))
                     answers = [json.dumps(score) for score in scores]
                     self._log.append(keys, answers)
                 for index, answer in zip(indices, answers, strict=True):

@@ -52,6 +52,3 @@ def sinks(states: Tensor) -> Tensor:
     if not bool((largest > SINK_SIZE).any()):
         return torch.zeros_like(largest, dtype=torch.bool)
     return (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
-
-
-__all__ = ["content_text", "is_special", "sinks", "special_ids"]

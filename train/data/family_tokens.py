@@ -92,7 +92,9 @@ class FamilyTokens(RowTokens):
             blank = [Image.new("RGB", size) for size in sizes]
             return self.tensors([text], [answers], [answers], [blank])["input_ids"].shape[1]
         written = self._slots.fill(text, tuple(sizes))
-        return len(self.tokenizer(written, add_special_tokens=self._adds_special_tokens(written))["input_ids"])
+        return len(
+            self.tokenizer(written, add_special_tokens=lacks_special_tokens(self.tokenizer, written))["input_ids"]
+        )
 
     @cached_property
     def _slots(self) -> ImageSlots:
@@ -111,9 +113,6 @@ class FamilyTokens(RowTokens):
     def ending(self) -> tuple[str, str] | None:
         """See `RowTokens`."""
         return None if self._chat is None else self._chat.ending()
-
-    def _adds_special_tokens(self, text: str) -> bool:
-        return lacks_special_tokens(self.tokenizer, text)
 
     def _prompt_and_suffix(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
         if len(messages) != 2:
@@ -154,7 +153,7 @@ class FamilyTokens(RowTokens):
                 options["suffix"] = [text[start:] for text, ((start, _),) in zip(texts, answers, strict=True)]
                 options["text"] = [text[:start] for text, ((start, _),) in zip(texts, answers, strict=True)]
             return self._processed(**options)
-        special = self._adds_special_tokens(texts[0])
+        special = lacks_special_tokens(self.tokenizer, texts[0])
         batch = self._processed(**options, add_special_tokens=special, return_offsets_mapping=True)
         offsets = batch.pop("offset_mapping")
         labels = batch["input_ids"].new_full(batch["input_ids"].shape, IGNORE_INDEX)
