@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sys
 import warnings
@@ -93,7 +94,7 @@ def _raising_on_signals(received: list[int]) -> Iterator[None]:
 
 @contextmanager
 def errors_named(what: str, *kinds: type[Exception]) -> Iterator[None]:
-    """Turn an error of a library, or of a model's own code, into one line that begins with `what`.
+    """Turn an error of a library, the Hub's client or a model's own code into one line that begins with `what`.
 
     Args:
         kinds: those that are turned; none: all of them, and the line has their class, too.
@@ -108,7 +109,9 @@ def errors_named(what: str, *kinds: type[Exception]) -> Iterator[None]:
         raise
     except turned as error:
         kind = "" if kinds else f"{type(error).__name__}: "
-        raise UserError(f"{what}: {kind}{' '.join(str(error).split())}") from error
+        # Without the queries of addresses: those of signed ones are keys.
+        text = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1", " ".join(str(error).split()))
+        raise UserError(f"{what}: {kind}{text[:500]}") from error
 
 
 def quiet() -> None:

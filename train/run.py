@@ -140,12 +140,10 @@ class Command:
 
     def run(self, words: list[str]) -> int:
         """The exit status of the command. After a signal, end this program."""
-        code = 0
-        if not self.number:
-            self.process = subprocess.Popen(words)  # noqa: S603
-            if self.number:  # it came before the process was known
-                self.process.terminate()
-            code = self.process.wait()
+        self.process = subprocess.Popen(words)  # noqa: S603
+        if self.number:  # it came before the process was known
+            self.process.terminate()
+        code = self.process.wait()
         if not self.number:
             return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
         if code <= 0:  # it ended well, or before it could say so

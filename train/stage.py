@@ -3,7 +3,7 @@
 import json
 import os
 import pickle  # its error  # nosec B403
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +21,10 @@ from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import waiting_lock, write_json
 from train.data.family_tokens import FamilyCollator, FamilyTokens
-from train.data.images import SetEpoch, open_rows
+from train.data.images import RowImages, SetEpoch
 from train.data.llava_tokens import ImageTextCollator
-from train.data.prepared import first_texts, row_lengths
+from train.data.prepared import TrainingData, first_texts, open_training_data, row_lengths
+from train.data.quarantine import Quarantine
 from train.data.sources import read_sources
 from train.data.stage_tokens import row_tokens
 from train.monitoring.gradient_ledger import GradientLedger
@@ -103,18 +104,15 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
 
     # 2. Rows: checked, as tokens, split into those to train on and those held out.
     tokens = row_tokens(config, processor, data.prompt_format, training.max_length, model_settings.merge_adapters)
-    rows = open_rows(
-        data.data_path,
-        sources,
-        tokens,
-        output,
-        cache=data.data_cache,
-        seed=training.seed,
-        eval_rows=monitoring.eval_rows,
-        bad_rows_limit=data.bad_rows_limit,
-        first_process=is_first,
-    )
-    fingerprint = rows.data.fingerprint()
+    split = open_training_data(sources, tokens, data.data_cache, training.seed, monitoring.eval_rows)
+    quarantine = Quarantine(output / "quarantine.jsonl", split.opened, data.bad_rows_limit)
+    if is_first:
+        quarantine.begin(split.bad_rows)
+        for line in _describe_rows(split, quarantine, data.data_path, monitoring.eval_rows, tokens.ending()):
+            say(line)
+    if not len(split.dataset):
+        raise UserError(f"{data.data_path}: there is no row to train on; see {quarantine.path}")
+    rows, fingerprint = RowImages(split, quarantine, training.seed), split.fingerprint()
     folder.check_rows(fingerprint, data.data_path)
     collator: Collator
     if isinstance(tokens, FamilyTokens):
@@ -134,12 +132,12 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     if model_settings.use_kernels:
         use_kernels(model)
-    micro_batches = plan_step(model, row_lengths(rows.data.dataset), optimization, training)
+    micro_batches = plan_step(model, row_lengths(split.dataset), optimization, training)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
-        train_dataset=rows.data.dataset,
-        eval_dataset=rows.data.evaluation,
+        train_dataset=split.dataset,
+        eval_dataset=split.evaluation,
         data_collator=collator,
         processing_class=processor,
         callbacks=[
@@ -155,7 +153,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     )
     trainer.remove_callback(PrinterCallback)
     if monitoring.probe_rows:
-        probed = first_rows(rows.data.evaluation or rows.data.dataset, monitoring.probe_rows)
+        probed = first_rows(split.evaluation or split.dataset, monitoring.probe_rows)
         trainer.add_callback(LayerProbe(output / "probe.jsonl", collator, probed, processor.tokenizer))
     movement, stop = Movement(trainer, groups), StopOnSignal()
     for callback in (*change(model), movement, stop):
@@ -221,6 +219,18 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         raise not_moved(unmoved, trainer.state.global_step)
     if is_first:
         say(f"{output}: done")
+
+
+def _describe_rows(
+    rows: TrainingData, quarantine: Quarantine, name: str, eval_rows: int, ending: tuple[str, str] | None
+) -> Iterator[str]:
+    yield f"{name}: {len(rows.dataset)} rows; {quarantine.summary()}"
+    if rows.evaluation is not None:
+        held = len(rows.evaluation)
+        why = "" if held == eval_rows else f" instead of {eval_rows}: rows of the same image or text stay together"
+        yield f"{held} rows held out{why}"
+    if ending is not None:
+        yield f"end token of an answer: {ending[0]!r}, {ending[1]}"
 
 
 def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:

@@ -21,7 +21,6 @@ import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto class
 from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, NORM, without_report
 from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.hub_folder import is_hub_id
-from modeling_aligned_llava.loading.hub import hub_errors_named
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
@@ -56,7 +55,7 @@ def local_folder(source: str, trust_remote_code: bool = False) -> str:
     name, revision = pinned(source, trust_remote_code)
     if Path(name).is_dir():
         return name
-    with hub_errors_named(f"cannot download {name}"):
+    with errors_named(f"cannot download {name}"):
         return snapshot_download(name, revision=revision, ignore_patterns=[*_PICKLES])
 
 
