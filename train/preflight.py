@@ -107,7 +107,10 @@ def preflight(argv: list[str], console: Console) -> bool:
         datasets.disable_progress_bars()
     checks = Preflight(f"{settings.model.method}: {training.output_dir}")
     with checks.step("output folder"):
-        _check_folder(str(training.output_dir), given)
+        folder = StageFolder(str(training.output_dir))
+        folder.check_settings(given)
+        if not os.access(parent := _existing(folder.path), os.W_OK):
+            raise UserError(f"{parent} is not writable")
     encoder = rows = None
     with checks.step("template"):
         encoder = tokens_without_model(settings, None if backbones is settings.model else backbones)
@@ -124,14 +127,6 @@ def preflight(argv: list[str], console: Console) -> bool:
     for reason in checks.reasons:
         console.print(f"cannot run: {reason}", soft_wrap=True, markup=False)
     return not checks.reasons
-
-
-def _check_folder(output_dir: str, given: dict) -> None:
-    folder = StageFolder(output_dir)
-    folder.check_settings(given)
-    parent = _existing(folder.path)
-    if not os.access(parent, os.W_OK):
-        raise UserError(f"{parent} is not writable")
 
 
 def _check_data(

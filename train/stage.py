@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCall
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
 from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.errors import Stopped, UserError
+from modeling_aligned_llava.errors import Stopped, UserError, errors_named
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.checkpoint import load_part
@@ -31,7 +31,7 @@ from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
-from train.optimization.faster_layers import compile_layers, compiles_layers, set_attention, use_kernels
+from train.optimization.faster_layers import compile_layers, compiles_layers
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
 from train.optimization.movement import Movement, not_moved
@@ -125,13 +125,15 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     stop_after_answers(model, processor.tokenizer, tokens.ending())
     adapters = add_adapters(model, lora, training.seed) if lora else None
     if model_settings.attn_implementation is not None:
-        set_attention(model, model_settings.attn_implementation)
+        with errors_named("attn_implementation", ValueError, ImportError):  # of this name, or its package
+            model.get_decoder().set_attn_implementation(model_settings.attn_implementation)
 
     # 4. The optimizer: a learning rate for each group of parameters, and the trainer that has one.
     groups = group_parameters(model, optimization.rates, optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     if model_settings.use_kernels:
-        use_kernels(model)
+        with errors_named("use_kernels", Exception):  # no package, no network, no kernel for this GPU
+            model.set_use_kernels(True)
     micro_batches = plan_step(model, row_lengths(split.dataset), optimization, training)
     trainer = AlignedSFTTrainer(
         model=model,

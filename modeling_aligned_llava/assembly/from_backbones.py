@@ -103,23 +103,17 @@ def build_checkpoint(
 
     def build(folder: Path) -> None:
         model, processor = make()
-        _state_image_size(processor)
+        images: Any = processor.image_processor
+        if getattr(images, "crop_size", None) is None:
+            # By this name LlavaProcessor tells vLLM the number of an image's tokens. SigLIP's image processor does not
+            # crop; with `do_center_crop` off, no pixel changes.
+            images.crop_size, images.do_center_crop = images.size, False
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
 
     if not build_once(out, build) and not exist_ok:
         raise UserError(f"{out} already exists: remove it or choose another --out")
     return out
-
-
-def _state_image_size(processor: LlavaProcessor) -> None:
-    """Give the size of images the name under which LlavaProcessor tells vLLM the number of their tokens.
-
-    SigLIP's image processor does not crop, and has no `crop_size`; with `do_center_crop` off, no pixel changes.
-    """
-    images: Any = processor.image_processor
-    if getattr(images, "crop_size", None) is None:
-        images.crop_size, images.do_center_crop = images.size, False
 
 
 def _assembled(

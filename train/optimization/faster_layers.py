@@ -1,10 +1,8 @@
-"""What makes layers faster without changing what they compute: compilation, another attention, kernels of the Hub.
+"""Layers are compiled, which makes them faster without changing what they compute.
 
-Elementwise operations (norms, rotary embeddings, gates, residuals) take most of the bytes that a layer moves; compiled
-or as one kernel each, they read and write once.
+Elementwise operations (norms, rotary embeddings, gates, residuals) take most of the bytes that a layer moves;
+compiled, they read and write once.
 """
-
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +10,6 @@ from transformers import PreTrainedModel
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
-from modeling_aligned_llava.errors import errors_named
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.upstream import require
 from train.parse import uses_fsdp
@@ -55,23 +52,3 @@ def compile_layers(model: PreTrainedModel, device: torch.device) -> str:
     for layer in layers:
         layer.compile(dynamic=True)
     return f"{len(layers)} layers are compiled; the first steps wait for it"
-
-
-def set_attention(model: Any, name: str) -> None:
-    """Set the attention implementation of the decoder.
-
-    Raises:
-        UserError: there is none of this name, or its package is missing.
-    """
-    with errors_named("attn_implementation", ValueError, ImportError):
-        model.get_decoder().set_attn_implementation(name)
-
-
-def use_kernels(model: Any) -> None:
-    """Replace the layers for which the Hub has a kernel (transformers' `set_use_kernels`).
-
-    Raises:
-        UserError: the package `kernels` is missing, or a kernel cannot be had.
-    """
-    with errors_named("use_kernels", Exception):  # no package, no network, no kernel for this GPU
-        model.set_use_kernels(True)
