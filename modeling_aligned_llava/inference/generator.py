@@ -305,12 +305,16 @@ def load_generator(
     tokenizer = processor.tokenizer
     if config.model_type in LLAVA:
         _check_tokenizer(folder, model, processor)
+    try:
+        ends = end_tokens(model.generation_config, model.config.get_text_config(), tokenizer)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
     # Replaced, not passed to generate(), which would fill unset fields from the checkpoint's own.
     model.generation_config = GenerationConfig(
         do_sample=False,
         num_beams=1,
         repetition_penalty=1.0,
-        eos_token_id=end_tokens(model.generation_config, model.config.get_text_config(), tokenizer),
+        eos_token_id=ends,
         pad_token_id=tokenizer.pad_token_id,
     )
     return Generator(model.to(device), processor, system_prompt)

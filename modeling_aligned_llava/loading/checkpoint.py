@@ -268,11 +268,18 @@ def _check_sizes(source: str | Path, what: str) -> None:
 
 
 def end_tokens(*sources: Any) -> list[int]:
-    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all."""
+    """Return every end-of-sequence id that configs and tokenizers name, whether as an id, a list or not at all.
+
+    Raises:
+        UserError: something else is named.
+    """
     ids: set[int] = set()
     for source in sources:
         named = getattr(source, "eos_token_id", None)
-        ids.update(named if isinstance(named, list | tuple) else [] if named is None else [named])
+        ids_of_source = named if isinstance(named, list | tuple) else [] if named is None else [named]
+        if not all(isinstance(token, int) for token in ids_of_source):
+            raise UserError(f"eos_token_id must be an id or a list of ids, not {named!r}")
+        ids.update(ids_of_source)
     return sorted(ids)
 
 
