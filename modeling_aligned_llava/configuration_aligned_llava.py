@@ -41,8 +41,6 @@ _MEANING = (
     "stream_layer",
 )
 _COMPENSATION = ("compensation_exponent", "compensation_eps")
-# Fields of earlier checkpoints that nothing reads now, with the value at which they changed nothing.
-_DROPPED = {"projector_init": "default", "projector_scale": 1.0, "norm_gain": "vector", "compensation_max": None}
 
 
 class AlignedLlavaConfig(LlavaConfig):
@@ -162,8 +160,7 @@ class AlignedLlavaConfig(LlavaConfig):
         """Raise a one-line `ValueError` if a field of the norm is out of range."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                known = ", ".join("null" if choice is None else str(choice) for choice in choices)
-                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
         for name in ("norm_eps", "target_scale", "compensation_eps"):
             if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a number above 0, not {getattr(self, name)!r}")
@@ -177,11 +174,6 @@ class AlignedLlavaConfig(LlavaConfig):
             raise ValueError(f"compensation_exponent must be from 0 to 1, not {self.compensation_exponent!r}")
         if self.norm_parametrization == "relative" and self.norm_init != "text":
             raise ValueError("norm_parametrization 'relative' starts at the text norm: norm_init must be 'text'")
-        bias = self.projector_norm == "layernorm"
-        dropped = _DROPPED if self.projector_norm == "none" else {**_DROPPED, "norm_bias": bias}
-        for name, default in dropped.items():
-            if getattr(self, name, default) != default:
-                raise ValueError(f"{name} {getattr(self, name)!r} is no longer supported; only {default!r} is")
 
 
 def _is_number(value: object) -> bool:
