@@ -149,8 +149,7 @@ def check_family(model_type: str) -> None:
 def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
     """Check the fields of the norm; the fields that describe a LLaVA keep their defaults."""
     known = get_annotations(AlignedLlavaConfig).keys() - get_annotations(LlavaConfig).keys()
-    unknown = sorted(settings.keys() - known)
-    if unknown:
+    if unknown := sorted(settings.keys() - known):
         raise UserError(f"align: unknown field {unknown[0]!r}; fields of the norm: {', '.join(sorted(known))}")
     with errors_named("align", ValueError):
         config = AlignedLlavaConfig(**settings)

@@ -34,7 +34,7 @@ from train.monitoring.stop_signal import StopOnSignal
 from train.optimization.faster_layers import compile_layers, compiles_layers
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
-from train.optimization.movement import Movement, not_moved
+from train.optimization.movement import Movement
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.parse import Settings, parse_settings
@@ -218,7 +218,10 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         done = {"method": method, "seed": training.seed, "steps": trainer.state.global_step}
         folder.mark_complete(done | _source_of(model_settings.language_model))  # last: an interrupted save is repeated
     if unmoved is not None:
-        raise not_moved(unmoved, trainer.state.global_step)
+        raise UserError(
+            f"{unmoved} should train and has not moved in {trainer.state.global_step} steps (the model is saved): "
+            "look at the rows, at learning_rates and at warmup_steps"
+        )
     if is_first:
         say(f"{output}: done")
 

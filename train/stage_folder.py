@@ -46,9 +46,8 @@ class StageFolder:
         """What to say of a finished stage: also whether its data was written after it."""
         data = Path(str(settings.get("data_path", "")))
         newer = data.is_file() and data.stat().st_mtime > self.marker.stat().st_mtime
-        return f"{self.path}: already done" + (
-            f", before {data} was written: remove it to train again" if newer else ""
-        )
+        before = f", before {data} was written: remove it to train again" if newer else ""
+        return f"{self.path}: already done{before}"
 
     def mark_complete(self, record: dict[str, Any]) -> None:
         """Mark the stage as finished, then remove the checkpoints, which hold the optimizer's state."""

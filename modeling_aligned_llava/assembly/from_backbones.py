@@ -269,6 +269,7 @@ def _resize_vocabulary(language: Any, tokens: int) -> None:
         layer.weight[old:] = layer.weight[:old].float().mean(0).to(layer.weight.dtype)
 
 
+@torch.no_grad()
 def _join(
     config: AlignedLlavaConfig, tower: PreTrainedModel, language: Any, seed: int
 ) -> AlignedLlavaForConditionalGeneration:
@@ -281,16 +282,11 @@ def _join(
     projector = model.model.multi_modal_projector.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
     for linear in (projector.linear_1, projector.linear_2):
-        _reset_linear(linear, generator)
+        # Torch's default for nn.Linear, as in LLaVA's own code; transformers' std of 0.02 shrinks visual norms.
+        bound = 1 / math.sqrt(linear.in_features)
+        for parameter in linear.parameters():
+            parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
     return model.to(language.dtype).eval()
-
-
-@torch.no_grad()
-def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
-    """Use torch's default for nn.Linear, as LLaVA's own code does; transformers' std of 0.02 shrinks visual norms."""
-    bound = 1 / math.sqrt(linear.in_features)
-    for parameter in linear.parameters():
-        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 @torch.no_grad()

@@ -137,18 +137,12 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
         raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
-    _forget_loading(part)
-    return part
-
-
-def _forget_loading(part: Any) -> None:
-    """Drop what transformers notes in a tokenizer, or that of a processor, about its loading, and would save with it:
-    the same checkpoint would differ online and offline.
-    """
     tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
     if isinstance(tokenizer, PreTrainedTokenizerBase):
+        # It notes how it was loaded, and would save that: the same checkpoint would differ online and offline.
         for name in ("is_local", "local_files_only"):
             tokenizer.init_kwargs.pop(name, None)
+    return part
 
 
 def load_strict(

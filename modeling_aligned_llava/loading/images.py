@@ -104,9 +104,8 @@ def check_size(size: tuple[int, int], name: str) -> None:
 
 def upright_size(header: Image.Image) -> tuple[int, int]:
     """The size that an opened image file will have once it is decoded and turned upright."""
-    sideways = (
-        header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
-    )  # Pillow turns a TIFF itself
+    # Pillow turns a TIFF itself.
+    sideways = header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
     return (header.height, header.width) if sideways else header.size
 
 

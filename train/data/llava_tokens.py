@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from datasets import Features, List, Value
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
@@ -119,13 +120,11 @@ def expand(
     Returns:
         `input_ids` and `labels`, the latter `IGNORE_INDEX` where the token is not supervised.
     """
-    labels = [token if supervised else IGNORE_INDEX for token, supervised in zip(ids, assistant_mask, strict=True)]
-    input_ids = list(ids)
-    positions = [position for position, token in enumerate(ids) if token == image_token_id]
-    for position in reversed(positions):
-        input_ids[position : position + 1] = [image_token_id] * image_tokens
-        labels[position : position + 1] = [IGNORE_INDEX] * image_tokens
-    return input_ids, labels
+    tokens = np.array(ids)
+    image = tokens == image_token_id
+    labels = np.where(np.array(assistant_mask, dtype=bool) & ~image, tokens, IGNORE_INDEX)
+    times = np.where(image, image_tokens, 1)
+    return tokens.repeat(times).tolist(), labels.repeat(times).tolist()
 
 
 @dataclass
@@ -145,19 +144,12 @@ class ImageTextCollator:
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         """Collate rows of the training data."""
         rows, images = self.open_images(rows)
-        batch = self._pad(rows)
+        values = {"input_ids": self.pad_token_id, "labels": IGNORE_INDEX, "attention_mask": 0}  # of padding
+        rows = [{**row, "attention_mask": [1] * len(row["input_ids"])} for row in rows]
+        batch = {
+            name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=value)
+            for name, value in values.items()
+        }
         if images:
             batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
         return batch
-
-    def _pad(self, rows: Rows) -> dict[str, Tensor]:
-        longest = max(len(row["input_ids"]) for row in rows)
-        input_ids = torch.full((len(rows), longest), self.pad_token_id)
-        labels = torch.full((len(rows), longest), IGNORE_INDEX)
-        attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
-        for i, row in enumerate(rows):
-            length = len(row["input_ids"])
-            input_ids[i, :length] = torch.tensor(row["input_ids"])
-            labels[i, :length] = torch.tensor(row["labels"])
-            attention_mask[i, :length] = 1
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}

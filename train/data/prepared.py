@@ -188,18 +188,11 @@ def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int
 def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
     if isinstance(tokens, BadRow):
         return bad_entry(source, row["row"], row["id"], tokens)
-    sizes = [name.size if isinstance(name, EmbeddedImage) else _file_size(name) for name in row["images"]]
+    sizes = [name.size if isinstance(name, EmbeddedImage) else os.path.getsize(name) for name in row["images"]]
     names = [name.removeprefix(str(source.image_folder)) for name in row["images"]]  # wherever the folder lies
     digest = hashlib.blake2b(repr((names, sizes, tokens)).encode(), digest_size=8).digest()
     content = int.from_bytes(digest, "little", signed=True)
     return {"id": row["id"], "row": row["row"], "images": row["images"], "bytes": sizes, "content": content, **tokens}
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:  # it was there when the row was checked
-        return 0
 
 
 def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
