@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText, LlavaConfig, P
 
 from .aligned_family import adapters_in, aligned_class, point_to_class
 from .configuration_aligned_llava import PALIGEMMA_DIVIDES, AlignedLlavaConfig
-from .errors import UserError
+from .errors import UserError, errors_named
 from .inspection.model_parts import FAMILIES, REFUSED
 from .loading.checkpoint import CAUSAL, VISION_LANGUAGE, load_part, load_strict, pinned
 from .methods import method_fields
@@ -83,7 +83,7 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
     Raises:
         UserError: the folder cannot be loaded, was not saved from an aligned model, or lacks weights.
     """
-    try:
+    with errors_named(f"cannot load {path}", OSError, ValueError, SafetensorError):
         name, commit = pinned(path)
         folder = Path(name)
         if not folder.is_dir():
@@ -91,8 +91,6 @@ def load_aligned(path: str | Path, *, revision: str | None = None, **kwargs: Any
             folder = Path(snapshot_download(name, revision=revision or commit, allow_patterns=weights))
         config = load_part(AutoConfig, folder)
         return load_strict(_saved_class(folder, config), folder, unused=NOTHING, config=config, **kwargs)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"cannot load {path}: {' '.join(str(error).split())}") from error
 
 
 def load_vision_language(path: str | Path, config: Any = None, **kwargs: Any) -> PreTrainedModel:
@@ -151,25 +149,17 @@ def check_family(model_type: str) -> None:
 def _norm_config(settings: dict[str, Any]) -> AlignedLlavaConfig:
     """Check the fields of the norm; the fields that describe a LLaVA keep their defaults."""
     known = get_annotations(AlignedLlavaConfig).keys() - get_annotations(LlavaConfig).keys()
-    unknown = sorted(settings.keys() - known)
-    if unknown:
+    if unknown := sorted(settings.keys() - known):
         raise UserError(f"align: unknown field {unknown[0]!r}; fields of the norm: {', '.join(sorted(known))}")
-    try:
+    with errors_named("align", ValueError):
         config = AlignedLlavaConfig(**settings)
         config.check_alignment()  # before transformers 5.4 a config did not check itself
-    except ValueError as error:
-        raise UserError(f"align: {error}") from error
-    return config
+        return config
 
 
 def _measured_text_norm(model: PreTrainedModel) -> float:
     embedding = cast(nn.Embedding, model.get_input_embeddings())
     if embedding.weight.is_meta:
         raise UserError("align: cannot measure the text norm, the embeddings are not in memory; pass text_norm")
-    try:
+    with errors_named("align", ValueError):
         return mean_embedding_norm(embedding)
-    except ValueError as error:
-        raise UserError(f"align: {error}") from error
-
-
-__all__ = ["FAMILIES", "REFUSED", "align", "load_aligned", "load_vision_language"]

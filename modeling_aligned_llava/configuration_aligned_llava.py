@@ -172,8 +172,7 @@ class AlignedLlavaConfig(LlavaConfig):
         """Raise a one-line `ValueError` if a field of the norm is out of range."""
         for name, choices in _CHOICES.items():
             if getattr(self, name) not in choices:
-                known = ", ".join("null" if choice is None else str(choice) for choice in choices)
-                raise ValueError(f"{name} must be one of {known}, not {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
         for name in ("norm_eps", "target_scale", "compensation_eps"):
             if not _is_number(getattr(self, name)) or getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be a number above 0, not {getattr(self, name)!r}")

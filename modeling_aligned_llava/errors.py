@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import sys
 import warnings
@@ -89,6 +90,28 @@ def _raising_on_signals(received: list[int]) -> Iterator[None]:
     finally:
         for stopping, handler in before.items():
             signal.signal(stopping, handler)
+
+
+@contextmanager
+def errors_named(what: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Turn an error of a library, the Hub's client or a model's own code into one line that begins with `what`.
+
+    Args:
+        kinds: those that are turned; none: all of them, and the line has their class, too.
+
+    Raises:
+        UserError: there was one.
+    """
+    turned = kinds or (Exception,)
+    try:
+        yield
+    except UserError:
+        raise
+    except turned as error:
+        kind = "" if kinds else f"{type(error).__name__}: "
+        # Without the queries of addresses: those of signed ones are keys.
+        text = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1", " ".join(str(error).split()))
+        raise UserError(f"{what}: {kind}{text[:500]}") from error
 
 
 def quiet() -> None:

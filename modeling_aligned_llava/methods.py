@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from .errors import UserError
+from .errors import UserError, errors_named
 
 
 _MEASURED = {"text_norm", "stream_norm"}  # belong to a checkpoint, not to a method
@@ -56,8 +56,6 @@ def method_fields(name: str, changes: Mapping[str, Any] | None = None) -> dict[s
         raise UserError(f"{source}: unknown field {unknown[0]!r}; fields: {', '.join(sorted(known))}")
     defaults = {field: getattr(AlignedLlavaConfig, field) for field in sorted(known)}
     fields = {**defaults, "method": None if changes else name, **chosen}
-    try:
+    with errors_named(source, ValueError):
         AlignedLlavaConfig(**fields)
-    except ValueError as error:
-        raise UserError(f"{source}: {error}") from error
     return fields

@@ -26,7 +26,6 @@ from modeling_aligned_llava.errors import UserError, run_main
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm
 from modeling_aligned_llava.loading.checkpoint import sees_images
 from modeling_aligned_llava.loading.files import read_json, write_json
-from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 ENCODED = 60  # images for the norms of the vision encoder
@@ -165,8 +164,7 @@ class _StaticTables:
 
     def add(self, method: str, model: Any, processor: Any, sample: list[ImageQuestion]) -> None:
         self.encoders[method] = encoder_norms(model, processor, sample[:ENCODED])
-        norms = embedding_norms(model.get_input_embeddings())
-        self.embeddings[method] = embedding_tables(model, norms, tokenizer_of(processor))
+        self.embeddings[method] = embedding_tables(model, tokenizer_of(processor))
         if (norm := alignment_norm(model)) is not None:
             self.parameters[method] = norm_statistics(norm)
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import partial
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -13,10 +14,13 @@ from lm_eval.api.registry import get_model
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from modeling_aligned_llava.diagnostics.__main__ import run
+from modeling_aligned_llava.diagnostics.command_line import run_command
 from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.test_versions import TRAINED
+
+
+aligned_llava = partial(run_command, "aligned-llava")
 
 
 def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
@@ -85,7 +89,7 @@ def test_harnesses_find_the_models_by_their_entry_points(group):
 
 def test_benchmarks_need_a_clone(call):
     with pytest.raises(UserError, match="--data needs a clone of the repository"):
-        call(run, "profile", "MODEL", "--data", "mirrors")
+        call(aligned_llava, "profile", "MODEL", "--data", "mirrors")
 
 
 def test_diagnostics_name_a_package_that_is_missing(monkeypatch, call):
@@ -93,4 +97,4 @@ def test_diagnostics_name_a_package_that_is_missing(monkeypatch, call):
     for name in [name for name in sys.modules if name.startswith("modeling_aligned_llava.diagnostics.")]:
         monkeypatch.delitem(sys.modules, name)
     with pytest.raises(UserError, match=r"rich\.table is not installed: pip install .*\[diagnostics\]"):
-        call(run, "profile", "MODEL", "--images", "images")
+        call(aligned_llava, "profile", "MODEL", "--images", "images")

@@ -169,11 +169,6 @@ def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def default_engine(model: nn.Module, processes: int) -> str:
-    """How processes share a stage: `ddp` for a projector, `fsdp2` for a whole model."""
-    return "one" if processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp"
-
-
 def _largest_layer(model: Any) -> int:
     parts = model_parts(model)
     modules = [module for part in (parts.layers, parts.vision) if part for module in part.modules()]

@@ -10,7 +10,7 @@ import torch
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
-from train.refused import reject_ignored
+from train.refused import REFUSED
 from train.settings import (
     AUTO,
     GROUPS,
@@ -61,7 +61,8 @@ def parse_settings(given: dict[str, Any]) -> Settings:
     known = {action.dest for action in parser._actions}
     for name in [name for name in given if name not in known and name.removeprefix("no_") in known]:
         given[name.removeprefix("no_")] = given.pop(name) != "true"
-    reject_ignored(given)
+    if refused := [name for name in given if name in REFUSED]:
+        raise UserError(f"{refused[0]}: {REFUSED[refused[0]]}")
     if unknown := [name for name in given if name not in known]:
         raise UserError(f"settings: there is no setting {unknown[0]}")
     parser.set_defaults_with_config(**given)

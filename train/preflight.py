@@ -34,18 +34,7 @@ from modeling_aligned_llava.assembly.from_backbones import joined_config, tower_
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError, run_main
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import require_space
-from train.cost import (
-    ENGINES,
-    SPARE,
-    Batch,
-    count,
-    default_engine,
-    device_memory,
-    flops,
-    matrix_products,
-    memory,
-    meta_model,
-)
+from train.cost import ENGINES, SPARE, Batch, count, device_memory, flops, matrix_products, memory, meta_model
 from train.data.prepared import prepared_root, usable_rows
 from train.data.quarantine import Entry
 from train.data.row_tokens import RowTokens
@@ -119,7 +108,10 @@ def preflight(argv: list[str], console: Console) -> bool:
         datasets.disable_progress_bars()
     checks = Preflight(f"{settings.model.method}: {training.output_dir}")
     with checks.step("output folder"):
-        _check_folder(str(training.output_dir), given)
+        folder = StageFolder(str(training.output_dir))
+        folder.check_settings(given)
+        if not os.access(parent := _existing(folder.path), os.W_OK):
+            raise UserError(f"{parent} is not writable")
     encoder = rows = None
     with checks.step("template"):
         encoder = tokens_without_model(settings, None if backbones is settings.model else backbones)
@@ -136,14 +128,6 @@ def preflight(argv: list[str], console: Console) -> bool:
     for reason in checks.reasons:
         console.print(f"cannot run: {reason}", soft_wrap=True, markup=False)
     return not checks.reasons
-
-
-def _check_folder(output_dir: str, given: dict) -> None:
-    folder = StageFolder(output_dir)
-    folder.check_settings(given)
-    parent = _existing(folder.path)
-    if not os.access(parent, os.W_OK):
-        raise UserError(f"{parent} is not writable")
 
 
 def _check_data(
@@ -192,7 +176,7 @@ def _check_cost(
     lora, batch_size = cast("dict | None", settings.model.lora), optimization.global_batch_size
     config = _model_config(settings.model.config_fields, backbones)
     model = meta_model(config, optimization.rates, optimization.frozen, bool(training.bf16), lora)
-    engine = ours.engine or default_engine(model, ours.processes)
+    engine = ours.engine or ("one" if ours.processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp")
     lengths = np.array([row["length"] for row in rows[1]] if rows else [training.max_length or 2048])
     longest, share = int(lengths.max()), {"engine": engine, "processes": ours.processes}
     sample = np.resize(lengths, max(len(lengths), batch_size))

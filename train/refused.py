@@ -1,10 +1,5 @@
 """Settings of TRL's `SFTConfig` that would be ignored are refused with what to use instead; all others act."""
 
-from collections.abc import Iterable
-
-from modeling_aligned_llava.errors import UserError
-
-
 # Settings that would change nothing, or break what a stage promises -> what to use.
 REFUSED = {
     # what follows from our own settings
@@ -70,17 +65,3 @@ REFUSED = {
         "push the finished stage with `python -m eval.report.push`",
     ),
 }
-
-
-def reject_ignored(given: Iterable[str]) -> None:
-    """Refuse settings that would be ignored.
-
-    Args:
-        given: names of the settings in the YAML file and on the command line.
-
-    Raises:
-        UserError: one of them is in `REFUSED`.
-    """
-    for name in given:
-        if name in REFUSED:
-            raise UserError(f"{name}: {REFUSED[name]}")

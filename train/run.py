@@ -53,12 +53,6 @@ def parser() -> argparse.ArgumentParser:
         help="folder of both stages' data: stage1 and stage2, each a .json, .jsonl, .parquet or .yaml file or a "
         "folder of parquet files, and images/ (default: ROOT/data if there is one, otherwise the recipe's)",
     )
-    for stage in STAGES:
-        p.add_argument(
-            f"--data-{stage}",
-            metavar="DATA",
-            help=f"data of {stage}: whatever --data_path of train.sft accepts, such as a Hub id",
-        )
     p.add_argument("--stage", choices=STAGES, help="only this one")
     only = p.add_mutually_exclusive_group()
     only.add_argument(
@@ -89,10 +83,10 @@ def parse(words: list[str]) -> tuple[argparse.Namespace, list[str]]:
     if args.data is None and (args.output_root / "data").is_dir():
         args.data = args.output_root / "data"
     args.stages = [args.stage] if args.stage else list(STAGES)
-    args.data_of = {"stage1": args.data_stage1, "stage2": args.data_stage2}
+    args.data_of = dict.fromkeys(STAGES)
     for stage in args.stages if args.data else ():
         files = (f"{args.data / stage}{ending}" for ending in ENDINGS if Path(f"{args.data / stage}{ending}").exists())
-        args.data_of[stage] = args.data_of[stage] or next(files, None)
+        args.data_of[stage] = next(files, None)
         if args.data_of[stage] is None:
             p.exit(
                 1,
@@ -146,12 +140,10 @@ class Command:
 
     def run(self, words: list[str]) -> int:
         """The exit status of the command. After a signal, end this program."""
-        code = 0
-        if not self.number:
-            self.process = subprocess.Popen(words)  # noqa: S603
-            if self.number:  # it came before the process was known
-                self.process.terminate()
-            code = self.process.wait()
+        self.process = subprocess.Popen(words)  # noqa: S603
+        if self.number:  # it came before the process was known
+            self.process.terminate()
+        code = self.process.wait()
         if not self.number:
             return code if code >= 0 else 128 - code  # as a shell says that a signal killed it
         if code <= 0:  # it ended well, or before it could say so

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.methods import method_fields
 
 
@@ -46,12 +46,10 @@ def read_settings(argv: list[str]) -> dict[str, Any]:
 def _read_file(names: list[str]) -> dict[str, Any]:
     if len(names) != 1:
         raise UserError(f"--config takes one file, not {len(names)}")
-    try:
+    if not Path(names[0]).exists():
+        raise UserError(f"--config: there is no file {names[0]}")
+    with errors_named(f"settings: {names[0]}", OSError, UnicodeDecodeError, yaml.YAMLError):
         content = yaml.safe_load(Path(names[0]).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"--config: there is no file {names[0]}") from error
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"settings: {names[0]}: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise UserError(f"settings: {names[0]} must be a YAML mapping of settings")
     return content
@@ -236,12 +234,8 @@ class OptimizationArguments:
             raise UserError("learning_rates must be {regex: rate}, and not empty")
         self.rates = {str(pattern): _rate(pattern, rate) for pattern, rate in rates.items()}
         for pattern in (*self.rates, *self.frozen):
-            try:
+            with errors_named(f"learning_rates, frozen: {pattern!r} is not a regular expression", re.error):
                 re.compile(pattern)
-            except re.error as error:
-                raise UserError(
-                    f"learning_rates, frozen: {pattern!r} is not a regular expression ({error})"
-                ) from error
 
 
 @dataclass
@@ -265,10 +259,8 @@ class MonitoringArguments:
 def _json_object(value: dict | str | None, name: str) -> dict[str, Any] | None:
     """A setting given as a mapping or as the text of a JSON object; None if it is not given."""
     if isinstance(value, str):
-        try:
+        with errors_named(f"{name}: {value!r} is not JSON", ValueError):
             value = json.loads(value)
-        except ValueError as error:
-            raise UserError(f"{name}: {value!r} is not JSON ({error})") from error
     if value is not None and not isinstance(value, dict):
         raise UserError(f"{name} must be a JSON object, not {value!r}")
     return value

@@ -4,7 +4,7 @@ import json
 import os
 import pickle  # its error  # nosec B403
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,34 +12,35 @@ import torch
 from accelerate import PartialState
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoProcessor, PreTrainedModel, PrinterCallback, TrainerCallback
-from trl import SFTConfig
 from trl.trainer.utils import maybe_gather_lm_head_ctx
 
-from modeling_aligned_llava.errors import Stopped, UserError
+from modeling_aligned_llava.assembly.from_backbones import assemble
+from modeling_aligned_llava.errors import Stopped, UserError, errors_named
 from modeling_aligned_llava.inspection.norm_parameters import alignment_norm, norm_parameters
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.checkpoint import load_part
 from modeling_aligned_llava.loading.files import waiting_lock, write_json
 from train.data.family_tokens import FamilyCollator, FamilyTokens
-from train.data.images import SetEpoch, open_rows
+from train.data.images import RowImages, SetEpoch
 from train.data.llava_tokens import ImageTextCollator
-from train.data.prepared import first_texts, row_lengths
+from train.data.prepared import TrainingData, first_texts, open_training_data, row_lengths
+from train.data.quarantine import Quarantine
 from train.data.sources import read_sources
 from train.data.stage_tokens import row_tokens
 from train.monitoring.gradient_ledger import GradientLedger
 from train.monitoring.log import LossLog, ProgressBar
 from train.monitoring.probes import Collator, LayerProbe, first_rows
 from train.monitoring.stop_signal import StopOnSignal
-from train.optimization.faster_layers import compile_layers, compiles_layers, set_attention, use_kernels
+from train.optimization.faster_layers import compile_layers, compiles_layers
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside, write_adapters
-from train.optimization.movement import Movement, not_moved
+from train.optimization.movement import Movement
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.optimization.trainer import AlignedSFTTrainer
 from train.parse import Settings, parse_settings
 from train.settings import AUTO, read_settings
 from train.stage_folder import StageFolder, say
-from train.start import load_model, starting_checkpoint, stop_after_answers, try_saving, whole_models
+from train.start import checkpoint_of_method, load_model, stop_after_answers, try_saving, whole_models
 from train.step_plan import describe_step, plan_step
 
 
@@ -63,24 +64,17 @@ def run_stage(argv: list[str], change: Change = lambda model: []) -> None:
     training, folder = settings.training, StageFolder(str(settings.training.output_dir))
     if given.get("bf16") == AUTO:
         given["bf16"] = training.bf16
-    with _only_run_in(folder, training):
-        folder.check_settings(given)
-        if not folder.is_complete():
-            _train(settings, folder, given, change)
-        elif training.process_index == 0:
-            say(folder.already_done(given))
-
-
-@contextmanager
-def _only_run_in(folder: StageFolder, training: SFTConfig) -> Iterator[None]:
-    """Wait for another run that trains in the folder; the first of our processes waits for all."""
 
     def wait() -> None:
         say(f"another run trains in {folder.path}; waiting for it")
 
     with waiting_lock(folder.path, wait) if training.process_index == 0 else nullcontext():
-        PartialState().wait_for_everyone()
-        yield
+        PartialState().wait_for_everyone()  # the first of our processes waits for all
+        folder.check_settings(given)
+        if not folder.is_complete():
+            _train(settings, folder, given, change)
+        elif training.process_index == 0:
+            say(folder.already_done(given))
 
 
 def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], change: Change) -> None:
@@ -93,23 +87,32 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     sources = read_sources(data.data_path, data.image_folder)
     texts = first_texts(sources, data.data_cache)
     with training.main_process_first(local=False), whole_models(training):  # transformers saves on the first only
-        start = starting_checkpoint(model_settings, output / "assembled", training.seed, texts)
+        if model_settings.model_name_or_path is not None:
+            start = checkpoint_of_method(model_settings.model_name_or_path, fields)
+        else:
+            start = assemble(
+                str(model_settings.vision_tower),
+                str(model_settings.language_model),
+                output / "assembled",
+                fields=fields,
+                seed=training.seed,
+                chat_template=model_settings.chat_template,
+                texts=texts,
+                exist_ok=True,
+            )
     config, processor = load_part(AutoConfig, start), load_part(AutoProcessor, start)
 
     # 2. Rows: checked, as tokens, split into those to train on and those held out.
     tokens = row_tokens(config, processor, data.prompt_format, training.max_length, model_settings.merge_adapters)
-    rows = open_rows(
-        data.data_path,
-        sources,
-        tokens,
-        output,
-        cache=data.data_cache,
-        seed=training.seed,
-        eval_rows=monitoring.eval_rows,
-        bad_rows_limit=data.bad_rows_limit,
-        first_process=is_first,
-    )
-    fingerprint = rows.data.fingerprint()
+    split = open_training_data(sources, tokens, data.data_cache, training.seed, monitoring.eval_rows)
+    quarantine = Quarantine(output / "quarantine.jsonl", split.opened, data.bad_rows_limit)
+    if is_first:
+        quarantine.begin(split.bad_rows)
+        for line in _describe_rows(split, quarantine, data.data_path, monitoring.eval_rows, tokens.ending()):
+            say(line)
+    if not len(split.dataset):
+        raise UserError(f"{data.data_path}: there is no row to train on; see {quarantine.path}")
+    rows, fingerprint = RowImages(split, quarantine, training.seed), split.fingerprint()
     folder.check_rows(fingerprint, data.data_path)
     collator: Collator
     if isinstance(tokens, FamilyTokens):
@@ -122,19 +125,21 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     stop_after_answers(model, processor.tokenizer, tokens.ending())
     adapters = add_adapters(model, lora, training.seed) if lora else None
     if model_settings.attn_implementation is not None:
-        set_attention(model, model_settings.attn_implementation)
+        with errors_named("attn_implementation", ValueError, ImportError):  # of this name, or its package
+            model.get_decoder().set_attn_implementation(model_settings.attn_implementation)
 
     # 4. The optimizer: a learning rate for each group of parameters, and the trainer that has one.
     groups = group_parameters(model, optimization.rates, optimization.frozen)
     freeze(model, groups, torch.bfloat16 if training.bf16 else torch.float32)
     if model_settings.use_kernels:
-        use_kernels(model)
-    micro_batches = plan_step(model, row_lengths(rows.data.dataset), optimization, training)
+        with errors_named("use_kernels", Exception):  # no package, no network, no kernel for this GPU
+            model.set_use_kernels(True)
+    micro_batches = plan_step(model, row_lengths(split.dataset), optimization, training)
     trainer = AlignedSFTTrainer(
         model=model,
         args=training,
-        train_dataset=rows.data.dataset,
-        eval_dataset=rows.data.evaluation,
+        train_dataset=split.dataset,
+        eval_dataset=split.evaluation,
         data_collator=collator,
         processing_class=processor,
         callbacks=[
@@ -150,7 +155,7 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
     )
     trainer.remove_callback(PrinterCallback)
     if monitoring.probe_rows:
-        probed = first_rows(rows.data.evaluation or rows.data.dataset, monitoring.probe_rows)
+        probed = first_rows(split.evaluation or split.dataset, monitoring.probe_rows)
         trainer.add_callback(LayerProbe(output / "probe.jsonl", collator, probed, processor.tokenizer))
     movement, stop = Movement(trainer, groups), StopOnSignal()
     for callback in (*change(model), movement, stop):
@@ -213,9 +218,24 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
         done = {"method": method, "seed": training.seed, "steps": trainer.state.global_step}
         folder.mark_complete(done | _source_of(model_settings.language_model))  # last: an interrupted save is repeated
     if unmoved is not None:
-        raise not_moved(unmoved, trainer.state.global_step)
+        raise UserError(
+            f"{unmoved} should train and has not moved in {trainer.state.global_step} steps (the model is saved): "
+            "look at the rows, at learning_rates and at warmup_steps"
+        )
     if is_first:
         say(f"{output}: done")
+
+
+def _describe_rows(
+    rows: TrainingData, quarantine: Quarantine, name: str, eval_rows: int, ending: tuple[str, str] | None
+) -> Iterator[str]:
+    yield f"{name}: {len(rows.dataset)} rows; {quarantine.summary()}"
+    if rows.evaluation is not None:
+        held = len(rows.evaluation)
+        why = "" if held == eval_rows else f" instead of {eval_rows}: rows of the same image or text stay together"
+        yield f"{held} rows held out{why}"
+    if ending is not None:
+        yield f"end token of an answer: {ending[0]!r}, {ending[1]}"
 
 
 def _check_processes(trainer: AlignedSFTTrainer, checkpoint: Path) -> None:

@@ -46,9 +46,8 @@ class StageFolder:
         """What to say of a finished stage: also whether its data was written after it."""
         data = Path(str(settings.get("data_path", "")))
         newer = data.is_file() and data.stat().st_mtime > self.marker.stat().st_mtime
-        return f"{self.path}: already done" + (
-            f", before {data} was written: remove it to train again" if newer else ""
-        )
+        before = f", before {data} was written: remove it to train again" if newer else ""
+        return f"{self.path}: already done{before}"
 
     def mark_complete(self, record: dict[str, Any]) -> None:
         """Mark the stage as finished, then remove the checkpoints, which hold the optimizer's state."""
@@ -87,17 +86,15 @@ class StageFolder:
                 "remove it or choose another --output_dir"
             )
 
-    def begin(self, settings: dict[str, Any], rows: str) -> None:
-        """Start or go on: record the settings, and remove checkpoints whose writing was interrupted."""
-        self.record_settings(settings, rows)
+    def begin(self, settings: dict[str, Any], rows: str | None = None) -> None:
+        """Start or go on: record the settings, with the fingerprint of the rows, next to the checkpoints, and remove
+        those whose writing was interrupted.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_json(self.settings_file, comparable(settings) | ({ROWS: rows} if rows else {}))
         for folder in self.path.glob("checkpoint-*"):
             if not checkpoint_marker(folder).exists():
                 shutil.rmtree(folder)
-
-    def record_settings(self, settings: dict[str, Any], rows: str | None = None) -> None:
-        """Write the settings next to the checkpoints, with the fingerprint of the rows."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        write_json(self.settings_file, comparable(settings) | ({ROWS: rows} if rows else {}))
 
     def check_rows(self, fingerprint: str, data_path: str) -> None:
         """Refuse to continue on other rows: those of the steps that are done would no longer be the first ones.

@@ -1,4 +1,4 @@
-"""What a stage starts from: backbones to assemble, the stage-1 checkpoint of the same method, or any other family."""
+"""The model that a stage starts from: a checkpoint of the same method, or a model of any other family."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr
@@ -15,11 +15,10 @@ from trl import SFTConfig
 from modeling_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.aligned_family import NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
-from modeling_aligned_llava.assembly.from_backbones import assemble
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
+from modeling_aligned_llava.hub_folder import is_hub_id
 from modeling_aligned_llava.inspection.text_stream import mean_stream_norm
-from modeling_aligned_llava.loading.checkpoint import check_source, end_tokens, load_part, local_folder
-from train.settings import ModelArguments
+from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part, local_folder
 
 
 OURS = AlignedLlavaConfig.model_type
@@ -42,34 +41,10 @@ def trained_checkpoint(name: str) -> Path:
     Raises:
         UserError: there is none.
     """
-    try:
-        check_source(name, "model_name_or_path")
-    except UserError as error:
-        raise UserError(f"model_name_or_path: there is no checkpoint in {name}; run stage 1 first") from error
-    folder = Path(local_folder(name))
+    folder = Path(local_folder(name) if is_hub_id(name.partition("@")[0]) else name)
     if not (folder / "config.json").is_file():
         raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
     return folder
-
-
-def starting_checkpoint(settings: ModelArguments, assembled: Path, seed: int, texts: Iterable[str]) -> Path:
-    """The folder of the checkpoint to start from, or of the model assembled from backbones in the folder `assembled`.
-
-    Raises:
-        UserError: it cannot be had, or belongs to another method.
-    """
-    if settings.model_name_or_path is not None:
-        return checkpoint_of_method(settings.model_name_or_path, settings.config_fields)
-    return assemble(
-        str(settings.vision_tower),
-        str(settings.language_model),
-        assembled,
-        fields=settings.config_fields,
-        seed=seed,
-        chat_template=settings.chat_template,
-        texts=texts,
-        exist_ok=True,
-    )
 
 
 def checkpoint_of_method(name: str, fields: dict[str, Any]) -> Path:
@@ -147,8 +122,6 @@ def try_saving(model: PreTrainedModel, processor: Any) -> None:
         UserError: something would.
     """
     with TemporaryDirectory() as folder, redirect_stderr(StringIO()):  # without its bar
-        try:
+        with errors_named("the trained model could not be saved", Exception):  # transformers checks what it writes
             model.save_pretrained(folder, state_dict={})
             processor.save_pretrained(folder)
-        except Exception as error:  # transformers checks what it writes, and raises anything
-            raise UserError(f"the trained model could not be saved: {' '.join(str(error).split())}") from error

@@ -16,9 +16,8 @@ from rich.table import Table
 
 from eval.data.benchmarks import datasets
 from eval.data.mirror import REVISIONS, check
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.errors import UserError, errors_named, run_main
 from modeling_aligned_llava.loading.files import exclusive_lock, read_json, write_json
-from modeling_aligned_llava.loading.hub import hub_errors_named
 
 
 def fetch(root: Path, api: HfApi) -> None:
@@ -34,7 +33,7 @@ def fetch(root: Path, api: HfApi) -> None:
         revisions: dict[str, str] = read_json(root / REVISIONS) or {}
         for benchmark in datasets():
             name = benchmark.folder
-            with hub_errors_named(f"cannot fetch {name}"):
+            with errors_named(f"cannot fetch {name}"):
                 # Asked even where it is known: a download only warns if the Hub cannot be reached.
                 commit = api.dataset_info(name, revision=revisions.get(name, benchmark.revision)).sha
                 assert commit is not None

@@ -10,10 +10,10 @@ published, build it (`pip wheel --no-deps -w dist .`) and write `uv run --find-l
 
 import sys
 
-from modeling_aligned_llava.diagnostics.__main__ import run
+from modeling_aligned_llava.diagnostics.command_line import run_command
 from modeling_aligned_llava.errors import run_main
 
 
 if __name__ == "__main__":
     sys.argv.insert(1, "profile")
-    run_main(run)
+    run_main(lambda: run_command("aligned-llava"))

@@ -16,9 +16,8 @@ from huggingface_hub.utils import validate_repo_id
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.card import measured_scores, model_card
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.errors import UserError, errors_named, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
-from modeling_aligned_llava.loading.hub import hub_errors_named
 
 
 RECORDED_FILES = ("norm_parameters.json", "norm_profile.json")
@@ -84,7 +83,7 @@ def _listed_task(benchmark: Benchmark) -> str | None:
     several, the one of the same split.
     """
     try:
-        with hub_errors_named(f"cannot read eval.yaml of {benchmark.folder}"):
+        with errors_named(f"cannot read eval.yaml of {benchmark.folder}"):
             try:
                 file = hf_hub_download(benchmark.folder, "eval.yaml", repo_type="dataset")
             except (EntryNotFoundError, RepositoryNotFoundError):
@@ -118,7 +117,7 @@ def main() -> None:
             size = len(content) if isinstance(content, bytes) else content.stat().st_size
             print(f"{size:>14,}  {name}")  # noqa: T201
         return
-    with hub_errors_named(f"cannot publish {args.repository}"):
+    with errors_named(f"cannot publish {args.repository}"):
         url = upload(files, args.repository, private=args.private or None, revision=args.revision)
     print(f"published: {url}")  # noqa: T201
 

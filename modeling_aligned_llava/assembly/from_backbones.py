@@ -103,23 +103,17 @@ def build_checkpoint(
 
     def build(folder: Path) -> None:
         model, processor = make()
-        _state_image_size(processor)
+        images: Any = processor.image_processor
+        if getattr(images, "crop_size", None) is None:
+            # By this name LlavaProcessor tells vLLM the number of an image's tokens. SigLIP's image processor does not
+            # crop; with `do_center_crop` off, no pixel changes.
+            images.crop_size, images.do_center_crop = images.size, False
         model.save_pretrained(folder)
         processor.save_pretrained(folder)
 
     if not build_once(out, build) and not exist_ok:
         raise UserError(f"{out} already exists: remove it or choose another --out")
     return out
-
-
-def _state_image_size(processor: LlavaProcessor) -> None:
-    """Give the size of images the name under which LlavaProcessor tells vLLM the number of their tokens.
-
-    SigLIP's image processor does not crop, and has no `crop_size`; with `do_center_crop` off, no pixel changes.
-    """
-    images: Any = processor.image_processor
-    if getattr(images, "crop_size", None) is None:
-        images.crop_size, images.do_center_crop = images.size, False
 
 
 def _assembled(
@@ -275,6 +269,7 @@ def _resize_vocabulary(language: Any, tokens: int) -> None:
         layer.weight[old:] = layer.weight[:old].float().mean(0).to(layer.weight.dtype)
 
 
+@torch.no_grad()
 def _join(
     config: AlignedLlavaConfig, tower: PreTrainedModel, language: Any, seed: int
 ) -> AlignedLlavaForConditionalGeneration:
@@ -287,16 +282,11 @@ def _join(
     projector = model.model.multi_modal_projector.to_empty(device="cpu")
     generator = torch.Generator().manual_seed(seed)
     for linear in (projector.linear_1, projector.linear_2):
-        _reset_linear(linear, generator)
+        # Torch's default for nn.Linear, as in LLaVA's own code; transformers' std of 0.02 shrinks visual norms.
+        bound = 1 / math.sqrt(linear.in_features)
+        for parameter in linear.parameters():
+            parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
     return model.to(language.dtype).eval()
-
-
-@torch.no_grad()
-def _reset_linear(linear: nn.Linear, generator: torch.Generator) -> None:
-    """Use torch's default for nn.Linear, as LLaVA's own code does; transformers' std of 0.02 shrinks visual norms."""
-    bound = 1 / math.sqrt(linear.in_features)
-    for parameter in linear.parameters():
-        parameter.copy_(torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator))
 
 
 @torch.no_grad()

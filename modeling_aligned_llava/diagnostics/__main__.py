@@ -4,12 +4,8 @@ from modeling_aligned_llava.diagnostics.command_line import run_command
 from modeling_aligned_llava.errors import run_main
 
 
-def run() -> None:
-    run_command("aligned-llava")
-
-
 def main() -> None:
-    run_main(run)
+    run_main(lambda: run_command("aligned-llava"))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,12 @@ from torch import Tensor
 from modeling_aligned_llava.configuration_aligned_llava import AlignedLlavaConfig
 from modeling_aligned_llava.diagnostics.instruments.decoder_states import watch_decoder_input
 from modeling_aligned_llava.diagnostics.instruments.image_questions import Box, ImageQuestion, named_images
-from modeling_aligned_llava.diagnostics.instruments.models import errors_named, inputs_of, load, tokenizer_of
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.instruments.svg import svg_file
 from modeling_aligned_llava.diagnostics.instruments.tables import number, show_table
 from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import mean_interval
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.content_text import sinks, special_ids
 from modeling_aligned_llava.inspection.forward_pass import hooked, in_rows
 from modeling_aligned_llava.inspection.model_parts import FAMILIES, ModelParts, model_parts

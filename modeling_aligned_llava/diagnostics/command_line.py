@@ -61,11 +61,8 @@ def encoders(parser: ArgumentParser) -> None:
 
 
 def embeddings(parser: ArgumentParser) -> None:
-    """`embeddings MODEL ... [--base MODEL]`: norms of text embeddings, largest rows, base against VL (Tables 1,
-    6-8).
-    """
+    """`embeddings MODEL ...`: norms of text embeddings and the largest rows (Tables 1, 6-8)."""
     parser.add_argument("models", nargs="+", metavar="MODEL", help="language or vision-language models")
-    parser.add_argument("--base", help="the language model that the first MODEL was trained from")
     _add_trust(parser)
     parser.add_argument("--out", type=Path, help="folder for embeddings.json and the tables")
 

@@ -13,7 +13,7 @@ from modeling_aligned_llava.diagnostics.instruments.svg import draw_curve, log_s
 from modeling_aligned_llava.diagnostics.instruments.tables import number, show_table
 from modeling_aligned_llava.diagnostics.norm_profile.profile_file import are_finite, attribution_of, read_profile
 from modeling_aligned_llava.diagnostics.norm_profile.rotation import TERMS
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 
 
 COLOURS = {"visual": "tab:red", "text": "tab:blue"}
@@ -45,10 +45,8 @@ def read_training(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"--training: there is no file {path}")
     lines = []
     for place, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
+        with errors_named(f"{path}, line {place}", ValueError):
             lines.append(json.loads(line))
-        except ValueError as error:
-            raise UserError(f"{path}, line {place}: {error}") from error
         probed = [record for record in lines[-1].values() if isinstance(record, dict)]
         if not are_finite([value for record in probed for value in record["norm"] + record["cosine"]]):
             raise UserError(f"{path}, line {place}: the states of this model were not finite")

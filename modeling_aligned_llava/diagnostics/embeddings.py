@@ -9,36 +9,27 @@ from torch import Tensor
 from modeling_aligned_llava.diagnostics.instruments.models import load_language
 from modeling_aligned_llava.diagnostics.instruments.tables import number, paper_row, show_table, spread
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import embedding_statistics
-from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.inspection.content_text import special_ids
 from modeling_aligned_llava.inspection.forward_pass import check_finite
 from modeling_aligned_llava.loading.files import write_json
 from modeling_aligned_llava.norm_alignment import embedding_norms
 
 
 def run(arguments: argparse.Namespace) -> None:
-    tables: dict[str, Any] = {}
-    norms = {}
-    for path in dict.fromkeys([*arguments.models, *([arguments.base] if arguments.base else [])]):
-        model, tokenizer = load_language(path, arguments.trust_remote_code)
-        norms[path] = (embedding_norms(model.get_input_embeddings()), tokenizer)
-        tables[path] = embedding_tables(model, *norms[path])
+    tables = {}
+    for path in dict.fromkeys(arguments.models):
+        tables[path] = embedding_tables(*load_language(path, arguments.trust_remote_code))
     show_embeddings(tables, arguments.out)
-    if arguments.base:
-        shift = base_against_vl(*norms[arguments.base], *norms[arguments.models[0]])
-        tables["shift"] = shift
-        title = f"{arguments.models[0]} over {arguments.base}"
-        show_table(title, ["", ""], [[name, number(value)] for name, value in shift.items()])
     if arguments.out is not None:
         write_json(arguments.out / "embeddings.json", tables)
 
 
-def embedding_tables(model: Any, norms: Tensor, tokenizer: Any) -> dict[str, Any]:
-    """Statistics of module output and stored rows, and the largest rows; `norms` are those of the output.
+def embedding_tables(model: Any, tokenizer: Any) -> dict[str, Any]:
+    """Statistics of module output and stored rows, and the largest rows of the output.
 
     Raises:
         UserError: a row is not finite.
     """
+    norms = embedding_norms(model.get_input_embeddings())
     check_finite(norms, model, "the norms of text embeddings")
     stored = embedding_norms(model.get_input_embeddings(), stored=True)
     return {
@@ -52,29 +43,6 @@ def largest_rows(norms: Tensor, tokenizer: Any, top: int = 10) -> list[dict[str,
     """The `top` rows of largest norm with their tokens; ties are ordered by id."""
     order = sorted(range(len(norms)), key=lambda i: (-norms[i].item(), i))[:top]
     return [{"id": i, "token": repr(tokenizer.decode([i]))[1:-1], "norm": norms[i].item()} for i in order]
-
-
-def base_against_vl(base: Tensor, base_tokenizer: Any, vl: Tensor, vl_tokenizer: Any) -> dict[str, float]:
-    """How training on images changed the norms of the tokens that both vocabularies share.
-
-    Raises:
-        UserError: they share none.
-    """
-    ids = vl_tokenizer.get_vocab()
-    pairs = [(i, ids[token]) for token, i in base_tokenizer.get_vocab().items() if token in ids]
-    pairs = [(i, j) for i, j in pairs if i < len(base) and j < len(vl)]
-    if not pairs:
-        raise UserError("--base: the two vocabularies have no token in common")
-    first, second = ([pair[k] for pair in pairs] for k in (0, 1))
-    change = vl[second].double() - base[first].double()
-    special = special_ids(vl_tokenizer)
-    of_special = sum(change[k].item() for k, j in enumerate(second) if j in special)
-    return {
-        "common tokens": float(len(pairs)),
-        "ratio of means": (vl[second].double().mean() / base[first].double().mean()).item(),
-        "mean change": change.mean().item(),
-        "share of the change in special tokens": of_special / change.sum().item() if change.any() else 0.0,
-    }
 
 
 def show_embeddings(models: dict[str, dict[str, Any]], out: Path | None = None) -> None:

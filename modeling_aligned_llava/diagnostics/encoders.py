@@ -11,10 +11,10 @@ from torch import Tensor
 
 from modeling_aligned_llava.diagnostics.instruments.decoder_states import states_of, without_padding
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion, named_images
-from modeling_aligned_llava.diagnostics.instruments.models import errors_named, inputs_of, load_encoder
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of, load_encoder
 from modeling_aligned_llava.diagnostics.instruments.tables import number, paper_row, show_table, spread
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import Moments
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.files import write_json

@@ -17,11 +17,11 @@ from torch.nn import functional as F
 
 from modeling_aligned_llava.diagnostics.instruments.decoder_states import watch_decoder_input
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion, named_images
-from modeling_aligned_llava.diagnostics.instruments.models import errors_named, inputs_of, load, tokenizer_of
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.instruments.tables import show_table
 from modeling_aligned_llava.diagnostics.instruments.token_masks import Masks
 from modeling_aligned_llava.diagnostics.instruments.token_statistics import mean_interval
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.content_text import special_ids
 from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked, sees_targets
 from modeling_aligned_llava.inspection.model_parts import ModelParts, model_parts

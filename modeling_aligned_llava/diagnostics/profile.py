@@ -12,13 +12,13 @@ import transformers
 from rich.progress import track
 
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion, named_images
-from modeling_aligned_llava.diagnostics.instruments.models import errors_named, inputs_of, load, tokenizer_of
+from modeling_aligned_llava.diagnostics.instruments.models import inputs_of, load, tokenizer_of
 from modeling_aligned_llava.diagnostics.instruments.tables import number, paper_row, show_table, spread
 from modeling_aligned_llava.diagnostics.norm_profile.connector_norm import connector_norm
 from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import measuring
 from modeling_aligned_llava.diagnostics.norm_profile.profile_file import summarise
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import show_verdict
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.content_text import special_ids
 from modeling_aligned_llava.inspection.forward_pass import check_finite
 from modeling_aligned_llava.inspection.model_parts import model_parts

@@ -56,9 +56,6 @@ class AnswerLog:
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"{path} line {number} is not an answer ({error}); delete the file") from None
 
-    def __len__(self) -> int:
-        return len(self._answers)
-
     def find(self, keys: list[AnswerKey]) -> list[str] | None:
         """Return the answers of one batch, or None unless all of them are known."""
         answers = [self._answers.get(key) for key in keys]

@@ -16,7 +16,7 @@ from datasets import Image as ImageFeature
 from datasets.features.features import require_decoding
 from PIL import Image
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import errors_named
 from modeling_aligned_llava.loading.images import FORMATS, check_size, upright_size
 
 
@@ -75,32 +75,20 @@ class Documents:
             UserError: an image cannot be read, or the document has none.
             ValueError: the document shows something else than images.
         """
-        try:
-            document = self._rows[index]
-        except Exception as error:  # decoders raise all kinds of errors on damaged files
-            raise self._unreadable(index, error) from error
+        with errors_named(f"{self._name} document {index}: its image cannot be read", Exception):
+            document = self._rows[index]  # decoders raise all kinds of errors on damaged files
         return [image.convert("RGB") for image in self._images(visual, document, index)]
 
     def _stand_in(self, stored: dict[str, Any], index: int) -> "StandIn":
-        try:
+        with errors_named(f"{self._name} document {index}: its image cannot be read", Exception):
             content = stored["bytes"]
             image = StandIn.of(Path(stored["path"]).read_bytes() if content is None else content)
-        except Exception as error:  # as above
-            raise self._unreadable(index, error) from error
         check_size(image.size, f"{self._name} document {index}: its image")
         return image
 
-    def _unreadable(self, index: int, error: Exception) -> UserError:
-        return UserError(f"{self._name} document {index}: its image cannot be read: {' '.join(str(error).split())}")
-
     def _images(self, visual: Visual, document: Any, index: int) -> list[Image.Image]:
-        try:
-            images = list(visual(document) or [])
-        except Exception as error:  # a task's own code, on a document that is not as it should be
-            raise UserError(
-                f"{self._name} document {index} has no usable image: {type(error).__name__}: "
-                f"{' '.join(str(error).split())}"
-            ) from error
+        with errors_named(f"{self._name} document {index} has no usable image"):
+            images = list(visual(document) or [])  # a task's own code
         if not all(isinstance(image, Image.Image) for image in images):
             raise ValueError(f"{self._name} document {index}: aligned_llava reads images only")
         return images

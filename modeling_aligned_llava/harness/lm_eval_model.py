@@ -9,6 +9,7 @@ computed only where a continuation is scored.
 """
 
 import json
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +26,7 @@ from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.answer_log import AnswerKey, AnswerLog
 from modeling_aligned_llava.harness.provenance import launched, own_log, producer_digest
-from modeling_aligned_llava.inference.finite_logits import FiniteLogits, check_score
+from modeling_aligned_llava.inference.finite_logits import FiniteLogits, no_answer
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
@@ -149,6 +150,7 @@ class AlignedLlavaLM(HFLM):
         free = [len(row) - tail if self._tree else 0 for row, tail in zip(rows, scored, strict=True)]
         segments = plan(rows, [""] * len(rows), [(0, most) for most in free], self.batch_size)
         results: dict[int, tuple[float, bool]] = {}
+        release = self._tree.release if self._tree else lambda: None
         with tqdm(
             total=len(requests), desc="log-likelihoods", disable=disable_tqdm or self.progress is not None
         ) as bar:
@@ -160,9 +162,10 @@ class AlignedLlavaLM(HFLM):
                 answers = self._log.find(keys)
                 if answers is None:
                     tails = {row: [requests[index][2] for index in owners[row]] for row in members}
-                    scores = halving(partial(self._score, rows, tails), batch, self._release)
+                    scores = halving(partial(self._score, rows, tails), batch, release)
                     for index, (value, _) in zip(indices, scores, strict=True):
-                        check_score(value, self.model.config, self._dtype, "".join(requests[index][0] or ()))
+                        if not math.isfinite(value):
+                            raise no_answer(self.model.config, self._dtype, "".join(requests[index][0] or ()))
                     answers = [json.dumps(score) for score in scores]
                     self._log.append(keys, answers)
                 for index, answer in zip(indices, answers, strict=True):
@@ -210,10 +213,6 @@ class AlignedLlavaLM(HFLM):
         return super()._model_generate(
             context, max_length, stop, logits_processor=LogitsProcessorList([finite]), **options
         )
-
-    def _release(self) -> None:
-        if self._tree is not None:
-            self._tree.release()
 
     def _padded(self, rows: list[list[int]], kept: int) -> list[Tensor]:
         """Logits of the last `kept` tokens of each row, (kept, V), for models that cannot read a prefix tree."""

@@ -1,6 +1,5 @@
 """An answer or a score that a model gives without finite logits is none: it is an error, not a token or a number."""
 
-import math
 from typing import Any
 
 import torch
@@ -37,13 +36,3 @@ class FiniteLogits(LogitsProcessor):
             question = self.questions[int(wrong.nonzero()[0])]
             raise no_answer(self.model.config, self.model.dtype, question)
         return scores
-
-
-def check_score(value: float, config: Any, dtype: str, question: str) -> None:
-    """Check a log-likelihood.
-
-    Raises:
-        UserError: it is not finite.
-    """
-    if not math.isfinite(value):
-        raise no_answer(config, dtype, question)

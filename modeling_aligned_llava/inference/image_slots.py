@@ -5,7 +5,7 @@ from typing import Any
 
 from PIL import Image
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import errors_named
 
 
 Size = tuple[int, int]  # width and height of an image
@@ -39,13 +39,11 @@ class ImageSlots:
         """What is written for each image of a prompt; errors as of `fill`."""
         if sizes not in self._written:
             text, images = self.processor.image_token * len(sizes), [Image.new("RGB", size) for size in sizes]
-            try:
+            with errors_named("its processor does not tell the visual tokens of an image", KeyError, TypeError):
                 made = self.processor(
                     text=[text], images=[images], return_tensors="pt", return_text_replacement_offsets=True
                 )
                 self._written[sizes] = [slot["replacement"] for slot in made["text_replacement_offsets"][0]]
-                if len(self._written) > KEPT:
-                    del self._written[next(iter(self._written))]
-            except (KeyError, TypeError) as error:
-                raise UserError(f"its processor does not tell the visual tokens of an image ({error})") from error
+            if len(self._written) > KEPT:
+                del self._written[next(iter(self._written))]
         return self._written[sizes]

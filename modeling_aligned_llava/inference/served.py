@@ -112,17 +112,16 @@ class Server:
         return response.json()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ServedGenerator(Generator):
     """A `Generator` whose `model` holds no weights (`config`, `device` and `dtype`): `server` answers."""
 
-    server: Server | None = None
+    server: Server
     tree = None  # vLLM shares prefixes itself
     budget = UNLIMITED
 
     @property
     def engine(self) -> str:
-        assert self.server is not None
         return self.server.engine
 
     def answer(
@@ -133,7 +132,6 @@ class ServedGenerator(Generator):
         Raises:
             UserError: the server refuses a question, or reads other tokens than the processor writes.
         """
-        assert self.server is not None
         special = lacks_special_tokens(self.processor.tokenizer, prompts[0])
         with ThreadPoolExecutor(len(prompts)) as pool:
             asked = [
@@ -160,4 +158,4 @@ def load_served(
     """Like `load_generator`, without weights."""
     config, processor = load_processor(folder, trust_remote_code, **processor_settings)
     without_weights = SimpleNamespace(config=config, device="cpu", dtype=torch.float32)
-    return ServedGenerator(without_weights, processor, system_prompt, server)
+    return ServedGenerator(without_weights, processor, system_prompt, server=server)

@@ -57,6 +57,3 @@ def sinks(states: Tensor) -> Tensor:
         return torch.zeros_like(largest, dtype=torch.bool)
     massive = (largest > SINK_SIZE) & (largest > SINK_RATIO * states.abs().median())
     return massive & (largest > SINK_AMONG_TOKENS * largest.median())
-
-
-__all__ = ["content_text", "is_special", "sinks", "special_ids"]

@@ -100,6 +100,3 @@ def not_finite(config: Any, dtype: torch.dtype | str, name: str, consequence: st
     return UserError(
         f"{config.name_or_path or config.model_type}: {name} are not finite in {dtype}{consequence}: {advice}"
     )
-
-
-__all__ = ["check_finite", "hooked", "in_rows", "input_of", "not_finite", "sees_targets", "watch_layers"]

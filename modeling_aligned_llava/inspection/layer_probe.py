@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from modeling_aligned_llava.inspection.content_text import content_text, is_special, sinks
 from modeling_aligned_llava.inspection.forward_pass import check_finite, hooked, watch_layers
-from modeling_aligned_llava.inspection.model_parts import image_token_id
+from modeling_aligned_llava.inspection.model_parts import model_parts
 
 
 class LayerPass:
@@ -88,18 +88,14 @@ def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) 
         special: ids of text that is no content (`special_ids`).
 
     Raises:
-        ValueError: the decoder has no list of layers, or the config names no image token.
-        UserError: in a pass whose states are not finite.
+        UserError: the model has no visual tokens or, in a pass, states that are not finite.
     """
-    layers = getattr(model.get_decoder(), "layers", None)
-    image_token = image_token_id(model.config)
-    if not isinstance(layers, nn.ModuleList) or image_token is None:
-        raise ValueError(f"{type(model).__name__} has no decoder layers or no image token id to probe")
-    means, one_pass = LayerMeans(), LayerPass(len(layers), _norm_and_cosine)
+    parts = model_parts(model)
+    means, one_pass = LayerMeans(), LayerPass(len(parts.layers), _norm_and_cosine)
 
     def before_model(_, args, kwargs):
         ids, mask = kwargs["input_ids"] if "input_ids" in kwargs else args[0], kwargs.get("attention_mask")
-        visual, real = ids == image_token, torch.ones_like(ids).bool() if mask is None else mask.bool()
+        visual, real = ids == parts.image_token_id, torch.ones_like(ids).bool() if mask is None else mask.bool()
         one_pass.begin({"visual": real & visual, "text": real & ~visual, "special": is_special(ids, special)})
 
     def after_model(*_):
@@ -112,7 +108,7 @@ def probe_layers(model: PreTrainedModel, special: frozenset[int] = frozenset()) 
         model.register_forward_pre_hook(before_model, with_kwargs=True),
         model.register_forward_hook(after_model),
     ]
-    with hooked(handles), watch_layers(layers, one_pass.after_layer):
+    with hooked(handles), watch_layers(parts.layers, one_pass.after_layer):
         yield means
 
 

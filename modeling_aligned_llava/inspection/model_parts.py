@@ -184,6 +184,3 @@ def _longest_list(root: nn.Module, excluded: set[int]) -> nn.ModuleList | None:
         and any(module[0].children())
     )
     return max(lists, key=len, default=None)
-
-
-__all__ = ["FAMILIES", "REFUSED", "Family", "ModelParts", "image_token_id", "model_parts"]

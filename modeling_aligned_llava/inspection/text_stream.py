@@ -77,6 +77,3 @@ def _entering(parts: ModelParts, layer: int, **inputs: Tensor) -> Tensor:
     assert entering is not None
     args, kwargs = entering
     return args[0] if args else kwargs["hidden_states"]
-
-
-__all__ = ["common_factor", "mean_stream_norm"]

@@ -19,9 +19,8 @@ from transformers.models.auto.modeling_auto import (
 
 import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto classes then know the model
 from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, NORM, without_report
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.hub_folder import is_hub_id
-from modeling_aligned_llava.loading.hub import hub_errors_named
 from modeling_aligned_llava.loading.remote_code import copy_remote_code
 
 
@@ -56,7 +55,7 @@ def local_folder(source: str, trust_remote_code: bool = False) -> str:
     name, revision = pinned(source, trust_remote_code)
     if Path(name).is_dir():
         return name
-    with hub_errors_named(f"cannot download {name}"):
+    with errors_named(f"cannot download {name}"):
         return snapshot_download(name, revision=revision, ignore_patterns=[*_PICKLES])
 
 
@@ -83,10 +82,8 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     Raises:
         UserError: it cannot be read.
     """
-    try:
+    with errors_named(f"cannot load {folder}", OSError, ValueError, RecursionError):
         config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"cannot load {folder}: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict):
         raise UserError(f"cannot load {folder}: its config.json is no JSON object")
     return config
@@ -140,18 +137,12 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
         raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
-    _forget_loading(part)
-    return part
-
-
-def _forget_loading(part: Any) -> None:
-    """Drop what transformers notes in a tokenizer, or that of a processor, about its loading, and would save with it:
-    the same checkpoint would differ online and offline.
-    """
     tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
     if isinstance(tokenizer, PreTrainedTokenizerBase):
+        # It notes how it was loaded, and would save that: the same checkpoint would differ online and offline.
         for name in ("is_local", "local_files_only"):
             tokenizer.init_kwargs.pop(name, None)
+    return part
 
 
 def load_strict(

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 
 
 MAX_PIXELS = 100_000_000  # a file of a few kB can claim to be gigapixels
@@ -65,18 +65,16 @@ def _opened(file: str | Path | BinaryIO, name: str) -> Iterator[Image.Image]:
     Raises:
         UserError: it is not an image, is damaged, or exceeds a limit.
     """
-    try:
-        with Image.open(file, formats=FORMATS) as image:
-            check_size(image.size, name)
-            yield image
-    except UserError:
-        raise
-    except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
-        raise UserError(f"{name} has far more than {MAX_PIXELS} pixels") from error
-    except UnidentifiedImageError as error:
-        raise UserError(f"{name} cannot be read as an image: its format is none of {', '.join(FORMATS)}") from error
-    except Exception as error:  # decoders raise all kinds of errors on damaged files
-        raise UserError(f"{name} cannot be read as an image: {' '.join(str(error).split())}") from error
+    unreadable = f"{name} cannot be read as an image"
+    with errors_named(unreadable, Exception):  # decoders raise all kinds of errors on damaged files
+        try:
+            with Image.open(file, formats=FORMATS) as image:
+                check_size(image.size, name)
+                yield image
+        except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
+            raise UserError(f"{name} has far more than {MAX_PIXELS} pixels") from error
+        except UnidentifiedImageError as error:
+            raise UserError(f"{unreadable}: its format is none of {', '.join(FORMATS)}") from error
 
 
 @contextmanager
@@ -106,9 +104,8 @@ def check_size(size: tuple[int, int], name: str) -> None:
 
 def upright_size(header: Image.Image) -> tuple[int, int]:
     """The size that an opened image file will have once it is decoded and turned upright."""
-    sideways = (
-        header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
-    )  # Pillow turns a TIFF itself
+    # Pillow turns a TIFF itself.
+    sideways = header.format != "TIFF" and header.getexif().get(_ORIENTATION) in _SIDEWAYS
     return (header.height, header.width) if sideways else header.size
 
 

@@ -6,9 +6,10 @@ import signal
 import time
 
 import pytest
+from huggingface_hub.errors import HfHubHTTPError
 from torch.utils.data import DataLoader
 
-from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.errors import UserError, errors_named, run_main
 
 
 def broken(rows):
@@ -21,6 +22,16 @@ def test_one_line_and_status_one(workers, capsys):
         run_main(lambda: list(DataLoader([7], num_workers=workers, collate_fn=broken)))
     assert exit_info.value.code == 1
     assert capsys.readouterr().err == "error: row 7 is broken\n"
+
+
+@pytest.mark.parametrize("error", [HfHubHTTPError.__new__(HfHubHTTPError), OSError("a\nb"), ValueError("c")])
+def test_an_error_of_a_library_is_one_line_without_keys_of_signed_addresses(error):
+    error.args = (f"{error}\nfor url https://host/file?X-Signature=secret",)
+    with pytest.raises(UserError) as raised, errors_named("cannot fetch it"):
+        raise error
+    text = str(raised.value)
+    assert text.startswith(f"cannot fetch it: {type(error).__name__}: ") and "\n" not in text
+    assert text.endswith("for url https://host/file") and "secret" not in text
 
 
 def test_other_errors_keep_their_traceback():

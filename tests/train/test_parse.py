@@ -37,7 +37,7 @@ def test_automatic_precision_is_bfloat16_where_it_is_fast(monkeypatch, stage_arg
     training = parse_arguments(arguments).training
     assert training.bf16 is fast
     folder = StageFolder(str(training.output_dir))
-    folder.record_settings({"bf16": not fast})
+    folder.begin({"bf16": not fast})
     assert (
         parse_arguments(arguments).training.bf16 is not fast
     )  # a folder keeps the precision that it was started with

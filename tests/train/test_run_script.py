@@ -66,13 +66,6 @@ def test_the_data_of_a_folder(make):
     assert paths("--output-root", run, "--stage", "stage1") == [f"{run}/data/stage1.jsonl"]
 
 
-def test_the_data_of_one_stage(make):
-    folder, hub = make("stage1.json"), "lmms-lab/LLaVA-NeXT-Data"
-    given = ["--data-stage2", hub, "--output-root", folder / "none"]
-    assert paths("--data", folder, *given) == [f"{folder}/stage1.json", hub]
-    assert paths(*given) == [None, hub] and "--image_folder" not in settings(*given)[0]
-
-
 def test_missing_data_is_named_before_the_first_stage_starts(make):
     folder = make("stage1.json")
     ended = run("--data", folder)

@@ -41,7 +41,7 @@ def test_the_command_line_wins_over_the_recipe(recipe, options, name, expected):
 
 def test_every_value_of_a_list_option_counts(recipe, tmp_path):
     folder = StageFolder(tmp_path)
-    folder.record_settings(peek(recipe, "--frozen", "^a", "^c"))
+    folder.begin(peek(recipe, "--frozen", "^a", "^c"))
     assert folder.changed_settings(peek(recipe, "--frozen", "^a", "^c", "--max_steps", "8")) == []
     assert folder.changed_settings(peek(recipe)) == ["frozen was ['^a', '^c'], is ['^a', '^b']"]
 
@@ -66,15 +66,15 @@ def test_a_setting_repeated_on_the_command_line_is_the_same(tmp_path, written, g
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(yaml.safe_dump({"some": written}))
     folder = StageFolder(tmp_path)
-    folder.record_settings(peek(recipe))
+    folder.begin(peek(recipe))
     assert (folder.changed_settings(peek(recipe, "--some", given)) == []) == same
 
 
 def test_other_rows_are_refused_and_old_folders_have_none(recipe, tmp_path):
     folder = StageFolder(tmp_path)
-    folder.record_settings(peek(recipe))
+    folder.begin(peek(recipe))
     folder.check_rows("1", "rows.json")  # of before rows were recorded
-    folder.record_settings(peek(recipe), "1")
+    folder.begin(peek(recipe), "1")
     assert folder.changed_settings(peek(recipe)) == []
     folder.check_rows("1", "rows.json")
     with one_line(r"rows\.json gives other rows than when .* was started"):
@@ -83,7 +83,7 @@ def test_other_rows_are_refused_and_old_folders_have_none(recipe, tmp_path):
 
 def test_automatic_precision_is_what_the_folder_was_started_with(recipe, tmp_path):
     folder = StageFolder(tmp_path)
-    folder.record_settings(peek(recipe, "--bf16", "False"))
+    folder.begin(peek(recipe, "--bf16", "False"))
     assert folder.changed_settings(peek(recipe, "--bf16", "auto")) == []
     assert folder.changed_settings(peek(recipe, "--bf16", "True")) == ["bf16 was False, is True"]
 
@@ -110,7 +110,7 @@ def test_help_is_printed_without_torch():
 def test_a_finished_stage_is_recognised_without_torch(recipe, tmp_path):
     arguments = ["--config", str(recipe), "--output_dir", str(tmp_path)]
     folder = StageFolder(tmp_path)
-    folder.record_settings(read_settings(arguments))
+    folder.begin(read_settings(arguments))
     folder.mark_complete({})
     code = (
         f"import sys; from train import sft; sys.argv += {arguments!r}; sft.main(); assert 'torch' not in sys.modules"

@@ -23,17 +23,17 @@ from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_
 from modeling_aligned_llava.loading.chat_templates import Span, template_of
 from train.data.chat_text import ChatText
 from train.data.row import BadRow, text_of
-from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, control_tokens, each_row, too_long
+from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, RowTokens, control_tokens
 
 
 @dataclass(frozen=True)
-class FamilyTokens:
+class FamilyTokens(RowTokens):
     """How rows become the text that a family's processor reads.
 
     Args:
         processor: of the model.
         config: of the model.
-        max_length: rows with more tokens are filtered out, never truncated; None keeps all.
+        max_length: see `RowTokens`.
 
     Raises:
         UserError: there is no chat template, and the processor takes no answer as a suffix either.
@@ -67,15 +67,8 @@ class FamilyTokens:
         """Whether the answer is an argument of its own, in place of a template (PaliGemma)."""
         return self._chat is None and "suffix" in inspect.signature(self.processor.__call__).parameters
 
-    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-        """For each row `{"messages", "images", "sizes"}`: its `text`, the characters of its `answers`, its `length`.
-
-        Raises:
-            UserError: the template drops images or rewrites earlier turns, so that answers cannot be found.
-        """
-        return each_row(self._row, rows)
-
-    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
+    def stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Of a row `{"messages", "images", "sizes"}` its `text`, the characters of its `answers`, its `length`."""
         messages, sizes = row["messages"], [tuple(size) for size in row["sizes"]]
         if control := self._control.search(text_of(messages)):
             raise BadRow("the text holds a control token", control.group())
@@ -89,8 +82,7 @@ class FamilyTokens:
             raise
         except Exception as error:  # each processor raises its own
             raise BadRow("the model's processor refuses it", " ".join(str(error).split())) from error
-        if self.max_length is not None and length > self.max_length:
-            raise too_long(length, self.max_length)
+        self.check_length(length)
         places = answers if self.takes_suffix else list(self._moved(answers, text, tuple(sizes)))
         return {"text": text, "answers": answers, "places": places, "length": length}
 
@@ -100,7 +92,9 @@ class FamilyTokens:
             blank = [Image.new("RGB", size) for size in sizes]
             return self.tensors([text], [answers], [answers], [blank])["input_ids"].shape[1]
         written = self._slots.fill(text, tuple(sizes))
-        return len(self.tokenizer(written, add_special_tokens=self._adds_special_tokens(written))["input_ids"])
+        return len(
+            self.tokenizer(written, add_special_tokens=lacks_special_tokens(self.tokenizer, written))["input_ids"]
+        )
 
     @cached_property
     def _slots(self) -> ImageSlots:
@@ -120,9 +114,6 @@ class FamilyTokens:
         """See `RowTokens`."""
         return None if self._chat is None else self._chat.ending()
 
-    def _adds_special_tokens(self, text: str) -> bool:
-        return lacks_special_tokens(self.tokenizer, text)
-
     def _prompt_and_suffix(self, messages: list[dict[str, Any]]) -> tuple[str, list[Span]]:
         if len(messages) != 2:
             raise BadRow("the model has no chat template: it takes one question and one answer", filtered=True)
@@ -130,10 +121,6 @@ class FamilyTokens:
         parts = [self.processor.image_token if p["type"] == "image" else p["text"] for p in asked["content"]]
         text, suffix = "".join(parts), text_of([answer])
         return text + suffix, [(len(text), len(text) + len(suffix))]
-
-    def expanded(self, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        """Rows are stored as the collator reads them."""
-        return batch
 
     def settings(self) -> tuple[Any, ...]:
         """Everything that the stored rows depend on besides the code."""
@@ -166,7 +153,7 @@ class FamilyTokens:
                 options["suffix"] = [text[start:] for text, ((start, _),) in zip(texts, answers, strict=True)]
                 options["text"] = [text[:start] for text, ((start, _),) in zip(texts, answers, strict=True)]
             return self._processed(**options)
-        special = self._adds_special_tokens(texts[0])
+        special = lacks_special_tokens(self.tokenizer, texts[0])
         batch = self._processed(**options, add_special_tokens=special, return_offsets_mapping=True)
         offsets = batch.pop("offset_mapping")
         labels = batch["input_ids"].new_full(batch["input_ids"].shape, IGNORE_INDEX)

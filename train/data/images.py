@@ -10,7 +10,6 @@ That of a row held out is the same in all epochs, so that the losses are those o
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,12 +19,9 @@ from transformers import TrainerCallback
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes, open_training_data, read_column
+from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes, read_column
 from train.data.quarantine import Entry, Quarantine
 from train.data.row import EmbeddedImage
-from train.data.row_tokens import RowTokens
-from train.data.sources import Source
-from train.stage_folder import say
 
 
 _ATTEMPTS = 100
@@ -80,43 +76,6 @@ class RowImages:
         return set(zip(*(read_column(self.data.evaluation, name).tolist() for name in ("source", "row")), strict=True))
 
 
-def open_rows(
-    name: str,
-    sources: list[Source],
-    tokens: RowTokens,
-    output: Path,
-    *,
-    cache: str | None,
-    seed: int,
-    eval_rows: int,
-    bad_rows_limit: float,
-    first_process: bool = True,
-) -> RowImages:
-    """The rows of `sources`, which messages call `name`, split into those to train on and those held out.
-
-    Rows that cannot be used are listed in `quarantine.jsonl` in the folder `output`; the first process writes it, and
-    prints how many there are.
-
-    Raises:
-        UserError: the data cannot be read, or leaves too few usable rows.
-    """
-    path = output / "quarantine.jsonl"
-    data = open_training_data(sources, tokens, cache, seed, eval_rows)
-    quarantine = Quarantine(path, data.opened, bad_rows_limit)
-    if first_process:
-        quarantine.begin(data.bad_rows)
-        say(f"{name}: {len(data.dataset)} rows; {quarantine.summary()}")
-        if data.evaluation is not None:
-            held = len(data.evaluation)
-            why = "" if held == eval_rows else f" instead of {eval_rows}: rows of the same image or text stay together"
-            say(f"{held} rows held out{why}")
-        if (ending := tokens.ending()) is not None:
-            say(f"end token of an answer: {ending[0]!r}, {ending[1]}")
-    if not len(data.dataset):
-        raise UserError(f"{name}: there is no row to train on; see {path}")
-    return RowImages(data, quarantine, seed)
-
-
 def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:
     """The images of a row of `data.dataset`.
 
@@ -126,7 +85,7 @@ def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:
     source, raw = data.sources[row["source"]], data.raw[row["source"]]
     label = f"{source.path}, row {row['row']}: image"
     return [
-        open_image(embedded_bytes(raw, name), label)
+        open_image(embedded_bytes(raw.data, name), label)
         if name.startswith(EmbeddedImage.PREFIX) and not source.is_text
         else open_image(name)
         for name in row["images"]

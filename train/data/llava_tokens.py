@@ -14,17 +14,18 @@ import numpy as np
 import torch
 from datasets import Features, List, Value
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from transformers import BaseImageProcessor, PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 from train.data.chat_text import ChatText
 from train.data.row import BadRow, text_of
-from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, control_tokens, each_row, too_long
+from train.data.row_tokens import IGNORE_INDEX, Kind, OpenImages, Rows, RowTokens, control_tokens
 
 
 @dataclass(frozen=True)
-class LlavaTokens:
+class LlavaTokens(RowTokens):
     """How rows become tokens for a model of ours, whose images all have the same number of tokens.
 
     Args:
@@ -32,7 +33,7 @@ class LlavaTokens:
         template: chat template with generation markers.
         image_token_id: id of `<image>`.
         image_tokens: number of visual tokens per image.
-        max_length: rows with more tokens are filtered out, never truncated; None keeps all.
+        max_length: see `RowTokens`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -44,21 +45,14 @@ class LlavaTokens:
     columns: ClassVar[Features] = Features(
         {"input_ids": List(Value("int32")), "assistant_masks": List(Value("int8")), "length": Value("int32")}
     )
-    reads_sizes: ClassVar[bool] = False
 
-    def __call__(self, rows: list[dict[str, Any]]) -> list[dict[str, Any] | BadRow]:
-        """For each row `{"messages", "images"}`: `input_ids` (one id per image), `assistant_masks` and `length`.
+    def stored(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Of a row `{"messages", "images"}` its `input_ids` (one id per image), `assistant_masks` and `length`.
 
         `assistant_masks` is 1 for supervised tokens. `length` counts all visual tokens.
-
-        Raises:
-            UserError: the template marks no supervised tokens, or drops images.
         """
         if not self._chat.marked:
             raise UserError("the chat template marks no supervised tokens: it needs {% generation %}")
-        return each_row(self._row, rows)
-
-    def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         text, answers = self._chat(row["messages"])
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids, places = encoded["input_ids"], np.array(encoded["offset_mapping"]).T
@@ -70,8 +64,7 @@ class LlavaTokens:
         if control := self._control.search(text_of(row["messages"])):
             raise BadRow("the text holds a control token", control.group())
         length = len(ids) + len(row["images"]) * (self.image_tokens - 1)
-        if self.max_length is not None and length > self.max_length:
-            raise too_long(length, self.max_length)
+        self.check_length(length)
         return {"input_ids": ids, "assistant_masks": mask.tolist(), "length": length}
 
     @cached_property
@@ -127,13 +120,11 @@ def expand(
     Returns:
         `input_ids` and `labels`, the latter `IGNORE_INDEX` where the token is not supervised.
     """
-    labels = [token if supervised else IGNORE_INDEX for token, supervised in zip(ids, assistant_mask, strict=True)]
-    input_ids = list(ids)
-    positions = [position for position, token in enumerate(ids) if token == image_token_id]
-    for position in reversed(positions):
-        input_ids[position : position + 1] = [image_token_id] * image_tokens
-        labels[position : position + 1] = [IGNORE_INDEX] * image_tokens
-    return input_ids, labels
+    tokens = np.array(ids)
+    image = tokens == image_token_id
+    labels = np.where(np.array(assistant_mask, dtype=bool) & ~image, tokens, IGNORE_INDEX)
+    times = np.where(image, image_tokens, 1)
+    return tokens.repeat(times).tolist(), labels.repeat(times).tolist()
 
 
 @dataclass
@@ -153,19 +144,12 @@ class ImageTextCollator:
     def __call__(self, rows: Rows) -> dict[str, Tensor]:
         """Collate rows of the training data."""
         rows, images = self.open_images(rows)
-        batch = self._pad(rows)
+        values = {"input_ids": self.pad_token_id, "labels": IGNORE_INDEX, "attention_mask": 0}  # of padding
+        rows = [{**row, "attention_mask": [1] * len(row["input_ids"])} for row in rows]
+        batch = {
+            name: pad_sequence([torch.tensor(row[name]) for row in rows], batch_first=True, padding_value=value)
+            for name, value in values.items()
+        }
         if images:
             batch["pixel_values"] = self.image_processor(images=images, return_tensors="pt")["pixel_values"]
         return batch
-
-    def _pad(self, rows: Rows) -> dict[str, Tensor]:
-        longest = max(len(row["input_ids"]) for row in rows)
-        input_ids = torch.full((len(rows), longest), self.pad_token_id)
-        labels = torch.full((len(rows), longest), IGNORE_INDEX)
-        attention_mask = torch.zeros((len(rows), longest), dtype=torch.long)
-        for i, row in enumerate(rows):
-            length = len(row["input_ids"])
-            input_ids[i, :length] = torch.tensor(row["input_ids"])
-            labels[i, :length] = torch.tensor(row["labels"])
-            attention_mask[i, :length] = 1
-        return {"input_ids": input_ids, "attention_mask": attention_mask, "labels": labels}

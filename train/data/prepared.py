@@ -128,7 +128,7 @@ def _held_out(
         embedded = name.startswith(EmbeddedImage.PREFIX) and not sources[source].is_text
         read = name.encode()  # of a file that has gone
         with suppress(OSError):
-            read = embedded_bytes(raws[source], name) if embedded else Path(name).read_bytes()
+            read = embedded_bytes(raws[source].data, name) if embedded else Path(name).read_bytes()
         return hashlib.sha256(read).digest()
 
     parts: list[list[Part]] = []
@@ -179,7 +179,7 @@ def usable_rows(source: Source, encoder: RowTokens, batch: pa.Table, first: int)
 def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int) -> dict[str, Any] | Entry:
     try:
         names = row["images"]
-        files = [_embedded_in(batch, first, name) if isinstance(name, EmbeddedImage) else name for name in names]
+        files = [embedded_bytes(batch, name, first) if isinstance(name, EmbeddedImage) else name for name in names]
         return {**row, "sizes": [read_size(file, name) for file, name in zip(files, names, strict=True)]}
     except UserError as error:
         return bad_entry(source, row["row"], row["id"], BadRow(BAD_IMAGE, str(error)))
@@ -188,18 +188,11 @@ def _with_sizes(source: Source, row: dict[str, Any], batch: pa.Table, first: int
 def _with_tokens(source: Source, row: dict[str, Any], tokens: dict[str, Any] | BadRow) -> dict[str, Any] | Entry:
     if isinstance(tokens, BadRow):
         return bad_entry(source, row["row"], row["id"], tokens)
-    sizes = [name.size if isinstance(name, EmbeddedImage) else _file_size(name) for name in row["images"]]
+    sizes = [name.size if isinstance(name, EmbeddedImage) else os.path.getsize(name) for name in row["images"]]
     names = [name.removeprefix(str(source.image_folder)) for name in row["images"]]  # wherever the folder lies
     digest = hashlib.blake2b(repr((names, sizes, tokens)).encode(), digest_size=8).digest()
     content = int.from_bytes(digest, "little", signed=True)
     return {"id": row["id"], "row": row["row"], "images": row["images"], "bytes": sizes, "content": content, **tokens}
-
-
-def _file_size(path: str) -> int:
-    try:
-        return os.path.getsize(path)
-    except OSError:  # it was there when the row was checked
-        return 0
 
 
 def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
@@ -227,27 +220,12 @@ def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str
                 yield text_of(row["messages"])
 
 
-def embedded_bytes(data: Dataset, name: str) -> bytes:
-    """The image file that an `EmbeddedImage` names."""
-    cells = data[_place(name)[0]]
-    return _bytes_of([cells.get(column) for column in IMAGES], name)
-
-
-def _embedded_in(batch: pa.Table, first: int, name: str) -> bytes:
-    """The same for rows from number `first` on."""
-    row, _ = _place(name)
-    return _bytes_of([batch[column][row - first].as_py() for column in IMAGES if column in batch.column_names], name)
-
-
-def _bytes_of(cells: list[Any], name: str) -> bytes:
-    _, number = _place(name)
+def embedded_bytes(rows: Any, name: str, first: int = 0) -> bytes:
+    """The image file that an `EmbeddedImage` names, in a table of raw rows from number `first` on."""
+    row, number = map(int, name.removeprefix(EmbeddedImage.PREFIX).split(":"))
+    cells = (rows.column(column)[row - first].as_py() for column in IMAGES if column in rows.column_names)
     cell = next(cell for cell in cells if cell)
     return (cell[number] if isinstance(cell, list) else cell)["bytes"]
-
-
-def _place(name: str) -> tuple[int, int]:
-    row, number = name.removeprefix(EmbeddedImage.PREFIX).split(":")
-    return int(row), int(number)
 
 
 def prepared_root(cache: str | Path | None) -> Path:

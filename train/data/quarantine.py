@@ -11,6 +11,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -115,10 +116,8 @@ def read_entries(path: Path) -> list[Entry]:
         return []
     entries = []
     for line in path.read_text(encoding="utf-8").splitlines():
-        try:
+        with suppress(ValueError, TypeError):
             entries.append(Entry(**json.loads(line)))
-        except (ValueError, TypeError):
-            continue
     return entries
 
 

@@ -16,7 +16,7 @@ import yaml
 from datasets import Dataset, Features, Image, Sequence, Value, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.loading.dataset_locks import repair_dataset_locks
 from modeling_aligned_llava.loading.files import disk_errors_named
 from modeling_aligned_llava.loading.fingerprint import hash_code, hash_text
@@ -63,13 +63,10 @@ def read_sources(data_path: str, image_folder: str | None) -> list[Source]:
     mixture = Path(data_path)
     if not mixture.is_file():
         raise UserError(f"data_path: there is no file {mixture}")
-    try:
+    wanted = f"{mixture} must be a list of {{path, image_folder, weight, split}}"
+    with errors_named(wanted, yaml.YAMLError, TypeError, ValueError):
         entries = yaml.safe_load(mixture.read_text(encoding="utf-8"))
         sources = [_entry(entry, folder) for entry in entries]
-    except (yaml.YAMLError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{mixture} must be a list of {{path, image_folder, weight, split}}: {' '.join(str(error).split())}"
-        ) from error
     if not sources:
         raise UserError(f"{mixture} lists no data")
     return [_checked(source) for source in sources]
@@ -190,7 +187,7 @@ def _json_lines(path: Path) -> Iterator[bytes]:
 def _json_array(path: Path) -> Iterator[bytes]:
     """The texts of the elements of a JSON list, of which one at a time is parsed."""
     decode = json.JSONDecoder().raw_decode
-    try:
+    with errors_named(f"{path} is not JSON", ValueError, RecursionError):
         text = path.read_text(encoding="utf-8-sig")
         at = _after_space(text, 0)
         if text[at : at + 1] != "[":
@@ -204,8 +201,6 @@ def _json_array(path: Path) -> Iterator[bytes]:
             _, end = decode(text, at)
             yield text[at:end].encode()
             at = _after_space(text, end)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
 
 
 def _after_space(text: str, at: int) -> int:

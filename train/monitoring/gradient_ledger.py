@@ -1,4 +1,4 @@
-"""Gradient norms by part of the model before clipping, and the size of the step that each part then takes.
+"""Gradient norms by part of the model, before clipping.
 
 Under Adam, gradient compensation acts mainly through clipping, so these norms are what distinguishes the
 methods. The values are sums over one accumulated step and, under FSDP2, over all shards.
@@ -20,9 +20,8 @@ from train.monitoring.log import JsonLinesFile
 class GradientLedger(JsonLinesFile):
     """`gradients.jsonl`: one line per logged step.
 
-    For each part of the model it holds the norm of its gradient before clipping, its share of the squared total, its
-    clipping factor, and the norm of its Adam step (without weight decay) divided by that of its weights; for the whole
-    model, the norm and the smallest factor.
+    For each part of the model it holds the norm of its gradient before clipping, its share of the squared total, and
+    its clipping factor; for the whole model, the norm and the smallest factor.
 
     Args:
         path: the file.
@@ -30,20 +29,16 @@ class GradientLedger(JsonLinesFile):
         parts: tells the part of a parameter.
     """
 
-    line: dict[str, Any] | None = None
-
-    def __init__(self, path: Path, clip_by_part: bool = False, parts: Parts | None = None):
+    def __init__(self, path: Path, clip_by_part: bool, parts: Parts):
         super().__init__(path)
         self.clip_by_part = clip_by_part
-        self.parts = parts or Parts()
+        self.parts = parts
 
     def measure(self, model: nn.Module, max_norm: float, args: TrainingArguments, state: TrainerState) -> None:
-        """Read the gradients of `model`, not yet clipped to `max_norm` (0: never), if the step will be logged."""
+        """Write the norms of the gradients, not yet clipped to `max_norm` (0: never), if the step will be logged."""
         step = state.global_step + 1
-        self.line = None
         if step % max(1, int(args.logging_steps)) and step != state.max_steps:
             return
-        self.names = {id(p): name for name, p in model.named_parameters()}
         squares = _by_part(
             (self.parts(name), p.grad)
             for name, p in model.named_parameters()
@@ -57,7 +52,7 @@ class GradientLedger(JsonLinesFile):
         factors = {
             part: min(1.0, limit / ((norm if self.clip_by_part else total) + 1e-6)) for part, norm in norms.items()
         }
-        self.line = {
+        line = {
             "step": step,
             "grad_norm": total,
             "clip_factor": min(factors.values()),
@@ -70,23 +65,7 @@ class GradientLedger(JsonLinesFile):
                 for part, norm in norms.items()
             },
         }
-
-    def on_optimizer_step(self, args, state, control, optimizer=None, **kwargs):
-        if self.line is None:
-            return
-        steps = _by_part(
-            (self.parts(self.names[id(p)]), step)
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if (step := _adam_step(optimizer.state.get(p, {}), group)) is not None
-        )
-        weights = _by_part(
-            (self.parts(self.names[id(p)]), p) for group in optimizer.param_groups for p in group["params"]
-        )
-        for part, record in self.line["parts"].items():
-            known = part in steps and weights[part] > 0
-            record["update_ratio"] = math.sqrt(steps[part] / weights[part]) if known else None
-        self.append(state, self.line)
+        self.append(state, line)
 
 
 def _by_part(tensors: Any) -> dict[str, float]:
@@ -97,14 +76,3 @@ def _by_part(tensors: Any) -> dict[str, float]:
         square = (norm.full_tensor() if isinstance(norm, DTensor) else norm).double() ** 2
         sums[part] = sums[part] + square if part in sums else square
     return {part: square.item() for part, square in sums.items()}
-
-
-def _adam_step(state: dict[str, Any], group: dict[str, Any]) -> Tensor | None:
-    """The step that Adam has just taken, computed from its moments; None for other optimizers."""
-    if "exp_avg" not in state or "exp_avg_sq" not in state:
-        return None
-    beta1, beta2 = group["betas"]
-    count = float(state["step"])
-    first = state["exp_avg"] / (1 - beta1**count)
-    second = state["exp_avg_sq"] / (1 - beta2**count)
-    return group["lr"] * first / (second.sqrt() + group["eps"])

@@ -1,10 +1,8 @@
-"""What makes layers faster without changing what they compute: compilation, another attention, kernels of the Hub.
+"""Layers are compiled, which makes them faster without changing what they compute.
 
-Elementwise operations (norms, rotary embeddings, gates, residuals) take most of the bytes that a layer moves; compiled
-or as one kernel each, they read and write once.
+Elementwise operations (norms, rotary embeddings, gates, residuals) take most of the bytes that a layer moves;
+compiled, they read and write once.
 """
-
-from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +10,6 @@ from transformers import PreTrainedModel
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.loading.upstream import require
 from train.parse import uses_fsdp
@@ -55,27 +52,3 @@ def compile_layers(model: PreTrainedModel, device: torch.device) -> str:
     for layer in layers:
         layer.compile(dynamic=True)
     return f"{len(layers)} layers are compiled; the first steps wait for it"
-
-
-def set_attention(model: Any, name: str) -> None:
-    """Set the attention implementation of the decoder.
-
-    Raises:
-        UserError: there is none of this name, or its package is missing.
-    """
-    try:
-        model.get_decoder().set_attn_implementation(name)
-    except (ValueError, ImportError) as error:
-        raise UserError(f"attn_implementation: {' '.join(str(error).split())}") from error
-
-
-def use_kernels(model: Any) -> None:
-    """Replace the layers for which the Hub has a kernel (transformers' `set_use_kernels`).
-
-    Raises:
-        UserError: the package `kernels` is missing, or a kernel cannot be had.
-    """
-    try:
-        model.set_use_kernels(True)
-    except Exception as error:  # no package, no network, no kernel for this GPU
-        raise UserError(f"use_kernels: {' '.join(str(error).split())}") from error

@@ -41,12 +41,10 @@ def set_up_fsdp2(plugin: "FullyShardedDataParallelPlugin", model: PreTrainedMode
         fully_shard(norm, mp_policy=MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False))
     head: Any = model.get_output_embeddings()
     if head.weight is not model.get_input_embeddings().weight:  # tied, they are one unit of accelerate's
-        tail = [_final_norm(model.get_decoder()), head]
-        fully_shard(tail, mp_policy=policy, offload_policy=plugin.cpu_offload, reshard_after_forward=False)
-
-
-def _final_norm(decoder: torch.nn.Module) -> torch.nn.Module:
-    norms = [module for module in decoder.children() if "Norm" in type(module).__name__]
-    if not norms:
-        raise UserError(f"FSDP2: {type(decoder).__name__} has no final norm, so its head cannot be gathered")
-    return norms[-1]
+        decoder = model.get_decoder()
+        norms = [module for module in decoder.children() if "Norm" in type(module).__name__]
+        if not norms:
+            raise UserError(f"FSDP2: {type(decoder).__name__} has no final norm, so its head cannot be gathered")
+        fully_shard(
+            [norms[-1], head], mp_policy=policy, offload_policy=plugin.cpu_offload, reshard_after_forward=False
+        )

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
 from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, ADAPTERS, NORM
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.inspection.parameter_parts import Parts
 from modeling_aligned_llava.loading.files import write_json
@@ -87,7 +87,7 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     tied = getattr(head, "weight", None) is embeddings.weight
     targets = _targets(model, settings.get("target_modules", "all-linear"))
-    try:
+    with errors_named("lora", TypeError, ValueError, RuntimeError):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             adapters = LoraModel(model, LoraConfig(**{**settings, "target_modules": targets}), "default")
@@ -95,8 +95,6 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
         kinds = {(type(a), getattr(a.get_base_layer(), "bias", None) is None): a for a in layers.values()}
         for layer in kinds.values():
             deepcopy(layer).merge()  # what cannot be merged is not trained first
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"lora: {' '.join(str(error).split())}") from error
     for name, layer in layers.items():
         if layer.get_base_layer() is head:
             raise UserError(

@@ -61,11 +61,8 @@ def dummy_image(model: nn.Module, image: dict[str, Tensor]) -> Iterator[None]:
         flat = [tensor for part in parts for tensor in (part if isinstance(part, tuple | list) else [part])]
         return embedded + sum(0 * tensor.sum() for tensor in flat)
 
-    hook = cast(Any, model).get_input_embeddings().register_forward_hook(add)
-    try:
+    with cast(Any, model).get_input_embeddings().register_forward_hook(add):
         yield
-    finally:
-        hook.remove()
 
 
 @contextmanager
@@ -79,11 +76,8 @@ def without_padding_mask(decoder: nn.Module) -> Iterator[None]:
     def drop(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         return args, {**kwargs, "attention_mask": None}
 
-    hook = decoder.register_forward_pre_hook(drop, with_kwargs=True)
-    try:
+    with decoder.register_forward_pre_hook(drop, with_kwargs=True):
         yield
-    finally:
-        hook.remove()
 
 
 @contextmanager
@@ -104,8 +98,5 @@ def labelled_positions_only(decoder: nn.Module, labels: Tensor) -> Iterator[Tens
         output.last_hidden_state = states[:, :-1][labelled][None]
         return output
 
-    hook = decoder.register_forward_hook(select)
-    try:
+    with decoder.register_forward_hook(select):
         yield labels[:, 1:][labelled][None]
-    finally:
-        hook.remove()

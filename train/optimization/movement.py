@@ -10,7 +10,6 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from transformers import TrainerCallback
 
-from modeling_aligned_llava.errors import UserError
 from train.optimization.parameter_groups import ParameterGroup
 
 
@@ -70,14 +69,6 @@ class Movement(TrainerCallback):
             if parameter.requires_grad:
                 shard = getattr(parameter, "ds_tensor", parameter.detach())  # ZeRO-3's
                 yield name, shard.to_local() if isinstance(shard, DTensor) else shard
-
-
-def not_moved(pattern: str, steps: int) -> UserError:
-    """The error about a group of parameters."""
-    return UserError(
-        f"{pattern} should train and has not moved in {steps} steps (the model is saved): look at the rows, at "
-        "learning_rates and at warmup_steps"
-    )
 
 
 def _mark(shard: Tensor) -> Mark:

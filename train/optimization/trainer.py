@@ -1,8 +1,8 @@
 """TRL's SFTTrainer with a learning rate per parameter group and checkpoints that are known to be complete."""
 
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections import defaultdict
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -10,19 +10,18 @@ from typing import Any, cast
 import torch
 from datasets import Dataset
 from torch.utils.data import Sampler
-from transformers import PreTrainedModel, ProcessorMixin
+from transformers import PreTrainedModel, ProcessorMixin, TrainerCallback
 from transformers.trainer_optimizer import is_optimizer_factory
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 from trl import SFTConfig, SFTTrainer
 
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.parameter_parts import Parts, in_norm
 from modeling_aligned_llava.loading.files import disk_errors_named, write_json
 from modeling_aligned_llava.loading.upstream import require
 from train.data.llava_tokens import ImageTextCollator
 from train.data.prepared import row_lengths
 from train.monitoring.gradient_ledger import GradientLedger
-from train.optimization.clipping import ClipByPart
 from train.optimization.finite_steps import FiniteSteps
 from train.optimization.fsdp2 import set_up_fsdp2
 from train.optimization.micro_batch import blank_image, dummy_image, labelled_positions_only, without_padding_mask
@@ -34,14 +33,26 @@ from train.stage_folder import checkpoint_marker
 require(__name__)
 
 
-@contextmanager
-def _names_in_memory(model: Any) -> Iterator[None]:
-    """Save tensors under the names of their modules; transformers saves some families as their first release did."""
-    model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
-    try:
-        yield
-    finally:
-        del model.save_pretrained
+class ClipByPart(TrainerCallback):
+    """Scales the gradient of each part (norm, projector, vision, ...) down to the L2 norm `max_norm`, in place.
+
+    So no part decides how much of another is used. Clipping as a whole (the default) multiplies every gradient by one
+    factor. With a norm, the gradient of its gain can be most of the total: the projector's is then cut for the gain's
+    sake, and by other amounts in other methods.
+
+    Gradients that FSDP2 has sharded are clipped by the norm over all shards.
+    """
+
+    def __init__(self, max_norm: float, part_of: Parts):
+        self.max_norm, self.part_of = max_norm, part_of
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        parts: dict[str, list[torch.nn.Parameter]] = defaultdict(list)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:  # none is left where the step is skipped
+                parts[self.part_of(name)].append(parameter)
+        for parameters in parts.values():
+            torch.nn.utils.clip_grad_norm_(parameters, self.max_norm)
 
 
 class AlignedSFTTrainer(SFTTrainer):
@@ -49,7 +60,7 @@ class AlignedSFTTrainer(SFTTrainer):
 
     Args:
         parameter_groups: from `group_parameters`; frozen groups are left out of the optimizer.
-        clip_by_part: clip the gradient of each part of the model on its own (`train.optimization.clipping`).
+        clip_by_part: clip the gradient of each part of the model on its own (`ClipByPart`).
         micro_batches: those of a step; otherwise each has `per_device_train_batch_size` rows.
         ledger: receives the gradients before they are clipped. DeepSpeed has none to show.
         finite_steps: checks each step.
@@ -184,14 +195,12 @@ class AlignedSFTTrainer(SFTTrainer):
                     params = [parameters[n] for n in names]
                     groups.append({"params": params, "lr": group.learning_rate, "weight_decay": decay})
         assert sum(len(g["params"]) for g in groups) == len([p for p in parameters.values() if p.requires_grad])
-        try:
+        with errors_named("optim", ImportError, ValueError):  # its package is missing, or it wants arguments
             kind, kwargs = self.get_optimizer_cls_and_kwargs(self.args, model)
             if is_optimizer_factory(kind) or kwargs.keys() & {"params", "model", "optimizer_dict"}:
                 name = getattr(self.args.optim, "value", self.args.optim)
                 raise UserError(f"optim: {name} chooses its own parameters; use another, such as adamw_torch")
             super().create_optimizer(model)
-        except (ImportError, ValueError) as error:  # its package is missing, or it wants arguments
-            raise UserError(f"optim: {' '.join(str(error).split())}") from error
         optimizer = cast(torch.optim.Optimizer, self.optimizer)
         optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
         return optimizer
@@ -251,9 +260,15 @@ class AlignedSFTTrainer(SFTTrainer):
             raise UserError(f"the checkpoint to resume from lacks {missing[0]} and {len(missing) - 1} more tensors")
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
-        """Save a checkpoint; the trainer reads it back by the names of the modules alone."""
-        with _names_in_memory(self.accelerator.unwrap_model(self.model)):
+        """Save a checkpoint under the names of the modules, by which alone the trainer reads it back; transformers
+        saves some families under those of their first release.
+        """
+        model = cast(Any, self.accelerator.unwrap_model(self.model))
+        model.save_pretrained = partial(model.save_pretrained, save_original_format=False)
+        try:
             super().save_model(*args, **kwargs)
+        finally:
+            del model.save_pretrained
 
     def save_final_model(self, folder: str, dtype: torch.dtype, modules: list[str] | None = None) -> None:
         """Save the model in `dtype`, its norm in float32, or adapters and `modules` alone; called by every process."""

@@ -1,7 +1,5 @@
 """Loads any vision-language model with its processor, and prepares the inputs of one question about one image."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from transformers import (
 import modeling_aligned_llava.loading.registration  # noqa: F401  the Auto classes then know the model
 from modeling_aligned_llava.alignment import load_vision_language
 from modeling_aligned_llava.diagnostics.instruments.image_questions import ImageQuestion
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inference.prompt import lacks_special_tokens, user_turn
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict
 from modeling_aligned_llava.loading.device import resolve_device, resolve_dtype
@@ -99,18 +97,3 @@ def inputs_of(processor: Any, image: ImageQuestion, device: Any, dtype: torch.dt
         name: value.to(dtype=dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
         for name, value in inputs.items()
     }
-
-
-@contextmanager
-def errors_named(failure: str) -> Iterator[None]:
-    """Make any error of a model's or a processor's own code one line that begins with `failure`.
-
-    Raises:
-        UserError: there was one.
-    """
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # a processor that does not fit its model raises anything
-        raise UserError(f"{failure}: {type(error).__name__}: {' '.join(str(error).split())}") from error

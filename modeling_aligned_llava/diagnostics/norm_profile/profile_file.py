@@ -22,7 +22,7 @@ from modeling_aligned_llava.diagnostics.instruments.token_statistics import (
 from modeling_aligned_llava.diagnostics.norm_profile.layer_measurement import Measurement
 from modeling_aligned_llava.diagnostics.norm_profile.rotation import QUANTITIES, TERMS
 from modeling_aligned_llava.diagnostics.norm_profile.verdict import verdict
-from modeling_aligned_llava.errors import UserError
+from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.loading.files import read_json
 
 
@@ -59,7 +59,6 @@ def summarise(
         "images": len(ids),
         "image_ids": ids,
         "unreadable": unreadable,
-        "complete": True,
         "norms": norms,
         "text_scale": scale,
         "ratio": visual["mean"] / text["mean"],
@@ -108,14 +107,12 @@ def _without_nan(content: Any) -> Any:
 
 
 def _stage_intervals(measurement: Measurement, stages: dict[str, Any]) -> None:
-    """Add the interval of the mean and its deviation over images to the summary of each stage."""
+    """Add the interval of the mean to the summary of each stage."""
     for name, summary in stages.items():
         pairs = [image[name] for image in measurement.stage_images if image.get(name, (0, 0))[1]]
         sums, counts = (torch.tensor(column, dtype=torch.float64) for column in zip(*pairs, strict=True))
         low, high = interval(resampled_means(sums, counts, draws(len(pairs))))
-        means = sums / counts
         summary["mean_ci95"] = [low.item(), high.item()]
-        summary["std_over_images"] = means.std(correction=0).item()
 
 
 def _layers(measurement: Measurement) -> dict[str, Any]:
@@ -221,10 +218,8 @@ def read_profile(path: Path) -> dict[str, Any]:
         UserError: there is no such file, it is not a profile of this schema version, or it has states that are not
             finite.
     """
-    try:
+    with errors_named(f"{path} is not JSON", ValueError):
         content = read_json(path)
-    except ValueError as error:
-        raise UserError(f"{path} is not JSON: {error}") from error
     if content is None:
         raise UserError(f"there is no profile {path}; `aligned-llava profile ... --json` writes one")
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:

@@ -29,7 +29,7 @@ def test_at_step_0_the_norm_gives_visual_tokens_the_norm_of_text(tiny_checkpoint
     out = tmp_path / "profile.json"
     written = profile(str(tiny_checkpoint("norm")), in_folder(folder, 64), out)
     assert read_json(out) == written
-    assert (written["schema"], written["images"], written["complete"]) == (2, 3, True)
+    assert (written["schema"], written["images"]) == (2, 3)
     assert written["norms"]["visual tokens at layer 0"]["count"] == 3 * 4  # 28 pixels, patches of 14
     # the text norm is measured before the rows of <image> and of the padding join the vocabulary
     text_norm = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint("norm")).config.text_norm

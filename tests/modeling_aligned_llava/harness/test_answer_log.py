@@ -38,17 +38,16 @@ def test_a_full_disk_leaves_whole_lines_and_the_log_goes_on(tmp_path, monkeypatc
 
 def test_every_cut_leaves_a_readable_log_that_can_be_continued(tmp_path):
     path = tmp_path / "log.jsonl"
-    log = AnswerLog(path)
-    log.append(keys(2), ["yes", 'tricky "\n\u2028 \u00f6'])
-    log.close()
+    answers = ["yes", 'tricky "\n\u2028 \u00f6']
+    AnswerLog(path).append(keys(2), answers)
     whole = path.read_bytes()
     for cut in range(len(whole)):
         path.write_bytes(whole[:cut])
         log = AnswerLog(path)
-        assert len(log) == whole[:cut].count(b"\n")
-        log.append(keys(2), ["yes", 'tricky "\n\u2028 \u00f6'])
-        log.close()
-        assert AnswerLog(path).find(keys(2)) == ["yes", 'tricky "\n\u2028 \u00f6']
+        lines = whole[:cut].count(b"\n")
+        assert log.find(keys(lines)) == answers[:lines] and log.find(keys(lines + 1)) is None
+        log.append(keys(2), answers)
+        assert AnswerLog(path).find(keys(2)) == answers
 
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path):

@@ -6,10 +6,9 @@ import sqlite3
 from types import SimpleNamespace
 
 import pytest
-import torch
 from transformers import TrainerState
 
-from tests.train.stage_results import lines, weights
+from tests.train.stage_results import lines
 from train.monitoring.log import JsonLinesFile, ProgressBar
 from train.monitoring.probes import first_rows
 
@@ -34,20 +33,11 @@ def test_the_ledger_splits_the_logged_gradient_norm(run):
         assert line["clip_factor"] == pytest.approx(min(1, 1 / line["grad_norm"]), rel=1e-5)
 
 
-def test_the_update_ratio_is_that_of_the_saved_weights_and_without_clipping_the_factor_is_one(
-    train_stage, tiny_checkpoint, tmp_path
-):
+def test_without_clipping_the_factor_is_one(train_stage, tmp_path):
     settings = {"max_steps": 1, "warmup_steps": 0, "lr_scheduler_type": "constant", "global_batch_size": 24}
     folder = train_stage(tmp_path, 2, max_grad_norm=0, **settings)
     (line,), (logged, *_) = lines(folder, "gradients.jsonl"), lines(folder, "log.jsonl")
     assert line["clip_factor"] == 1 and line["grad_norm"] == pytest.approx(logged["grad_norm"], rel=1e-5)
-    before, after = weights(tiny_checkpoint("norm-gwc")), weights(folder)
-    for part, text in {"norm": "projector.norm", "projector": "projector.linear"}.items():
-        names = [name for name in before if text in name]
-        moved = torch.cat([(after[name] - before[name]).flatten() for name in names]).norm()
-        # the weights after the step
-        ratio = moved / torch.cat([after[name].flatten() for name in names]).norm()
-        assert line["parts"][part]["update_ratio"] == pytest.approx(ratio.item(), rel=1e-3)
 
 
 def test_probed_rows_have_images_even_where_the_data_begin_without():
