@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import environment, write
+from benchmarks.record import environment, options, write
 from benchmarks.training_run import Side, measure
 from benchmarks.training_worlds import LENGTHS, SHAPES, make_rows
 
@@ -100,12 +100,7 @@ def compare(stage: int, args: argparse.Namespace, folder: Path) -> dict[str, Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.train_throughput",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = options("benchmarks.train_throughput", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="40m")
     parser.add_argument("--stages", type=int, nargs="+", choices=[1, 2], default=[1, 2])

@@ -6,7 +6,6 @@ is not measured.
 """
 
 import gc
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from datasets import Dataset, Image, List
 from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
+from benchmarks.record import peak_memory
 from benchmarks.training_worlds import FROZEN, RATES, Shape, make_model, make_processor
 from train.cost import Batch, flops
 from train.data.family_tokens import FamilyCollator, FamilyTokens
@@ -143,7 +143,7 @@ def _train(side: Side, micro_batch: int | None, model: Any, groups: list) -> dic
         "tokens": count["tokens"],
         "labels": count["labels"],
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "peak_memory_bytes": _peak_memory(side.device),
+        "peak_memory_bytes": peak_memory(side.device),
         "loss": sum(losses) / len(losses),
     }
 
@@ -246,9 +246,3 @@ def matrix_product(device: str) -> float:
             torch.mm(a, b)
         seconds = _now() - start
     return repeats * 2 * size**3 / seconds / 1e12
-
-
-def _peak_memory(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
