@@ -43,27 +43,23 @@ def _unique(items: Items, attribute: str) -> list[tuple[int, Item]]:
     return [(cell, item) for cell, item in _shapes(items) if counts[getattr(item, attribute)] == 1]
 
 
-def colour(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question(
-            "colour", f"What colour is the {item.name}?", item.colour, distractors(item.colour, [*COLOURS]), (cell,)
-        )
-        for cell, item in _unique(items, "name")
-    ]
+def _about(family: str, text: str, unique: str, answer: Callable[[int, Item], str], values: Sequence[str]) -> Family:
+    """A question about each shape that its name (or colour) alone tells from all other items."""
+
+    def questions(items: Items, rng: random.Random) -> list[Question]:
+        answers = [(cell, item, answer(cell, item)) for cell, item in _unique(items, unique)]
+        return [
+            Question(family, text.format(getattr(item, unique)), right, distractors(right, values), (cell,))
+            for cell, item, right in answers
+        ]
+
+    return questions
 
 
-def shape(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question("shape", f"What shape is {item.colour}?", item.name, distractors(item.name, SHAPES), (cell,))
-        for cell, item in _unique(items, "colour")
-    ]
-
-
-def size(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question("size", f"What size is the {item.name}?", item.size, distractors(item.size, SIZES), (cell,))
-        for cell, item in _unique(items, "name")
-    ]
+colour = _about("colour", "What colour is the {}?", "name", lambda cell, item: item.colour, [*COLOURS])
+shape = _about("shape", "What shape is {}?", "colour", lambda cell, item: item.name, SHAPES)
+size = _about("size", "What size is the {}?", "name", lambda cell, item: item.size, SIZES)
+where = _about("where", "Where is the {}?", "name", lambda cell, item: POSITIONS[cell], POSITIONS)
 
 
 def at(items: Items, rng: random.Random) -> list[Question]:
@@ -78,15 +74,6 @@ def at(items: Items, rng: random.Random) -> list[Question]:
             text = f"What {attribute} is in the {POSITIONS[cell]}?"
             asked.append(Question("at", text, answer, distractors(answer, values), (cell,)))
     return asked
-
-
-def where(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question(
-            "where", f"Where is the {item.name}?", POSITIONS[cell], distractors(POSITIONS[cell], POSITIONS), (cell,)
-        )
-        for cell, item in _unique(items, "name")
-    ]
 
 
 def descriptions(item: Item) -> list[str]:
