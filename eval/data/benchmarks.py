@@ -14,19 +14,6 @@ from eval.data.sample_lines import Line, logged
 HARNESSES = ("lmms-eval", "lm-eval")
 
 
-@dataclass(frozen=True)
-class ImageSample:
-    """How the diagnostics use rows of a benchmark as images with a question.
-
-    Attributes:
-        id_column: column that names a row, in the data and in the data root's boxes.json.
-        suffix: what the harness adds to the question.
-    """
-
-    id_column: str
-    suffix: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """A column of Table 4, or an extra one.
@@ -63,7 +50,8 @@ class Benchmark:
         stratum: group within which items are resampled, from the lines of an item; None for a single one.
         macro: the score is the mean over strata, not over items.
 
-        image_sample: how the diagnostics use its images; None if they do not.
+        image_id: column that names a row, here and in boxes.json, if the diagnostics draw images from the benchmark.
+        question_suffix: what the harness adds to the question about such an image.
     """
 
     key: str
@@ -97,7 +85,8 @@ class Benchmark:
     stratum: Callable[[list[Line]], str] | None = None
     macro: bool = False
 
-    image_sample: ImageSample | None = None
+    image_id: str = ""
+    question_suffix: str = ""
 
     @property
     def has_text_only_questions(self) -> bool:
@@ -126,7 +115,7 @@ BENCHMARKS = (
         parses=sample_lines.mmbench_parses,
         item=sample_lines.mmbench_question,
         order=sample_lines.mmbench_index,
-        image_sample=ImageSample("index"),
+        image_id="index",
     ),
     Benchmark(
         key="mmstar",
@@ -146,7 +135,7 @@ BENCHMARKS = (
         parses=sample_lines.mmstar_parses,
         stratum=logged("average", "l2_category"),
         macro=True,
-        image_sample=ImageSample("index"),
+        image_id="index",
     ),
     Benchmark(
         key="pope",
@@ -165,10 +154,8 @@ BENCHMARKS = (
         further=(("F1", "pope_f1_score,none"),),
         correct=logged("pope_accuracy", "score"),
         parses=sample_lines.pope_parses,
-        image_sample=ImageSample(
-            "question_id",
-            suffix="\nAnswer the question using a single word or phrase.",
-        ),
+        image_id="question_id",
+        question_suffix="\nAnswer the question using a single word or phrase.",
     ),
     Benchmark(
         key="seedbench_2_plus",
