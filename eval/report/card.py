@@ -105,11 +105,7 @@ def model_card(checkpoint: Path, scores: MeasuredScores, repository: str) -> Mod
         own_table=_Markdown(markdown(Table4.of(cells)) if combined else ""),
         parts=parts,
         recipe=list(stages),
-        settings={
-            name: [_shown(stage.get(name)) for stage in stages.values()]
-            for name in SETTINGS
-            if any(name in stage for stage in stages.values())
-        },
+        settings={name: list(map(_shown, values)) for name, values in setting_rows(stages).items()},
         gain=norm["gain"],
         gain_collapsed=norm.get("gain_collapsed", False),
         profile=read_json(checkpoint / "norm_profile.json"),
@@ -173,6 +169,15 @@ def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
         folder.name: settings | (read_json(folder / "training_complete.json") or {})
         for folder in stage_folders(checkpoint)
         if (settings := read_json(folder / "settings.json")) is not None
+    }
+
+
+def setting_rows(stages: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
+    """Setting -> its value in each stage; without settings that none of them has."""
+    return {
+        name: [stage.get(name) for stage in stages.values()]
+        for name in SETTINGS
+        if any(name in stage for stage in stages.values())
     }
 
 
