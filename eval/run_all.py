@@ -44,7 +44,7 @@ def compare(args: argparse.Namespace) -> bool:
     from eval.report.finished_run import ANSWER, FinishedRun
     from eval.report.page import write_report
     from eval.run.schedule import find_devices, train_and_evaluate
-    from eval.run.training import ANSWER_TOKENS, forecast, forecast_finetuning, make_world, profile_of_start
+    from eval.run.training import ANSWER_TOKENS, can_succeed, make_world, profile_of_start
     from eval.score.results import write_results
     from eval.tables.table4 import write_tables
     from modeling_aligned_llava.loading.files import waiting_lock, write_text
@@ -71,7 +71,7 @@ def compare(args: argparse.Namespace) -> bool:
             if args.preflight:
                 start, last, seed = models[START].folder, args.methods[-1], args.seeds[0]
                 settings = finetune_settings(args, start, last, seed, run / "preflight")
-                return forecast_finetuning(settings)
+                return can_succeed(sys.executable, "-m", "train.preflight", *settings, "--measure")
             say(f"2 profile of {args.finetune}")
             profile = profile_of_start(args, models[START].folder)
             options = Options.of(args, data=args.data or args.images)
@@ -83,7 +83,9 @@ def compare(args: argparse.Namespace) -> bool:
             models, trainings = models_to_train(args, decoder)
             if "decoder" in world and not all(models[training.name].is_trained for training in trainings):
                 say("3 what training takes, for one method")
-                forecast(trainings[: len(STAGES)])
+                for training in trainings[: len(STAGES)]:
+                    if not can_succeed(*training.command, "--preflight"):
+                        raise UserError(f"training {training.step} cannot succeed")
             data, longest = args.data or run / "data" / "mirrors", ANSWER_TOKENS if world else None
             options = Options.of(args, data=data, max_new_tokens=longest)
             title = f"3 training and benchmarks: {', '.join(models)}"

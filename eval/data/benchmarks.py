@@ -24,7 +24,7 @@ class Benchmark:
 
         harness: "lmms-eval" (image and text) or "lm-eval" (text only).
         task: the harness's stock task.
-        task_folder: folder with the task's definition in the harness's `tasks` folder.
+        task_folder: folder with the task's definition in the harness's `tasks` folder, if not that of its name.
         metric: key of the harness's number in its results, with its filter.
         measures: what that number is, for the footnote of the tables.
         scale: factor that turns the harness's number into points 0-100.
@@ -59,7 +59,7 @@ class Benchmark:
 
     harness: str
     task: str
-    task_folder: str
+    task_folder: str = ""
     metric: str
     measures: str
     scale: float = 100
@@ -122,7 +122,6 @@ BENCHMARKS = (
         title="MM-Star",
         harness="lmms-eval",
         task="mmstar",
-        task_folder="mmstar",
         metric="average,none",
         measures="mean over the l2 categories of their accuracies",
         folder="Lin-Chen/MMStar",
@@ -142,7 +141,6 @@ BENCHMARKS = (
         title="POPE",
         harness="lmms-eval",
         task="pope",
-        task_folder="pope",
         metric="pope_accuracy,none",
         measures="accuracy over the three samplings; the paper says neither accuracy nor F1",
         folder="lmms-lab-encoder/POPE",
@@ -162,7 +160,6 @@ BENCHMARKS = (
         title="SEED-2-Plus",
         harness="lmms-eval",
         task="seedbench_2_plus",
-        task_folder="seedbench_2_plus",
         metric="seedbench_2_plus_all,none",
         measures="accuracy",
         folder="doolayer/SEED-Bench-2-Plus",
@@ -178,7 +175,6 @@ BENCHMARKS = (
         title="OCRBench",
         harness="lmms-eval",
         task="ocrbench",
-        task_folder="ocrbench",
         metric="ocrbench_accuracy,none",
         measures="accuracy over 1,000 questions, the score divided by 10",
         folder="echo840/OCRBench",
@@ -196,7 +192,6 @@ BENCHMARKS = (
         title="ScienceQA",
         harness="lmms-eval",
         task="scienceqa",
-        task_folder="scienceqa",
         metric="exact_match,none",
         measures="accuracy on ScienceQA-FULL, questions without an image included",
         folder="lmms-lab-encoder/ScienceQA",
@@ -215,7 +210,6 @@ BENCHMARKS = (
         title="AI2D",
         harness="lmms-eval",
         task="ai2d",
-        task_folder="ai2d",
         metric="exact_match,flexible-extract",
         measures="accuracy",
         folder="lmms-lab-encoder/ai2d",
@@ -231,7 +225,6 @@ BENCHMARKS = (
         title="HellaSwag",
         harness="lm-eval",
         task="hellaswag",
-        task_folder="hellaswag",
         metric="acc_norm,none",
         measures="accuracy by likelihood per character, 0-shot",
         requests_per_row=4,
@@ -286,7 +279,7 @@ TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()}
 
 def task_folders(harness: str) -> list[str]:
     """Folders of the harness with the tasks above: indexing them alone saves 10 CPU-seconds per worker."""
-    return list(dict.fromkeys(benchmark.task_folder for benchmark in BY_KEY.values() if benchmark.harness == harness))
+    return list(dict.fromkeys(b.task_folder or b.task for b in BY_KEY.values() if b.harness == harness))
 
 
 def datasets() -> list[Benchmark]:

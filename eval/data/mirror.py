@@ -14,7 +14,6 @@ from huggingface_hub import metadata_load
 
 from eval.data.benchmarks import Benchmark
 from modeling_aligned_llava.errors import UserError
-from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.fingerprint import hash_files
 
 
@@ -110,13 +109,6 @@ def fingerprint(root: Path, benchmark: Benchmark) -> str:
     )
 
 
-def _downloaded_revision(folder: Path) -> str | None:
-    """The commit that `hf download --local-dir` recorded beside the files; None without such a record."""
-    notes = sorted(folder.glob(".cache/huggingface/download/**/*.metadata"))
-    commits = {note.read_text(encoding="utf-8").split("\n", 1)[0] for note in notes}
-    return "several" if len(commits) > 1 else next(iter(commits), None)
-
-
 def problem(root: Path, benchmark: Benchmark, hub_rows: bool) -> str | None:
     """Why the benchmark cannot be scored, in one line; None if it can.
 
@@ -135,8 +127,4 @@ def problem(root: Path, benchmark: Benchmark, hub_rows: bool) -> str | None:
     on_hub = benchmark.hub_rows or benchmark.num_questions
     if hub_rows and rows != on_hub:
         return f"{rows} rows of {benchmark.split}, expected {on_hub}"
-    recorded = (read_json(root / REVISIONS) or {}).get(benchmark.folder)
-    downloaded = _downloaded_revision(root / benchmark.folder)
-    if recorded and downloaded and recorded != downloaded:
-        return f"revision {downloaded[:8]}, but {root / REVISIONS} has {recorded[:8]}"
     return None
