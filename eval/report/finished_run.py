@@ -163,12 +163,13 @@ class FinishedRun:
 
     @cached_property
     def checkpoints(self) -> dict[str, Path | None]:
-        """Model -> its checkpoint, if it still exists: where it was evaluated, or its last stage in the run."""
-        recorded = self.record.get("models", {})
-        return {
-            name: _first_folder(recorded.get(name, {}).get("path"), self.folder / "checkpoints" / name / "stage2")
-            for name in self._names.values()
-        }
+        """Model -> its checkpoint, if that still exists."""
+        return {model.name: self.checkpoint(model.name) for model in self.models}
+
+    def checkpoint(self, name: str) -> Path | None:
+        """A model's checkpoint, if it still exists: where it was evaluated, or its last stage in the run's folder."""
+        recorded = self.record.get("models", {}).get(name, {}).get("path")
+        return _first_folder(recorded, self.folder / "checkpoints" / name / "stage2")
 
     @cached_property
     def data(self) -> Path | None:
