@@ -157,27 +157,18 @@ def read(items: Items, rng: random.Random) -> list[Question]:
 
 def field(items: Items, rng: random.Random) -> list[Question]:
     """Read the value next to a key if every line is a key and two digits."""
-    rows = [items[row * 3 : row * 3 + 3] for row in range(3)]
-    if not all(
-        row[0] and row[1] and row[2] and row[0].kind != "digit" and row[1].kind == row[2].kind == "digit"
-        for row in rows
-    ):
+    lines = [
+        (key, tens, units)
+        for key, tens, units in (items[:3], items[3:6], items[6:])
+        if key and tens and units and key.kind != "digit" and tens.kind == units.kind == "digit"
+    ]
+    if len(lines) < 3:
         return []
     asked = []
-    values = [row[1].name + row[2].name for row in rows]  # type: ignore[union-attr]
-    for index, row in enumerate(rows):
-        key = row[0]
-        assert key is not None
-        name = key.name if key.kind == "letter" else f"the {key.name}"
-        asked.append(
-            Question(
-                "field",
-                f"What is the value of {name}?",
-                values[index],
-                _misreadings(values[index], rng),
-                (index * 3 + 1, index * 3 + 2),
-            )
-        )
+    for row, (key, tens, units) in enumerate(lines):
+        name, value = key.name if key.kind == "letter" else f"the {key.name}", tens.name + units.name
+        cells = (row * 3 + 1, row * 3 + 2)
+        asked.append(Question("field", f"What is the value of {name}?", value, _misreadings(value, rng), cells))
     return asked
 
 
