@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,7 @@ def main() -> None:
         "shape": {
             "name": args.shape,
             "device": args.device,
-            "text": shape.text,
-            "vision": shape.vision,
-            "global_batch": shape.global_batch,
-            "micro_batch": shape.micro_batch,
+            **asdict(shape),
             "rows": shape.global_batch * shape.steps,
             "lognormal_words": LENGTHS,
         },
