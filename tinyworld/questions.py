@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinyworld.distractors import distractors
 from tinyworld.layouts import Items
@@ -88,9 +88,9 @@ def exists(items: Items, rng: random.Random) -> list[Question]:
         return []
     present = rng.sample(sorted(shown), min(3, len(shown)))
     absent = absent_descriptions(items, rng, len(present))
-    return [
-        Question("exists", f"Is there a {text} in the image?", "yes", ("no",), (shown[text],)) for text in present
-    ] + [Question("exists", f"Is there a {text} in the image?", "no", ("yes",), ()) for text in absent]
+    ask_for = "Is there a {} in the image?".format
+    asked = [Question("exists", ask_for(text), "yes", ("no",), (shown[text],)) for text in present]
+    return asked + [Question("exists", ask_for(text), "no", ("yes",), ()) for text in absent]
 
 
 def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[str]:
@@ -102,12 +102,7 @@ def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[st
         item = rng.choice(shapes)
         change = rng.choice(("name", "colour", "size"))
         values = {"name": SHAPES, "colour": tuple(COLOURS), "size": SIZES}[change]
-        other = Item(
-            "shape",
-            **{k: getattr(item, k) for k in ("name", "colour", "size") if k != change},
-            **{change: rng.choice(values)},
-        )
-        text = rng.choice(descriptions(other))
+        text = rng.choice(descriptions(replace(item, **{change: rng.choice(values)})))
         if text not in shown and text not in absent:
             absent.append(text)
     return absent

@@ -88,10 +88,6 @@ class Benchmark:
     image_id: str = ""
     question_suffix: str = ""
 
-    @property
-    def has_text_only_questions(self) -> bool:
-        return self.harness == "lm-eval" or not self.always_image
-
 
 BENCHMARKS = (
     Benchmark(

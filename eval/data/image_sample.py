@@ -49,15 +49,9 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
         for number, row in enumerate(rows):
             if not isinstance(row["question"], str):
                 raise UserError(f"--data: {file}, row {number} has no question")
-        questions += [
-            ImageQuestion(
-                f"{benchmark.key}/{row[key]}",
-                partial(_decode, file, number),
-                row["question"] + benchmark.question_suffix,
-                tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ())),
-            )
-            for number, row in enumerate(rows)
-        ]
+            name, question = f"{benchmark.key}/{row[key]}", row["question"] + benchmark.question_suffix
+            corners = tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ()))
+            questions.append(ImageQuestion(name, partial(_decode, file, number), question, corners))
     return questions
 
 

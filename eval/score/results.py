@@ -74,7 +74,7 @@ def describe_run(options: Options, models: Models, jobs: list[Job], results: dic
     Tasks are those asked for and those with a result from before; versions, code and hardware are those that made the
     results.
     """
-    settings = {name: getattr(options, name) for name in (*SETTINGS, "limit")}
+    settings = {name: getattr(options, name) for name in SETTINGS}
     settings |= {"device": resolve_device(options.device), "dtype": resolve_dtype(options.dtype, options.device)}
     weights = {job.name: job.weights for job in jobs} or {
         name: hash_checkpoint(model.folder) for name, model in models.items()

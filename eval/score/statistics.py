@@ -20,8 +20,7 @@ from eval.score.items import Items
 
 
 RESAMPLES = 10_000
-LEVEL = 95
-TAIL = (100 - LEVEL) / 200  # probability on either side of an interval
+TAIL = 0.025  # probability on either side of an interval
 NO_SPREAD = 1e-9  # points; below it, differences are rounding errors
 POWER = 0.80
 
