@@ -71,7 +71,6 @@ def plan_evaluations(
     return [
         Job(
             name=model.name,
-            multimodal=model.multimodal,
             checkpoint=str(model.folder),
             weights=weights.get(model.name, ""),
             harness=harness,

@@ -34,12 +34,10 @@ class Task:
 @dataclass(frozen=True)
 class Job:
     """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before
-    it is trained; `multimodal` is false for a bare decoder; `producer` is what
-    `modeling_aligned_llava.harness.provenance.producer` says of this machine; `engine` as in `Options`, an
-    absolute path."""
+    it is trained; `producer` is what `modeling_aligned_llava.harness.provenance.producer` says of this machine;
+    `engine` as in `Options`, an absolute path."""
 
     name: str
-    multimodal: bool
     checkpoint: str
     weights: str
     harness: str
