@@ -66,6 +66,7 @@ class TaskResult:
 
     Attributes:
         score: the harness's score in points.
+        rows: rows scored.
         unparseable: share of answers that the scorer could not read.
         items: right or wrong, item by item.
         further: the benchmark's `further` numbers in points.
@@ -73,6 +74,7 @@ class TaskResult:
     """
 
     score: float
+    rows: int
     unparseable: float
     items: Items
     further: dict[str, float]
@@ -146,4 +148,4 @@ def read_result(
     unparseable = sum(not benchmark.parses(line) for line in lines) / len(lines)
     further = {name: reported[key] * benchmark.scale for name, key in benchmark.further}
     asked = results["configs"].get(benchmark.task, {}).get("generation_kwargs") or {}
-    return TaskResult(score, unparseable, items, further, asked.get("max_new_tokens"))
+    return TaskResult(score, len(lines), unparseable, items, further, asked.get("max_new_tokens"))
