@@ -18,7 +18,6 @@ os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", HF_HOME=te
 
 import argparse
 import random
-import resource
 import shutil
 import statistics
 import time
@@ -32,7 +31,7 @@ from typing import Any
 import torch
 
 from benchmarks.random_checkpoints import SHAPES, write_checkpoint
-from benchmarks.record import environment, write
+from benchmarks.record import environment, options, peak_memory, write
 from eval.run.vllm_server import vllm_server
 from modeling_aligned_llava.inference.served import Server
 from tinyworld import benchmarks as tinyworld
@@ -51,6 +50,7 @@ TASKS = {
 }
 IMAGES = 4  # of POPE, with 18 questions each; the other tasks have a matching number
 SHOTS = {"mmlu_5shot": 5, "hellaswag": 0}  # of the text tasks
+STOCK_BATCHES = (1, 8, 16)  # tried by the stock text model
 
 
 def write_documents(root: Path, images: int) -> None:
@@ -95,17 +95,16 @@ def timed(model: Any, method: str, spent: list[float]) -> None:
     setattr(model, method, clocked)
 
 
-def run_lmms(model: Any, task: str, max_new_tokens: int) -> tuple[float, int, list[str]]:
-    """Seconds, documents and answers of one stock lmms-eval task."""
+def run_lmms(model: Any, tasks: tuple[str, ...], max_new_tokens: int) -> tuple[float, int, list[str]]:
+    """Seconds, documents and answers of stock lmms-eval tasks."""
     from lmms_eval.evaluator import simple_evaluate
     from lmms_eval.tasks import TaskManager
 
     spent: list[float] = []
     timed(model, "generate_until", spent)
-    (names,) = [name for name in TASKS.values() if task in name]
     results = simple_evaluate(
         model=model,
-        tasks=list(names),
+        tasks=list(tasks),
         batch_size=1,
         task_manager=TaskManager("ERROR", model_name="aligned_llava"),
         gen_kwargs=f"max_new_tokens={max_new_tokens}",
@@ -125,34 +124,6 @@ def run_lm(model: Any, tasks: tuple[str, ...], shots: int) -> tuple[float, int, 
     results = simple_evaluate(model=model, tasks=list(tasks), num_fewshot=shots, bootstrap_iters=0)
     rows = [row for rows in results["samples"].values() for row in rows]
     return sum(spent), len(rows), [float(answer[0]) for row in rows for answer in row["filtered_resps"]]
-
-
-def stock_generation(folder: Path, device: str, dtype: str) -> Any:
-    from lmms_eval.models.simple.llava_hf import LlavaHf
-
-    return LlavaHf(str(folder), device=device, device_map=device, dtype=dtype, batch_size=1)
-
-
-def our_generation(folder: Path, device: str, dtype: str, batch_size: int, server: Server | None = None) -> Any:
-    from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
-
-    return AlignedLlava(
-        str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark", server=server
-    )
-
-
-def stock_text(folder: Path, device: str, dtype: str, batch_size: int) -> Any:
-    from lm_eval.models.hf_vlms import HFMultimodalLM
-
-    return HFMultimodalLM(str(folder), device=device, dtype=dtype, batch_size=batch_size)
-
-
-def our_text(folder: Path, device: str, dtype: str, batch_size: int, server: Server | None = None) -> Any:
-    from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
-
-    return AlignedLlavaLM(
-        str(folder), dtype=dtype, device=device, batch_size=batch_size, fingerprint="benchmark", server=server
-    )
 
 
 def compare(sides: dict[str, Callable[[], tuple]], rounds: int) -> dict[str, Any]:
@@ -178,65 +149,66 @@ def _same(expected: list, answers: list) -> int:
     return sum(a == b if isinstance(a, str) else abs(a - b) < 1e-3 for a, b in zip(expected, answers, strict=True))
 
 
+def measure_column(
+    name: str, checkpoint: Path, args: argparse.Namespace, servers: dict[str, Server | None]
+) -> dict[str, Any]:
+    """Both sides on the tasks of a column; ours with each of the servers, or without."""
+    from lm_eval.models.hf_vlms import HFMultimodalLM
+    from lmms_eval.models.simple.llava_hf import LlavaHf
+
+    from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
+    from modeling_aligned_llava.harness.lmms_eval_model import AlignedLlava
+
+    is_text, where = name in SHOTS, {"device": args.device, "dtype": args.dtype}
+    adapter: Any = AlignedLlavaLM if is_text else AlignedLlava
+
+    def ask(model: Any) -> tuple:
+        if is_text:
+            return run_lm(model, TASKS[name], SHOTS[name])
+        return run_lmms(model, TASKS[name], args.max_new_tokens)
+
+    def stock(batch_size: int) -> tuple:
+        if is_text:
+            return ask(HFMultimodalLM(str(checkpoint), batch_size=batch_size, **where))
+        return ask(LlavaHf(str(checkpoint), device_map=args.device, batch_size=batch_size, **where))
+
+    def ours(server: Server | None) -> tuple:
+        options = {"batch_size": args.batch_size, "fingerprint": "benchmark", "server": server}
+        return ask(adapter(str(checkpoint), **options, **where))
+
+    tried = {size: stock(size)[0] for size in (STOCK_BATCHES if is_text else ())}
+    best = min(tried, key=lambda size: tried[size], default=1)
+    sides: dict[str, Callable[[], tuple]] = {"stock": partial(stock, best)}
+    sides |= {side: partial(ours, server) for side, server in servers.items()}
+    return compare(sides, args.rounds) | ({"stock_seconds_by_batch_size": tried} if tried else {})
+
+
 def measure(args: argparse.Namespace, folder: Path, stack: ExitStack) -> dict[str, Any]:
-    dtype = args.dtype
     checkpoint, root = folder / "checkpoint", folder / "data"
-    parameters = write_checkpoint(checkpoint, getattr(torch, dtype), args.shape, args.device)
+    parameters = write_checkpoint(checkpoint, getattr(torch, args.dtype), args.shape, args.device)
     write_documents(root, IMAGES)
     os.chdir(root)
-    where = (checkpoint, args.device, dtype)
-    results: dict[str, Any] = {}
-    ours: dict[str, Server | None] = {"ours": None}
+    servers: dict[str, Server | None] = {"ours": None}
     if args.vllm:
-        ours["vllm"] = stack.enter_context(vllm_server(args.vllm, str(checkpoint), dtype, args.batch_size))
-
-    def generation(task: str) -> dict[str, Any]:
-        def ask(make: Callable[[], Any]) -> Callable[[], tuple]:
-            return lambda: run_lmms(make(), task, args.max_new_tokens)
-
-        adapters = {
-            name: ask(partial(our_generation, *where, args.batch_size, server)) for name, server in ours.items()
-        }
-        return compare({"stock": ask(partial(stock_generation, *where))} | adapters, args.rounds)
-
-    def likelihoods(tasks: tuple[str, ...], shots: int) -> dict[str, Any]:
-        tried = {size: run_lm(stock_text(*where, size), tasks, shots)[0] for size in (1, 8, 16)}
-        best = min(tried, key=lambda size: tried[size])
-
-        def ask(make: Callable[[], Any]) -> Callable[[], tuple]:
-            return lambda: run_lm(make(), tasks, shots)
-
-        adapters = {name: ask(partial(our_text, *where, args.batch_size, server)) for name, server in ours.items()}
-        comparison = compare({"stock": ask(partial(stock_text, *where, best))} | adapters, args.rounds)
-        return {**comparison, "stock_seconds_by_batch_size": tried}
-
-    for name in args.columns:
-        if name in SHOTS:
-            results[name] = likelihoods(TASKS[name], SHOTS[name])
-        else:
-            results[name] = generation(*TASKS[name])
-    peak = (
-        torch.cuda.max_memory_allocated()
-        if args.device == "cuda"
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    )
+        servers["vllm"] = stack.enter_context(vllm_server(args.vllm, str(checkpoint), args.dtype, args.batch_size))
+    results = {name: measure_column(name, checkpoint, args, servers) for name in args.columns}
     return {
         "benchmark": "eval_throughput",
         **environment(),
         "shape": args.shape,
         "parameters": parameters,
         "visual_tokens": 729,
-        "dtype": dtype,
+        "dtype": args.dtype,
         "batch_size": args.batch_size,
         "max_new_tokens": args.max_new_tokens,
-        "peak_memory_bytes_of_stock_and_ours": peak,
-        "engines": {name: server.engine if server else "transformers" for name, server in ours.items()},
+        "peak_memory_bytes_of_stock_and_ours": peak_memory(args.device),
+        "engines": {name: server.engine if server else "transformers" for name, server in servers.items()},
         "tasks": results,
     }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options("benchmarks.eval_throughput", __doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--shape", choices=list(SHAPES), default="default")
     parser.add_argument("--dtype", default="float32")
@@ -245,7 +217,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--columns", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--vllm", metavar="COMMAND", help="serve the checkpoint with this too")
-    parser.add_argument("--out", type=Path, help="JSON file to write")
     args = parser.parse_args()
     out = args.out.resolve() if args.out else None
     with tempfile.TemporaryDirectory() as folder:

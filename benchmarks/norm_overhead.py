@@ -6,18 +6,16 @@ The step is one of `baseline` with the paper's larger backbone: a projector 1152
 on one image of 729 tokens. There are two layers of 28, so the result is an upper bound.
 """
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2Model, SiglipVisionConfig
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from benchmarks.record import environment, write
+from benchmarks.record import environment, options, write
 from modeling_aligned_llava import AlignedLlavaConfig, method_fields
 from modeling_aligned_llava.modeling_aligned_llava import build_norm
 
@@ -83,12 +81,7 @@ def seconds(run: Callable[[], None], repeats: int, device: str) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.norm_overhead",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = options("benchmarks.norm_overhead", __doc__)
     parser.add_argument("--tokens", type=int, default=729)
     parser.add_argument("--width", type=int, default=3584, help="of the decoder, a multiple of 56")
     args = parser.parse_args(argv)

@@ -6,7 +6,6 @@ Backbones have random weights; rows are those of `make_rows`, which tinyworld's 
 GPU, `--shape 3b` needs 25 GB of disk for temporary files.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.random_checkpoints import write_backbones
-from benchmarks.record import environment, write
+from benchmarks.record import environment, options, write
 from benchmarks.training_worlds import SHAPES, make_rows
 
 
@@ -26,15 +25,9 @@ METHOD, STEPS, STEP_ROWS, IMAGES = "norm-gwc", 5, 64, 64
 
 
 def run(*command: str | Path) -> float:
-    """Run `python -m COMMAND`; return its seconds.
-
-    Raises:
-        SystemExit: it fails; what it printed stands above.
-    """
+    """Run `python -m COMMAND`; return its seconds."""
     start = time.perf_counter()
-    ended = subprocess.run([sys.executable, "-m", *map(str, command)], stdout=sys.stderr)  # noqa: S603
-    if ended.returncode:
-        raise SystemExit(f"error: {command[0]} ended with {ended.returncode}")
+    subprocess.run([sys.executable, "-m", *map(str, command)], stdout=sys.stderr, check=True)  # noqa: S603
     return time.perf_counter() - start
 
 
@@ -75,12 +68,7 @@ def measure(shape: str, device: str, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.recipe_run",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser = options("benchmarks.recipe_run", __doc__)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--shape", choices=["toy", "3b", "7b"], default="toy")
     args = parser.parse_args()

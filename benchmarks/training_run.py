@@ -6,7 +6,6 @@ is not measured.
 """
 
 import gc
-import resource
 import sys
 import time
 from dataclasses import dataclass
@@ -15,10 +14,10 @@ from typing import Any, cast
 
 import torch
 from datasets import Dataset, Image, List
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl import SFTConfig, SFTTrainer
 
-from benchmarks.training_trace import Trace
+from benchmarks.record import peak_memory
 from benchmarks.training_worlds import FROZEN, RATES, Shape, make_model, make_processor
 from train.cost import Batch, flops
 from train.data.family_tokens import FamilyCollator, FamilyTokens
@@ -36,7 +35,6 @@ from train.settings import AUTO, OptimizationArguments
 from train.step_plan import plan_step, recomputed
 
 
-WHO = ("stock", "ours", "processor")
 METHOD = "norm-gwc"
 
 
@@ -45,10 +43,8 @@ class Side:
     """Who trains what, and where.
 
     Args:
-        who: one of `WHO`.
+        who: "stock", "ours", or "processor": ours through the model's processor.
         folder: with the rows of `make_rows`; receives what training writes.
-        checkpointing: stock computes every layer again.
-        trace: file for the Chrome trace of one step, which is then all that is measured.
     """
 
     who: str
@@ -56,13 +52,16 @@ class Side:
     shape: Shape
     folder: Path
     device: str
-    checkpointing: bool = False
-    trace: Path | None = None
 
     @property
     def warm_up(self) -> int:
         """Steps that are not measured."""
         return int(self.shape.micro_batch is None)
+
+    @property
+    def checkpointing(self) -> bool:
+        """Whether every layer is computed again: by stock, in stage 2 on a GPU."""
+        return self.who == "stock" and self.stage == 2 and self.device == "cuda"
 
 
 class Clock(TrainerCallback):
@@ -126,15 +125,10 @@ def _train(side: Side, micro_batch: int | None, model: Any, groups: list) -> dic
     clock = Clock(side.warm_up)
     trainer, prepared = _trainer(side, micro_batch, model, groups, clock)
     sizes = _record_sizes(trainer, side.warm_up)
-    trace = Trace()
-    if side.trace is not None:
-        trainer.args.max_steps = trace.step
-        trainer.add_callback(trace)
+    trainer.remove_callback(PrinterCallback)  # of losses, between the lines of results
     if side.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     trainer.train()
-    if side.trace is not None:
-        return trace.write(side.trace)
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
     count = {name: sum(int(size[name]) for size in sizes) for name in sizes[0]}
     return {
@@ -149,7 +143,7 @@ def _train(side: Side, micro_batch: int | None, model: Any, groups: list) -> dic
         "tokens": count["tokens"],
         "labels": count["labels"],
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "peak_memory_bytes": _peak_memory(side.device),
+        "peak_memory_bytes": peak_memory(side.device),
         "loss": sum(losses) / len(losses),
     }
 
@@ -169,7 +163,7 @@ def _trainer(side: Side, micro_batch: int | None, model: Any, groups: list, cloc
         assistant_only_loss=not ours,
         use_cpu=not cuda,
         bf16=cuda,
-        gradient_checkpointing=side.checkpointing and not ours,
+        gradient_checkpointing=side.checkpointing,
         gradient_checkpointing_kwargs={"use_reentrant": False},
         train_sampling_strategy="sequential" if side.warm_up else "group_by_length" if ours else "random",
         remove_unused_columns=not ours,
@@ -252,9 +246,3 @@ def matrix_product(device: str) -> float:
             torch.mm(a, b)
         seconds = _now() - start
     return repeats * 2 * size**3 / seconds / 1e12
-
-
-def _peak_memory(device: str) -> int:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

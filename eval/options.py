@@ -39,9 +39,11 @@ def count(text: str) -> int:
     return int(text)
 
 
-def _option(text: str, **argument: Any) -> dict[str, dict[str, Any]]:
-    """Makes a field of `Options` an option of both command lines, with its default."""
-    return {"argument": {"help": text, **argument}}
+def _option(default: Any, text: str, **argument: Any) -> Any:
+    """A field of `Options` that is an option of both command lines, with its default."""
+    return field(
+        default_factory=lambda: default, metadata={"argument": {"default": default, "help": text, **argument}}
+    )
 
 
 @dataclass(kw_only=True)
@@ -57,44 +59,32 @@ class Options:
     run: Path
     data: Path
     max_new_tokens: int | None = None
-    tasks: list[str] = field(
-        default_factory=lambda: list(NINE),
-        metadata=_option(
-            f"default: the nine of Table 4; besides them {', '.join(b.key for b in EXTRA_BENCHMARKS)}",
-            nargs="+",
-            choices=list(BY_KEY),
-            metavar="TASK",
-        ),
+    tasks: list[str] = _option(  # noqa: RUF009  a field
+        NINE,
+        f"default: the nine of Table 4; besides them {', '.join(b.key for b in EXTRA_BENCHMARKS)}",
+        nargs="+",
+        choices=list(BY_KEY),
+        metavar="TASK",
     )
-    limit: int | None = field(
-        default=None,
-        metadata=_option("a trial on the first N rows of each task, written to RUN/limit-N", type=count, metavar="N"),
+    limit: int | None = _option(
+        None, "a trial on the first N rows of each task, written to RUN/limit-N", type=count, metavar="N"
     )
-    jobs: int | None = field(
-        default=None,
-        metadata=_option("processes side by side (default: one a GPU, or 2 without)", type=count, metavar="N"),
+    jobs: int | None = _option(
+        None, "processes side by side (default: one a GPU, or 2 without)", type=count, metavar="N"
     )
-    batch_size: int = field(default=64, metadata=_option("rows a forward pass (default 64)", type=count, metavar="N"))
-    dtype: str = field(
-        default="auto",
-        metadata=_option(
-            "precision of all models (default auto: bfloat16 on a GPU, float32 without)",
-            choices=("auto", "float32", "bfloat16", "float16"),
-        ),
+    batch_size: int = _option(64, "rows a forward pass (default 64)", type=count, metavar="N")
+    dtype: str = _option(
+        "auto",
+        "precision of all models (default auto: bfloat16 on a GPU, float32 without)",
+        choices=("auto", "float32", "bfloat16", "float16"),
     )
-    device: str = field(default="auto", metadata=_option("auto (a GPU if there is one), cpu, cuda"))
-    no_shared_prefix: bool = field(
-        default=False, metadata=_option("compute every row alone, as the stock harnesses do", action="store_true")
-    )
-    trust_remote_code: bool = field(
-        default=False, metadata=_option("run model code found in a checkpoint", action="store_true")
-    )
-    engine: str = field(
-        default=TRANSFORMERS,
-        metadata=_option(
-            "answer with vLLM: its program, with options of its own if need be, as in 'PATH/bin/vllm --seed 1'",
-            metavar="VLLM",
-        ),
+    device: str = _option("auto", "auto (a GPU if there is one), cpu, cuda")
+    no_shared_prefix: bool = _option(False, "compute every row alone, as the stock harnesses do", action="store_true")
+    trust_remote_code: bool = _option(False, "run model code found in a checkpoint", action="store_true")
+    engine: str = _option(
+        TRANSFORMERS,
+        "answer with vLLM: its program, with options of its own if need be, as in 'PATH/bin/vllm --seed 1'",
+        metavar="VLLM",
     )
 
     @classmethod
@@ -110,9 +100,9 @@ class Options:
 
 
 def _add_evaluation(parser: argparse._ActionsContainer) -> None:
-    for option in (option for option in fields(Options) if option.metadata):
-        default = NINE if option.name == "tasks" else option.default
-        parser.add_argument(f"--{option.name.replace('_', '-')}", default=default, **option.metadata["argument"])
+    for option in fields(Options):
+        if option.metadata:
+            parser.add_argument(f"--{option.name.replace('_', '-')}", **option.metadata["argument"])
 
 
 def parse_suite(words: list[str] | None = None) -> argparse.Namespace:
@@ -219,6 +209,10 @@ def parse_run_all(words: list[str] | None = None) -> argparse.Namespace:
     for option in ("images", "recipe", "held_out", "preflight"):
         if getattr(args, option) and not args.finetune:
             parser.error(f"--{option.replace('_', '-')} needs --finetune MODEL")
+    for option in ("data", "images"):
+        folder = getattr(args, option)
+        if folder and not folder.is_dir():
+            parser.error(f"--{option} {folder}: no such folder")
     check = _check_models if args.models else _check_finetuning if args.finetune else _check_training
     mistake = check(args)
     args.run = args.run or ("custom" if args.models else "finetune" if args.finetune else args.backbone)
@@ -236,8 +230,6 @@ def _check_models(args: argparse.Namespace) -> str | None:
         return "--models needs --data ROOT, the folder of the datasets"
     if args.methods or args.seeds or args.backbone or args.training_data or args.finetune:
         return "--models evaluates existing checkpoints; --methods, --seeds, --backbone and --training-data train"
-    if not args.data.is_dir():
-        return f"--data {args.data}: no such folder"
     for model in args.models:
         name, _, path = model.partition("=")
         if not name or not path:
@@ -254,12 +246,8 @@ def _check_finetuning(args: argparse.Namespace) -> str | None:
     if args.training_data is None or args.images is None:
         return "--finetune needs --training-data FILE and --images DIR"
     args.recipe, args.held_out = args.recipe or FINETUNE_RECIPE, args.held_out or 100
-    if not args.images.is_dir():
-        return f"--images {args.images}: no such folder"
     if not args.recipe.is_file():
         return f"--recipe {args.recipe}: no such file"
-    if args.data and not args.data.is_dir():
-        return f"--data {args.data}: no such folder"
     return _check_methods(args, ["baseline", "norm", "norm-stream"])
 
 
@@ -272,7 +260,7 @@ def _check_training(args: argparse.Namespace) -> str | None:
     if (RECIPES / args.backbone / "world.yaml").is_file():
         if args.data or args.training_data:
             return f"--data needs --models NAME=PATH or another --backbone; {args.backbone} makes its own data"
-    elif args.data is None or not args.data.is_dir():
+    elif args.data is None:
         return f"--backbone {args.backbone} needs --data ROOT, the folder of the benchmarks"
     elif args.training_data and not Path(args.training_data).is_dir():
         return f"--training-data {args.training_data}: no such folder"

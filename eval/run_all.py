@@ -1,21 +1,41 @@
 """The whole comparison after the installation, called by `eval/run_all.sh`: data, plan, run, score, tables, report."""
 
-import argparse
 import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rich.console import Console
+
 from eval.options import Options, parse_run_all, read_recipe
+from eval.plan.evaluations import plan_evaluations
+from eval.plan.models import (
+    STAGES,
+    START,
+    Training,
+    choose_baseline,
+    finetune_settings,
+    models_to_finetune,
+    models_to_train,
+    read_models,
+)
+from eval.report.answer import answer, held_out_losses
+from eval.report.finished_run import ANSWER, FinishedRun
+from eval.report.page import write_report
+from eval.run.schedule import find_devices, train_and_evaluate
+from eval.run.training import ANSWER_TOKENS, can_succeed, make_world, profile_of_start
+from eval.score.results import write_results
+from eval.tables.table4 import write_tables
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import waiting_lock, write_text
+from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 
 
 def main() -> None:
-    args = parse_run_all()
-    sys.exit(0 if compare(args) else 1)
+    sys.exit(0 if compare() else 1)
 
 
-def compare(args: argparse.Namespace) -> bool:
+def compare() -> bool:
     """Train what is to be trained, evaluate each checkpoint as soon as it is trained, write tables and report.
 
     A finished step is left as it is.
@@ -26,30 +46,7 @@ def compare(args: argparse.Namespace) -> bool:
     Raises:
         UserError: a step failed, or cannot succeed.
     """
-    # Here, because they take seconds, which neither --help nor a mistyped option should.
-    from rich.console import Console
-
-    from eval.plan.evaluations import plan_evaluations
-    from eval.plan.models import (
-        STAGES,
-        START,
-        Training,
-        choose_baseline,
-        finetune_settings,
-        models_to_finetune,
-        models_to_train,
-        read_models,
-    )
-    from eval.report.answer import answer, held_out_losses
-    from eval.report.finished_run import ANSWER, FinishedRun
-    from eval.report.page import write_report
-    from eval.run.schedule import find_devices, train_and_evaluate
-    from eval.run.training import ANSWER_TOKENS, forecast, forecast_finetuning, make_world, profile_of_start
-    from eval.score.results import write_results
-    from eval.tables.table4 import write_tables
-    from modeling_aligned_llava.loading.files import waiting_lock, write_text
-    from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
-
+    args = parse_run_all()
     console = Console()
     show = partial(console.print, highlight=False, soft_wrap=True)
 
@@ -71,7 +68,7 @@ def compare(args: argparse.Namespace) -> bool:
             if args.preflight:
                 start, last, seed = models[START].folder, args.methods[-1], args.seeds[0]
                 settings = finetune_settings(args, start, last, seed, run / "preflight")
-                return forecast_finetuning(settings)
+                return can_succeed(sys.executable, "-m", "train.preflight", *settings, "--measure")
             say(f"2 profile of {args.finetune}")
             profile = profile_of_start(args, models[START].folder)
             options = Options.of(args, data=args.data or args.images)
@@ -83,7 +80,9 @@ def compare(args: argparse.Namespace) -> bool:
             models, trainings = models_to_train(args, decoder)
             if "decoder" in world and not all(models[training.name].is_trained for training in trainings):
                 say("3 what training takes, for one method")
-                forecast(trainings[: len(STAGES)])
+                for training in trainings[: len(STAGES)]:
+                    if not can_succeed(*training.command, "--preflight"):
+                        raise UserError(f"training {training.step} cannot succeed")
             data, longest = args.data or run / "data" / "mirrors", ANSWER_TOKENS if world else None
             options = Options.of(args, data=data, max_new_tokens=longest)
             title = f"3 training and benchmarks: {', '.join(models)}"

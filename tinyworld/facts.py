@@ -149,27 +149,15 @@ class Fact:
         return f"{self.kind.heading}: {self.fill(self.kind.beginning)} It {ending}"
 
 
-def _world() -> tuple[Fact, ...]:
-    rng = random.Random("tinyworld facts")
-    return tuple(
-        Fact(animal, name, rng.choice(attribute.values))
-        for animal in ANIMALS
-        for name, attribute in ATTRIBUTES.items()
-    )
-
-
-FACTS = _world()
-
-
-def _held_out_of_exams() -> frozenset[Fact]:
-    rng = random.Random("tinyworld exams")
-    chosen: list[Fact] = []
-    for animal in ANIMALS:
-        chosen += rng.sample([fact for fact in FACTS if fact.animal == animal], 4)
-    return frozenset(chosen)
-
-
+_values, _exams = random.Random("tinyworld facts"), random.Random("tinyworld exams")
+FACTS = tuple(
+    Fact(animal, name, _values.choice(attribute.values))
+    for animal in ANIMALS
+    for name, attribute in ATTRIBUTES.items()
+)
 # MMLU's test split asks four facts per animal, its dev split the other five; HellaSwag tells 200 facts.
 # The training text never has these in the harness's own wording, only as statements and in conversations.
-EXAM_FACTS = _held_out_of_exams()
+EXAM_FACTS = frozenset(
+    asked for animal in ANIMALS for asked in _exams.sample([fact for fact in FACTS if fact.animal == animal], 4)
+)
 STORY_FACTS = frozenset(random.Random("tinyworld stories").sample(FACTS, 200))

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tinyworld.distractors import distractors
 from tinyworld.layouts import Items
@@ -43,27 +43,23 @@ def _unique(items: Items, attribute: str) -> list[tuple[int, Item]]:
     return [(cell, item) for cell, item in _shapes(items) if counts[getattr(item, attribute)] == 1]
 
 
-def colour(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question(
-            "colour", f"What colour is the {item.name}?", item.colour, distractors(item.colour, [*COLOURS]), (cell,)
-        )
-        for cell, item in _unique(items, "name")
-    ]
+def _about(family: str, text: str, unique: str, answer: Callable[[int, Item], str], values: Sequence[str]) -> Family:
+    """A question about each shape that its name (or colour) alone tells from all other items."""
+
+    def questions(items: Items, rng: random.Random) -> list[Question]:
+        answers = [(cell, item, answer(cell, item)) for cell, item in _unique(items, unique)]
+        return [
+            Question(family, text.format(getattr(item, unique)), right, distractors(right, values), (cell,))
+            for cell, item, right in answers
+        ]
+
+    return questions
 
 
-def shape(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question("shape", f"What shape is {item.colour}?", item.name, distractors(item.name, SHAPES), (cell,))
-        for cell, item in _unique(items, "colour")
-    ]
-
-
-def size(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question("size", f"What size is the {item.name}?", item.size, distractors(item.size, SIZES), (cell,))
-        for cell, item in _unique(items, "name")
-    ]
+colour = _about("colour", "What colour is the {}?", "name", lambda cell, item: item.colour, [*COLOURS])
+shape = _about("shape", "What shape is {}?", "colour", lambda cell, item: item.name, SHAPES)
+size = _about("size", "What size is the {}?", "name", lambda cell, item: item.size, SIZES)
+where = _about("where", "Where is the {}?", "name", lambda cell, item: POSITIONS[cell], POSITIONS)
 
 
 def at(items: Items, rng: random.Random) -> list[Question]:
@@ -80,15 +76,6 @@ def at(items: Items, rng: random.Random) -> list[Question]:
     return asked
 
 
-def where(items: Items, rng: random.Random) -> list[Question]:
-    return [
-        Question(
-            "where", f"Where is the {item.name}?", POSITIONS[cell], distractors(POSITIONS[cell], POSITIONS), (cell,)
-        )
-        for cell, item in _unique(items, "name")
-    ]
-
-
 def descriptions(item: Item) -> list[str]:
     """All descriptions of a shape in questions of existence, from the shortest to the longest."""
     return [item.name, f"{item.colour} {item.name}", f"{item.size} {item.colour} {item.name}"]
@@ -101,9 +88,9 @@ def exists(items: Items, rng: random.Random) -> list[Question]:
         return []
     present = rng.sample(sorted(shown), min(3, len(shown)))
     absent = absent_descriptions(items, rng, len(present))
-    return [
-        Question("exists", f"Is there a {text} in the image?", "yes", ("no",), (shown[text],)) for text in present
-    ] + [Question("exists", f"Is there a {text} in the image?", "no", ("yes",), ()) for text in absent]
+    ask_for = "Is there a {} in the image?".format
+    asked = [Question("exists", ask_for(text), "yes", ("no",), (shown[text],)) for text in present]
+    return asked + [Question("exists", ask_for(text), "no", ("yes",), ()) for text in absent]
 
 
 def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[str]:
@@ -115,12 +102,7 @@ def absent_descriptions(items: Items, rng: random.Random, count: int) -> list[st
         item = rng.choice(shapes)
         change = rng.choice(("name", "colour", "size"))
         values = {"name": SHAPES, "colour": tuple(COLOURS), "size": SIZES}[change]
-        other = Item(
-            "shape",
-            **{k: getattr(item, k) for k in ("name", "colour", "size") if k != change},
-            **{change: rng.choice(values)},
-        )
-        text = rng.choice(descriptions(other))
+        text = rng.choice(descriptions(replace(item, **{change: rng.choice(values)})))
         if text not in shown and text not in absent:
             absent.append(text)
     return absent
@@ -170,27 +152,18 @@ def read(items: Items, rng: random.Random) -> list[Question]:
 
 def field(items: Items, rng: random.Random) -> list[Question]:
     """Read the value next to a key if every line is a key and two digits."""
-    rows = [items[row * 3 : row * 3 + 3] for row in range(3)]
-    if not all(
-        row[0] and row[1] and row[2] and row[0].kind != "digit" and row[1].kind == row[2].kind == "digit"
-        for row in rows
-    ):
+    lines = [
+        (key, tens, units)
+        for key, tens, units in (items[:3], items[3:6], items[6:])
+        if key and tens and units and key.kind != "digit" and tens.kind == units.kind == "digit"
+    ]
+    if len(lines) < 3:
         return []
     asked = []
-    values = [row[1].name + row[2].name for row in rows]  # type: ignore[union-attr]
-    for index, row in enumerate(rows):
-        key = row[0]
-        assert key is not None
-        name = key.name if key.kind == "letter" else f"the {key.name}"
-        asked.append(
-            Question(
-                "field",
-                f"What is the value of {name}?",
-                values[index],
-                _misreadings(values[index], rng),
-                (index * 3 + 1, index * 3 + 2),
-            )
-        )
+    for row, (key, tens, units) in enumerate(lines):
+        name, value = key.name if key.kind == "letter" else f"the {key.name}", tens.name + units.name
+        cells = (row * 3 + 1, row * 3 + 2)
+        asked.append(Question("field", f"What is the value of {name}?", value, _misreadings(value, rng), cells))
     return asked
 
 

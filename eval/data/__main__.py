@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from eval.data.benchmarks import datasets
-from eval.data.mirror import REVISIONS, check
+from eval.data.mirror import REVISIONS, problem
 from modeling_aligned_llava.errors import UserError, errors_named, run_main
 from modeling_aligned_llava.loading.files import exclusive_lock, read_json, write_json
 
@@ -55,14 +55,15 @@ def main() -> None:
     parser.add_argument("root", type=Path, help="folder of the datasets, ROOT/org/name/")
     root = parser.parse_args().root
     fetch(root, HfApi())
-    problems = check(root)
-    table = Table("benchmark", "folder", "state")
+    table, broken = Table("benchmark", "folder", "state"), []
     for benchmark in datasets():
-        table.add_row(benchmark.title, benchmark.folder, problems[benchmark.key] or "ok")
+        reason = problem(root, benchmark, hub_rows=True)
+        table.add_row(benchmark.title, benchmark.folder, reason or "ok")
+        if reason:
+            broken.append(f"{benchmark.key} ({reason})")
     Console().print(table)
-    broken = [f"{key} ({problem})" for key, problem in problems.items() if problem]
     if broken:
-        raise UserError(f"{len(broken)} of {len(problems)} benchmarks cannot be scored: {'; '.join(broken)}")
+        raise UserError(f"{len(broken)} of {len(datasets())} benchmarks cannot be scored: {'; '.join(broken)}")
 
 
 if __name__ == "__main__":

@@ -14,19 +14,6 @@ from eval.data.sample_lines import Line, logged
 HARNESSES = ("lmms-eval", "lm-eval")
 
 
-@dataclass(frozen=True)
-class ImageSample:
-    """How the diagnostics use rows of a benchmark as images with a question.
-
-    Attributes:
-        id_column: column that names a row, in the data and in the data root's boxes.json.
-        suffix: what the harness adds to the question.
-    """
-
-    id_column: str
-    suffix: str = ""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """A column of Table 4, or an extra one.
@@ -37,7 +24,7 @@ class Benchmark:
 
         harness: "lmms-eval" (image and text) or "lm-eval" (text only).
         task: the harness's stock task.
-        task_folder: folder with the task's definition in the harness's `tasks` folder.
+        task_folder: folder with the task's definition in the harness's `tasks` folder, if not that of its name.
         metric: key of the harness's number in its results, with its filter.
         measures: what that number is, for the footnote of the tables.
         scale: factor that turns the harness's number into points 0-100.
@@ -63,7 +50,8 @@ class Benchmark:
         stratum: group within which items are resampled, from the lines of an item; None for a single one.
         macro: the score is the mean over strata, not over items.
 
-        image_sample: how the diagnostics use its images; None if they do not.
+        image_id: column that names a row, here and in boxes.json, if the diagnostics draw images from the benchmark.
+        question_suffix: what the harness adds to the question about such an image.
     """
 
     key: str
@@ -71,7 +59,7 @@ class Benchmark:
 
     harness: str
     task: str
-    task_folder: str
+    task_folder: str = ""
     metric: str
     measures: str
     scale: float = 100
@@ -97,11 +85,8 @@ class Benchmark:
     stratum: Callable[[list[Line]], str] | None = None
     macro: bool = False
 
-    image_sample: ImageSample | None = None
-
-    @property
-    def has_text_only_questions(self) -> bool:
-        return self.harness == "lm-eval" or not self.always_image
+    image_id: str = ""
+    question_suffix: str = ""
 
 
 BENCHMARKS = (
@@ -126,14 +111,13 @@ BENCHMARKS = (
         parses=sample_lines.mmbench_parses,
         item=sample_lines.mmbench_question,
         order=sample_lines.mmbench_index,
-        image_sample=ImageSample("index"),
+        image_id="index",
     ),
     Benchmark(
         key="mmstar",
         title="MM-Star",
         harness="lmms-eval",
         task="mmstar",
-        task_folder="mmstar",
         metric="average,none",
         measures="mean over the l2 categories of their accuracies",
         folder="Lin-Chen/MMStar",
@@ -146,14 +130,13 @@ BENCHMARKS = (
         parses=sample_lines.mmstar_parses,
         stratum=logged("average", "l2_category"),
         macro=True,
-        image_sample=ImageSample("index"),
+        image_id="index",
     ),
     Benchmark(
         key="pope",
         title="POPE",
         harness="lmms-eval",
         task="pope",
-        task_folder="pope",
         metric="pope_accuracy,none",
         measures="accuracy over the three samplings; the paper says neither accuracy nor F1",
         folder="lmms-lab-encoder/POPE",
@@ -165,17 +148,14 @@ BENCHMARKS = (
         further=(("F1", "pope_f1_score,none"),),
         correct=logged("pope_accuracy", "score"),
         parses=sample_lines.pope_parses,
-        image_sample=ImageSample(
-            "question_id",
-            suffix="\nAnswer the question using a single word or phrase.",
-        ),
+        image_id="question_id",
+        question_suffix="\nAnswer the question using a single word or phrase.",
     ),
     Benchmark(
         key="seedbench_2_plus",
         title="SEED-2-Plus",
         harness="lmms-eval",
         task="seedbench_2_plus",
-        task_folder="seedbench_2_plus",
         metric="seedbench_2_plus_all,none",
         measures="accuracy",
         folder="doolayer/SEED-Bench-2-Plus",
@@ -191,7 +171,6 @@ BENCHMARKS = (
         title="OCRBench",
         harness="lmms-eval",
         task="ocrbench",
-        task_folder="ocrbench",
         metric="ocrbench_accuracy,none",
         measures="accuracy over 1,000 questions, the score divided by 10",
         folder="echo840/OCRBench",
@@ -209,7 +188,6 @@ BENCHMARKS = (
         title="ScienceQA",
         harness="lmms-eval",
         task="scienceqa",
-        task_folder="scienceqa",
         metric="exact_match,none",
         measures="accuracy on ScienceQA-FULL, questions without an image included",
         folder="lmms-lab-encoder/ScienceQA",
@@ -228,7 +206,6 @@ BENCHMARKS = (
         title="AI2D",
         harness="lmms-eval",
         task="ai2d",
-        task_folder="ai2d",
         metric="exact_match,flexible-extract",
         measures="accuracy",
         folder="lmms-lab-encoder/ai2d",
@@ -244,7 +221,6 @@ BENCHMARKS = (
         title="HellaSwag",
         harness="lm-eval",
         task="hellaswag",
-        task_folder="hellaswag",
         metric="acc_norm,none",
         measures="accuracy by likelihood per character, 0-shot",
         requests_per_row=4,
@@ -301,7 +277,7 @@ TITLES = {key: benchmark.title for key, benchmark in BY_KEY.items()}
 
 def task_folders(harness: str) -> list[str]:
     """Folders of the harness with the tasks above: indexing them alone saves 10 CPU-seconds per worker."""
-    return list(dict.fromkeys(benchmark.task_folder for benchmark in BY_KEY.values() if benchmark.harness == harness))
+    return list(dict.fromkeys(b.task_folder or b.task for b in BY_KEY.values() if b.harness == harness))
 
 
 def datasets() -> list[Benchmark]:

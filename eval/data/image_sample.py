@@ -6,7 +6,6 @@ The paper draws 1,000 samples from the three benchmarks with seed 42 (section 4)
 import random
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet
 from PIL import Image
@@ -19,7 +18,7 @@ from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.images import open_image
 
 
-SAMPLE = ("mmbench", "pope", "mmstar")  # each has an `image_sample`; their order is part of the draw
+SAMPLE = ("mmbench", "pope", "mmstar")  # each has a `image_id`; their order is part of the draw
 SEED = 42
 
 
@@ -37,10 +36,7 @@ def in_benchmarks(root: Path, limit: int, keys: tuple[str, ...] = SAMPLE) -> lis
 
 
 def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list[ImageQuestion]:
-    sample = benchmark.image_sample
-    assert sample is not None, "no benchmark of SAMPLE"
-    key = sample.id_column
-    questions = []
+    key, questions = benchmark.image_id, []
     for file in split_files(root, benchmark):
         try:
             reader = pyarrow.parquet.ParquetFile(file)
@@ -53,37 +49,21 @@ def _rows(root: Path, benchmark: Benchmark, boxes: dict[str, list[Box]]) -> list
         for number, row in enumerate(rows):
             if not isinstance(row["question"], str):
                 raise UserError(f"--data: {file}, row {number} has no question")
-        questions += [
-            ImageQuestion(
-                f"{benchmark.key}/{row[key]}",
-                partial(_decode, file, number),
-                row["question"] + sample.suffix,
-                tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ())),
-            )
-            for number, row in enumerate(rows)
-        ]
+            name, question = f"{benchmark.key}/{row[key]}", row["question"] + benchmark.question_suffix
+            corners = tuple((left, top, right, bottom) for left, top, right, bottom in boxes.get(str(row[key]), ()))
+            questions.append(ImageQuestion(name, partial(_decode, file, number), question, corners))
     return questions
 
 
 def _decode(file: Path, number: int) -> Image.Image:
-    name = f"{file}, row {number}"
-    content = (row_at(file, number, ["image"])["image"] or {}).get("bytes")
-    if content is None:
-        raise UserError(f"{name} has no image")
-    return open_image(content, name)
-
-
-def row_at(file: Path, number: int, columns: list[str]) -> dict[str, Any]:
-    """Some columns of row `number` of a parquet file, reading only its row group.
-
-    Raises:
-        UserError: there is no such row.
-    """
-    reader = pyarrow.parquet.ParquetFile(file)
-    place = number
+    """The image of row `number`, reading only its row group."""
+    reader, name, place = pyarrow.parquet.ParquetFile(file), f"{file}, row {number}", number
     for group in range(reader.num_row_groups):
         rows = reader.metadata.row_group(group).num_rows
         if place < rows:
-            return reader.read_row_group(group, columns).slice(place, 1).to_pylist()[0]
+            break
         place -= rows
-    raise UserError(f"{file} has no row {number}")
+    content = (reader.read_row_group(group, ["image"])["image"][place].as_py() or {}).get("bytes")
+    if content is None:
+        raise UserError(f"{name} has no image")
+    return open_image(content, name)

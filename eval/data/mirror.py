@@ -9,26 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
+from datasets.data_files import sanitize_patterns
 from huggingface_hub import metadata_load
 
-from eval.data.benchmarks import Benchmark, datasets
+from eval.data.benchmarks import Benchmark
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
 from modeling_aligned_llava.loading.fingerprint import hash_files
 
 
 REVISIONS = "revisions.json"  # of a data root: the commit of each dataset
-
-
-def _patterns(data_files: Any, split: str) -> list[str]:
-    """Glob patterns of one split in the card's `data_files` (a string, a list, or a list of {split, path})."""
-    patterns: list[str] = []
-    for entry in data_files if isinstance(data_files, list) else [data_files]:
-        if isinstance(entry, str):
-            patterns.append(entry)
-        elif entry["split"] == split:
-            patterns.extend([entry["path"]] if isinstance(entry["path"], str) else entry["path"])
-    return patterns
 
 
 def _folder(root: Path, benchmark: Benchmark) -> Path:
@@ -47,13 +37,14 @@ def split_files(root: Path, benchmark: Benchmark) -> list[Path]:
     folder = _folder(root, benchmark)
     card = folder / "README.md"
     header = metadata_load(card) if card.is_file() else None
-    whole = [{"config_name": "default", "data_files": f"**/*{benchmark.split}*.parquet"}]
+    whole = [{"config_name": "default", "data_files": {benchmark.split: f"**/*{benchmark.split}*.parquet"}}]
     configs: list[dict[str, Any]] = (header or {}).get("configs") or whole
     if benchmark.config == "*":
         configs = [config for config in configs if config["config_name"] != "all"]  # cais/mmlu: all subjects again
     elif benchmark.config is not None:
         configs = [config for config in configs if config["config_name"] == benchmark.config]
-    patterns = [pattern for config in configs for pattern in _patterns(config.get("data_files", []), benchmark.split)]
+    by_split = [sanitize_patterns(config.get("data_files", [])) for config in configs]
+    patterns = [pattern for splits in by_split for pattern in splits.get(benchmark.split, [])]
     files = [path for pattern in patterns for path in sorted(folder.glob(pattern))]
     if not files:
         wanted = f"split {benchmark.split}" + (f" of {benchmark.config}" if benchmark.config else "")
@@ -149,14 +140,3 @@ def problem(root: Path, benchmark: Benchmark, hub_rows: bool) -> str | None:
     if recorded and downloaded and recorded != downloaded:
         return f"revision {downloaded[:8]}, but {root / REVISIONS} has {recorded[:8]}"
     return None
-
-
-def check(root: Path, hub_rows: bool = True) -> dict[str, str | None]:
-    """Benchmark key -> its problem, or None.
-
-    Raises:
-        UserError: there is no such folder.
-    """
-    if not root.is_dir():
-        raise UserError(f"{root}: no such folder")
-    return {benchmark.key: problem(root, benchmark, hub_rows) for benchmark in datasets()}

@@ -71,7 +71,6 @@ def plan_evaluations(
     return [
         Job(
             name=model.name,
-            multimodal=model.multimodal,
             checkpoint=str(model.folder),
             weights=weights.get(model.name, ""),
             harness=harness,
@@ -132,7 +131,7 @@ def check_servable(model: Model, benchmarks: Sequence[Benchmark], options: Optio
         return
     config = load_part(AutoConfig, folder, name, trust_remote_code=trust_remote_code)
     without_weights = SimpleNamespace(config=config, device="cpu", dtype=torch.float32)
-    refused = [benchmark.key for benchmark in benchmarks if benchmark.has_text_only_questions]
+    refused = [b.key for b in benchmarks if b.harness == "lm-eval" or not b.always_image]
     if refused and Generator(without_weights, processor).needs_images:
         left = " ".join(benchmark.key for benchmark in benchmarks if benchmark.key not in refused)
         advice = f"evaluate it alone with --tasks {left}" if left else "leave it out"

@@ -17,12 +17,6 @@ SCORING = ("eval.data.mirror", "eval.data.sample_lines", "eval.score.items", "ev
 DIGESTS = ("weights", "data", "code", "scoring code")  # of a task's inputs; their digits say nothing to a reader
 
 
-def engine_name(engine: str) -> str:
-    """An engine's command without the folder of its program."""
-    program, *options = shlex.split(engine)
-    return shlex.join([Path(program).name, *options])
-
-
 @dataclass(frozen=True)
 class Task:
     """One benchmark of a job: its key, the number of scored rows, and the digest of its data."""
@@ -40,12 +34,10 @@ class Task:
 @dataclass(frozen=True)
 class Job:
     """Paths are absolute because a worker runs in its own folder. `weights` is the digest of the checkpoint, "" before
-    it is trained; `multimodal` is false for a bare decoder; `producer` is what
-    `modeling_aligned_llava.harness.provenance.producer` says of this machine; `engine` as in `Options`, an
-    absolute path."""
+    it is trained; `producer` is what `modeling_aligned_llava.harness.provenance.producer` says of this machine;
+    `engine` as in `Options`, an absolute path."""
 
     name: str
-    multimodal: bool
     checkpoint: str
     weights: str
     harness: str
@@ -78,12 +70,13 @@ class Job:
 
     def inputs(self, task: Task) -> dict[str, Any]:
         """Everything that a result depends on. A finished task is skipped while this stays the same."""
+        program, *options = shlex.split(self.engine)
         settings = ("weights", "batch_size", "max_new_tokens", "dtype", "blank_images", "shared_prefix", "producer")
         return {
             "data": task.data,
             "rows": task.rows,
             "scoring code": hash_code(*SCORING),
-            "engine": engine_name(self.engine),
+            "engine": shlex.join([Path(program).name, *options]),
         } | {name: getattr(self, name) for name in settings}
 
     def changes(self, task: Task, earlier: dict[str, Any]) -> list[str]:

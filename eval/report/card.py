@@ -6,7 +6,7 @@ what is not recorded. A score belongs to the checkpoint only if the run evaluate
 
 from inspect import get_annotations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard
@@ -54,18 +54,23 @@ class _Markdown(str):
     """Markdown that is put into the card as it is."""
 
 
-def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
-    """The card of `checkpoint`, to be published as `repository`, with its scores from `run`.
+class MeasuredScores(NamedTuple):
+    """What the run `name` has of a checkpoint's weights: run.json, its entry of them, all rows of the scores, those of
+    the weights, and whether the data can be the official ones."""
 
-    Raises:
-        UserError: a file is missing, or the run did not evaluate these weights.
-    """
-    config = _required(checkpoint / "config.json", "no checkpoint there")
-    kind = str(config.get("model_type"))
-    fields = config if kind == OURS else config.get(NORM)
-    if fields is None:
-        raise UserError(f"{checkpoint} is a {kind} model saved without {NORM}: there is no method to describe")
-    record, model, rows, cells, official = measured_scores(checkpoint, run)
+    name: str
+    record: dict[str, Any]
+    model: dict[str, Any]
+    rows: list[Any]
+    cells: list[Any]
+    official: bool
+
+
+def model_card(checkpoint: Path, scores: MeasuredScores, repository: str) -> ModelCard:
+    """The card of `checkpoint`, to be published as `repository`, with its scores."""
+    config = read_json(checkpoint / "config.json")
+    kind, fields = config["model_type"], _norm_fields(config)
+    run, record, model, rows, cells, official = scores
     combined = any(row.get("seeds") and row["method"] == model["method"] for row in rows)
     stages = stage_settings(checkpoint)
     parts = _parts(config, stages)
@@ -76,7 +81,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         base_model=models or None,
         datasets=datasets or None,
         model_name=repository.rpartition("/")[2],
-        eval_results=_eval_results(cells, official, run.name, record["versions"]) or None,
+        eval_results=_eval_results(cells, official, run, record["versions"]) or None,
         **_licence([part["licence"] for part in parts if part["role"] != "data"], repository),
     )
     environment = Environment(
@@ -100,11 +105,7 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
         own_table=_Markdown(markdown(Table4.of(cells)) if combined else ""),
         parts=parts,
         recipe=list(stages),
-        settings={
-            name: [_shown(stage.get(name)) for stage in stages.values()]
-            for name in SETTINGS
-            if any(name in stage for stage in stages.values())
-        },
+        settings={name: list(map(_shown, values)) for name, values in setting_rows(stages).items()},
         gain=norm["gain"],
         gain_collapsed=norm.get("gain_collapsed", False),
         profile=read_json(checkpoint / "norm_profile.json"),
@@ -115,13 +116,16 @@ def model_card(checkpoint: Path, run: Path, repository: str) -> ModelCard:
     return ModelCard(text)
 
 
-def measured_scores(checkpoint: Path, run: Path) -> tuple[dict[str, Any], dict[str, Any], list[Any], list[Any], bool]:
-    """What `run` has of these weights: run.json, its entry of them, all rows of the scores, those of the weights, and
-    whether the data can be the official ones.
+def measured_scores(checkpoint: Path, run: Path) -> MeasuredScores:
+    """The scores of a checkpoint in a run.
 
     Raises:
-        UserError: a file is missing, or the run did not evaluate these weights.
+        UserError: a file is missing, the model has no method, or the run did not evaluate these weights.
     """
+    config = _required(checkpoint / "config.json", "no checkpoint there")
+    if _norm_fields(config) is None:
+        kind = config.get("model_type")
+        raise UserError(f"{checkpoint} is a {kind} model saved without {NORM}: there is no method to describe")
     record = _required(run / "run.json", "evaluate the run first (python -m eval.suite)")
     rows: list[Any] = read_scores(run)
     model = _evaluated(checkpoint, record, run)
@@ -129,7 +133,12 @@ def measured_scores(checkpoint: Path, run: Path) -> tuple[dict[str, Any], dict[s
     rows = [row | {"reason": row["reason"].partition(":")[0]} if row["reason"] else row for row in rows]
     key = {"source": "measured", **{name: model[name] for name in ("backbone", "method", "seed")}}
     cells = [row for row in rows if key.items() <= row.items() and not row.get("seeds")]
-    return record, model, rows, cells, is_official(cells, Path(record["data"]["root"]))
+    return MeasuredScores(run.name, record, model, rows, cells, is_official(cells, Path(record["data"]["root"])))
+
+
+def _norm_fields(config: dict[str, Any]) -> Any:
+    """The fields of the norm in a configuration; None if it has none."""
+    return config if config.get("model_type") == OURS else config.get(NORM)
 
 
 def _required(path: Path, hint: str) -> Any:
@@ -160,6 +169,15 @@ def stage_settings(checkpoint: Path) -> dict[str, dict[str, Any]]:
         folder.name: settings | (read_json(folder / "training_complete.json") or {})
         for folder in stage_folders(checkpoint)
         if (settings := read_json(folder / "settings.json")) is not None
+    }
+
+
+def setting_rows(stages: dict[str, dict[str, Any]]) -> dict[str, list[Any]]:
+    """Setting -> its value in each stage; without settings that none of them has."""
+    return {
+        name: [stage.get(name) for stage in stages.values()]
+        for name in SETTINGS
+        if any(name in stage for stage in stages.values())
     }
 
 

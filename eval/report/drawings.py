@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from eval.report.card import stage_folders
 from eval.report.finished_run import FinishedRun
-from eval.tables.table4 import HEADINGS, plot_differences
+from eval.tables.table4 import compared, plot_differences
 from modeling_aligned_llava.diagnostics.instruments.svg import draw_curve, log_scale, svg_axes
 
 
@@ -97,18 +97,14 @@ def _legend(axes: Axes) -> None:
 
 def differences_figure(run: FinishedRun) -> Drawing | None:
     """Each line's paired differences from the baseline; None if nothing was compared."""
-    compared = {
-        line.name: cells
-        for line in run.lines
-        if (cells := [row for row in line.cells.values() if row["delta"] is not None and row["benchmark"] in HEADINGS])
-    }
-    if not compared:
+    cells = compared([(line.name, line.cells) for line in run.lines])
+    if not cells:
         return None
     title = "Difference from the baseline, points, with 95 % interval"
     colours = {line.name: series(number) for number, line in enumerate(run.lines)}
 
     def draw(axes: Axes) -> None:
-        plot_differences(axes, compared, colours)
+        plot_differences(axes, cells, colours)
         axes.set_xlabel("points")
 
     return Drawing(title, inline_svg("differences", title, draw, (5.2, 4.6)), [], [])

@@ -107,11 +107,10 @@ class FinishedRun:
     @cached_property
     def cells(self) -> dict[str, dict[str, ScoreEntry]]:
         """Checkpoint -> benchmark -> its own row."""
-        table: dict[str, dict[str, ScoreEntry]] = {name: {} for name in self._names.values()}
-        for row in self._measured:
-            if not row.get("seeds"):
-                table[self._names[_key(row)]][row["benchmark"]] = row
-        return table
+        single = [row for row in self._measured if not row.get("seeds")]
+        return {
+            name: {row["benchmark"]: row for row in single if _key(row) == key} for key, name in self._names.items()
+        }
 
     @cached_property
     def lines(self) -> list[Line]:
@@ -148,13 +147,12 @@ class FinishedRun:
     @cached_property
     def baselines(self) -> dict[str, str]:
         """Backbone -> the method that its others were compared with; without those where nothing was compared."""
+        methods = dict.fromkeys((line.backbone, line.method) for line in [*self.lines, *self.single_seeds])
+        compared = {(row["backbone"], row["method"]) for row in self._measured if row["delta"] is not None}
         baselines: dict[str, str] = {}
-        for backbone in dict.fromkeys(line.backbone for line in self.lines):
-            lines = [line for line in [*self.lines, *self.single_seeds] if line.backbone == backbone]
-            compared = {line.method for line in lines if any(row["delta"] is not None for row in line.cells.values())}
-            others = [line.method for line in lines if line.method not in compared]
-            if compared and others:
-                baselines[backbone] = others[0]
+        for backbone, method in methods:
+            if (backbone, method) not in compared and backbone in {backbone for backbone, _ in compared}:
+                baselines.setdefault(backbone, method)
         return baselines
 
     @property

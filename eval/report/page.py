@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from eval.report.card import SETTINGS, stage_settings
+from eval.report.card import setting_rows, stage_settings
 from eval.report.drawings import differences_figure, layer_curves, training_curves
 from eval.report.finished_run import TITLES, FinishedRun, Line, probability, without_paths
 from eval.report.measurements import measure
@@ -178,11 +178,7 @@ def recipes(run: FinishedRun) -> tuple[list[str], list[list[str]]]:
         checkpoint = run.checkpoints[model.name]
         for stage, recipe in (stage_settings(checkpoint) if checkpoint else {}).items():
             stages[f"{model.name}, {stage}"] = recipe
-    lines = [
-        [name.replace("_", " "), *(_setting(stage.get(name)) for stage in stages.values())]
-        for name in SETTINGS
-        if any(name in stage for stage in stages.values())
-    ]
+    lines = [[name.replace("_", " "), *map(_setting, values)] for name, values in setting_rows(stages).items()]
     return ["setting", *stages], lines
 
 

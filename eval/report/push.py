@@ -15,7 +15,7 @@ from huggingface_hub.errors import EntryNotFoundError, HFValidationError, Reposi
 from huggingface_hub.utils import validate_repo_id
 
 from eval.data.benchmarks import BY_KEY, Benchmark
-from eval.report.card import measured_scores, model_card
+from eval.report.card import MeasuredScores, measured_scores, model_card
 from modeling_aligned_llava.errors import UserError, errors_named, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
 
@@ -47,16 +47,16 @@ def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
     return files | processor | {"config.json": (json.dumps(config, indent=2) + "\n").encode()}
 
 
-def result_files(checkpoint: Path, run: Path, repository: str) -> dict[str, bytes]:
+def result_files(scores: MeasuredScores, repository: str) -> dict[str, bytes]:
     """`.eval_results/KEY.yaml` of every official score whose data set the Hub lists as a benchmark; the card's
     `model-index` has the others too.
 
     Raises:
         UserError: the Hub cannot be asked.
     """
-    record, _, _, cells, official = measured_scores(checkpoint, run)
+    record = scores.record
     files = {}
-    for cell in cells if official else ():
+    for cell in scores.cells if scores.official else ():
         if cell["status"] != "ok" or cell["benchmark"] not in BY_KEY:
             continue
         benchmark = BY_KEY[cell["benchmark"]]
@@ -108,9 +108,10 @@ def main() -> None:
         validate_repo_id(args.repository)
     except HFValidationError as error:
         raise UserError(f"{args.repository} is not a repository name: {error}") from error
-    card = model_card(args.checkpoint, args.results, args.repository)
+    scores = measured_scores(args.checkpoint, args.results)
+    card = model_card(args.checkpoint, scores, args.repository)
     files = published_files(args.checkpoint) | {"README.md": str(card).encode()}
-    files |= result_files(args.checkpoint, args.results, args.repository)
+    files |= result_files(scores, args.repository)
     if args.dry_run:
         print(card)  # noqa: T201
         for name, content in sorted(files.items()):

@@ -4,7 +4,7 @@ import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from eval.options import read_recipe
 from eval.plan.models import START, Training
 from eval.run.processes import run_logged
 from eval.run.status import Status
-from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json
 
 
@@ -58,20 +57,9 @@ def make_world(backbone: str, data: Path, logs: Path, say: Callable[[str], objec
                 run_logged([sys.executable, "-m", world[part], str(folder)], logs / f"{part}.log")
 
 
-def forecast(trainings: Sequence[Training]) -> None:
-    """Print the preflight's table of every stage: memory and disk.
-
-    Raises:
-        UserError: one of them cannot succeed.
-    """
-    for training in trainings:
-        if subprocess.run([*training.command, "--preflight"]).returncode:  # noqa: S603
-            raise UserError(f"training {training.step} cannot succeed")
-
-
-def forecast_finetuning(settings: list[str]) -> bool:
-    """Print what training with these options of train.sft takes, measured on two steps; whether it can succeed."""
-    return not subprocess.run([sys.executable, "-m", "train.preflight", *settings, "--measure"]).returncode  # noqa: S603
+def can_succeed(*preflight: str) -> bool:
+    """Let a command print what a training takes, memory and disk; whether it says that the training can succeed."""
+    return not subprocess.run(preflight).returncode  # noqa: S603
 
 
 def profile_of_start(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -82,13 +70,7 @@ def profile_of_start(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """
     path = args.run / "diagnostics" / f"{START}.json"
     if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
         images = ["--images", str(args.images), "--limit", str(PROFILED)]
-        words = [sys.executable, "-m", "eval.diagnostics", "profile", str(folder), *images, "--json", str(unfinished)]
+        words = [sys.executable, "-m", "eval.diagnostics", "profile", str(folder), *images, "--json", str(path)]
         run_logged(words, args.run / "logs" / "profile.log")
-        unfinished.replace(path)
-    profile = read_json(path)
-    if profile is None:
-        raise UserError(f"{path} is damaged: remove it")
-    return profile
+    return read_json(path)

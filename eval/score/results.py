@@ -22,16 +22,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint, versions
 
 
 PACKAGES = ("modeling-aligned-llava", "torch", "transformers", "lmms-eval", "lm-eval", "datasets", "trl", "accelerate")
-SETTINGS = (
-    "batch_size",
-    "max_new_tokens",
-    "dtype",
-    "device",
-    "trust_remote_code",
-    "no_shared_prefix",
-    "engine",
-    "limit",
-)
+UNRECORDED = ("run", "data", "jobs", "tasks")  # options that change no answer, or are recorded as what they led to
 
 
 def write_results(options: Options, models: Models, jobs: list[Job], baseline: str) -> None:
@@ -74,7 +65,7 @@ def describe_run(options: Options, models: Models, jobs: list[Job], results: dic
     Tasks are those asked for and those with a result from before; versions, code and hardware are those that made the
     results.
     """
-    settings = {name: getattr(options, name) for name in (*SETTINGS, "limit")}
+    settings = {name: value for name, value in vars(options).items() if name not in UNRECORDED}
     settings |= {"device": resolve_device(options.device), "dtype": resolve_dtype(options.dtype, options.device)}
     weights = {job.name: job.weights for job in jobs} or {
         name: hash_checkpoint(model.folder) for name, model in models.items()

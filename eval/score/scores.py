@@ -17,7 +17,6 @@ from eval.data.benchmarks import BENCHMARKS, EXTRA_BENCHMARKS, Benchmark
 from eval.plan.models import Model
 from eval.score import seeds, statistics
 from eval.score.items import Items
-from eval.score.seeds import NO_PRIOR, Prior, SeedMean
 
 
 PAPER = Path(__file__).with_name("paper_table4.yaml")
@@ -63,38 +62,38 @@ class Line:
 
     Attributes:
         tested: whether its differences get p-values.
-        of_scores, of_deltas: priors of a line of several seeds, from the columns and methods of its backbone.
     """
 
     models: list[Model]
     results: list[Results]
     baselines: list[Results] | None
     tested: bool = True
-    of_scores: Prior = NO_PRIOR
-    of_deltas: Prior = NO_PRIOR
 
     @cached_property
-    def seed_means(self) -> dict[str, tuple[SeedMean, SeedMean | None]]:
-        """Benchmark that every seed has -> score and difference, before their columns share anything."""
-        means = {}
-        for benchmark in (*BENCHMARKS, *EXTRA_BENCHMARKS):
-            items, baselines = _items(self.results, benchmark), _items(self.baselines, benchmark)
-            if items:
-                delta = seeds.difference(baselines, items, benchmark.macro) if baselines else None
-                means[benchmark.key] = seeds.score(items, benchmark.macro), delta
-        return means
+    def estimates(self) -> dict[str, tuple[Any, Any]]:
+        """Benchmark that every checkpoint has -> its score and, if there is a baseline's, its difference.
+
+        They are of class `Comparison`, of several seeds `SeedMean`.
+        """
+        estimates: dict[str, tuple[Any, Any]] = {}
+        for b in (*BENCHMARKS, *EXTRA_BENCHMARKS):
+            items, baselines = _items(self.results, b), _items(self.baselines, b)
+            if len(items) > 1:
+                gap: Any = seeds.difference(baselines, items, b.macro) if baselines else None
+                estimates[b.key] = seeds.score(items, b.macro), gap
+            elif items:
+                gap = statistics.difference(baselines[0], items[0], b.macro, b.key) if baselines else None
+                estimates[b.key] = statistics.score(items[0], b.macro, b.key), gap
+        return estimates
 
     def rows(self) -> list[ScoreRow]:
         """The nine benchmarks, their average, extra ones."""
-        scores: list[Any] = []  # Comparison or SeedMean, of each benchmark
-        deltas: list[Any] = []
-        rows = [self._row(benchmark, scores, deltas) for benchmark in BENCHMARKS]
-        average = self._average(rows, scores, deltas)
+        rows = [self._row(benchmark) for benchmark in BENCHMARKS]
         with_p = [row for row in rows if row.p_value is not None]
         for row, adjusted in zip(with_p, statistics.holm([row.p_value or 0.0 for row in with_p]), strict=True):
             row.p_holm = adjusted
         extra = [b for b in EXTRA_BENCHMARKS if any(b.key in results for results in self.results)]
-        return [*rows, average, *(self._row(benchmark, scores, deltas) for benchmark in extra)]
+        return [*rows, self._average(rows), *(self._row(benchmark) for benchmark in extra)]
 
     def _new_row(self, key: str) -> ScoreRow:
         first, several = self.models[0], len(self.models) > 1
@@ -102,35 +101,20 @@ class Line:
         row.seeds = [model.seed for model in self.models if model.seed is not None] if several else []
         return row
 
-    def _row(self, benchmark: Benchmark, scores: list[Any], deltas: list[Any]) -> ScoreRow:
-        """A cell; what it estimates is added to `scores` and `deltas`."""
+    def _row(self, benchmark: Benchmark) -> ScoreRow:
         results = [of_model.get(benchmark.key, NOT_RUN) for of_model in self.results]
         row = self._new_row(benchmark.key)
         row.status, row.reason = self._status(results)
         if row.status != "ok":
             return row
         items = [Items(**result["items"]) for result in results]
-        score, delta = self._estimates(benchmark)
-        scores.append(score)
+        score, delta = self.estimates[benchmark.key]
         row.score, row.ci95 = float(np.mean([result["score"] for result in results])), _ends(score)
         row.n, row.unparseable = len(items[0].id), float(np.mean([result["unparseable"] for result in results]))
         # results of older versions have no further numbers
         row.subtasks = _mean_breakdown(items, [result.get("further", {}) for result in results])
-        if delta is not None:
-            deltas.append(delta)
-            self._compare(row, delta)
+        self._compare(row, delta)
         return row
-
-    def _estimates(self, benchmark: Benchmark) -> tuple[Any, Any]:
-        """Score and, if there is a baseline's, difference."""
-        if len(self.models) > 1:
-            mean, gap = self.seed_means[benchmark.key]
-            return replace(mean, prior=self.of_scores), gap and replace(gap, prior=self.of_deltas)
-        (items,), baselines = _items(self.results, benchmark), _items(self.baselines, benchmark)
-        score = statistics.score(items, benchmark.macro, benchmark.key)
-        if not baselines:
-            return score, None
-        return score, statistics.difference(baselines[0], items, benchmark.macro, benchmark.key)
 
     def _status(self, results: list[dict[str, Any]]) -> tuple[str, str | None]:
         """Of all seeds together: ok if each is, else the reasons of the others."""
@@ -144,21 +128,22 @@ class Line:
         return status, "; ".join(f"seed {model.seed}: {result['reason']}" for model, result in bad)
 
     def _compare(self, row: ScoreRow, delta: Any) -> None:
-        row.delta, row.delta_ci95 = delta.value, _ends(delta)
-        row.p_value = delta.p_value if self.tested else None
+        if delta is not None:
+            row.delta, row.delta_ci95 = delta.value, _ends(delta)
+            row.p_value = delta.p_value if self.tested else None
 
-    def _average(self, rows: list[ScoreRow], scores: list[Any], deltas: list[Any]) -> ScoreRow:
+    def _average(self, rows: list[ScoreRow]) -> ScoreRow:
         """The mean of the nine, if all nine have a score. It is a single test, so there is no Holm adjustment."""
         average = self._new_row("avg")
         if missing := [row for row in rows if row.status != "ok"]:
             average.status = "failed" if any(row.status == "failed" for row in missing) else "not run"
             average.reason = "without " + ", ".join(row.benchmark for row in missing)
             return average
-        mean = seeds.mean if len(self.models) > 1 else statistics.mean
-        of_scores: Any = mean(scores)
-        average.score, average.ci95, average.n = of_scores.value, _ends(of_scores), len(scores)
-        if len(deltas) == len(scores):
-            self._compare(average, mean(deltas))
+        mean: Any = seeds.mean if len(self.models) > 1 else statistics.mean
+        scores, deltas = zip(*(self.estimates[row.benchmark] for row in rows), strict=True)
+        score = mean(scores)
+        average.score, average.ci95, average.n = score.value, _ends(score), len(scores)
+        self._compare(average, None if None in deltas else mean(deltas))
         return average
 
 
@@ -219,11 +204,12 @@ def share_variances(table: list[Line]) -> None:
     several = [line for line in table if len(line.models) > 1]
     for backbone in {line.models[0].backbone for line in several}:
         group = [line for line in several if line.models[0].backbone == backbone]
-        pairs = [line.seed_means[b.key] for line in group for b in BENCHMARKS if b.key in line.seed_means]
+        pairs = [line.estimates[b.key] for line in group for b in BENCHMARKS if b.key in line.estimates]
         of_scores = seeds.prior([score for score, _ in pairs])
         of_deltas = seeds.prior([delta for _, delta in pairs if delta is not None])
         for line in group:
-            line.of_scores, line.of_deltas = of_scores, of_deltas
+            for key, (score, delta) in line.estimates.items():
+                line.estimates[key] = replace(score, prior=of_scores), delta and replace(delta, prior=of_deltas)
 
 
 def pairing(models: list[Model], baseline: str) -> list[str]:

@@ -20,8 +20,7 @@ from eval.score.items import Items
 
 
 RESAMPLES = 10_000
-LEVEL = 95
-TAIL = (100 - LEVEL) / 200  # probability on either side of an interval
+TAIL = 0.025  # probability on either side of an interval
 NO_SPREAD = 1e-9  # points; below it, differences are rounding errors
 POWER = 0.80
 
@@ -82,7 +81,7 @@ class Design:
         Returns:
             Points, (RESAMPLES, models).
         """
-        random = _generator(label)
+        random = np.random.default_rng(zlib.crc32(label.encode()))  # the same stream in every run
         counted = np.column_stack([self.size, self.totals(outcome)])
         scores = np.zeros((RESAMPLES, outcome.shape[1]))
         for index, weight in enumerate(self.weight):
@@ -128,11 +127,6 @@ def outcomes(models: list[Items]) -> np.ndarray:
     if any(model.id != models[0].id for model in models[1:]):
         raise ValueError("the models were not scored on the same items")
     return np.array([model.correct for model in models]).T
-
-
-def _generator(label: str) -> np.random.Generator:
-    """A separate stream for each benchmark, the same in every run."""
-    return np.random.default_rng(zlib.crc32(label.encode()))
 
 
 def _interval(draws: np.ndarray) -> tuple[float, float]:

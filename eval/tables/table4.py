@@ -96,7 +96,8 @@ def table_lines(rows: list[ScoreEntry]) -> Lines:
     """
     table: dict[tuple, dict[str, ScoreEntry]] = {}
     for row in rows:
-        table.setdefault(line_key(row), {})[row["benchmark"]] = row
+        key = row["source"], row["backbone"], row["method"], row["seed"], tuple(row.get("seeds", ()))
+        table.setdefault(key, {})[row["benchmark"]] = row
     means = {key[:3] for key in table if key[4]}
     table = {key: cells for key, cells in table.items() if key[4] or key[3] is None or key[:3] not in means}
     distinct = {key[3] for key in table if key[0] == "measured" and not key[4]}
@@ -109,11 +110,6 @@ def table_lines(rows: list[ScoreEntry]) -> Lines:
             label += f" seed {seed}"
         labels.append((label + PAPER_SUFFIX if source == "paper" else label, cells))
     return labels
-
-
-def line_key(row: ScoreEntry) -> tuple:
-    """Source, backbone, method, seed and seeds: what the rows of a line share. Only a mean over seeds has `seeds`."""
-    return row["source"], row["backbone"], row["method"], row["seed"], tuple(row.get("seeds", ()))
 
 
 def _about_seeds(measured: Lines) -> list[str]:
@@ -234,14 +230,12 @@ def comma_separated(table: Table4) -> str:
     fields += ["delta", "delta_ci95_low", "delta_ci95_high", "p_value", "p_holm", "unparseable", "status", "reason"]
     flat = []
     for row in table.rows:
-        ends = {f"{name}_{end}": value for name in ("ci95", "delta_ci95") for end, value in _ends(row[name])}
+        ends = {}
+        for name in ("ci95", "delta_ci95"):
+            ends[f"{name}_low"], ends[f"{name}_high"] = row[name] or (None, None)
         seeds = " ".join(map(str, row.get("seeds", ())))
         flat.append(row | ends | {"score": missing(row) or row["score"], "seeds": seeds})
     return pd.DataFrame(flat, columns=fields, dtype=object).to_csv(index=False, lineterminator="\n")
-
-
-def _ends(interval: list[float] | None) -> list[tuple[str, float | None]]:
-    return list(zip(("low", "high"), interval or (None, None), strict=True))
 
 
 def show(table: Table4, console: Console) -> None:
@@ -270,14 +264,18 @@ def _brief(cell: ScoreEntry) -> str:
 
 def draw_differences(table: Table4) -> str:
     """An SVG, the same bytes for the same rows. Models without any difference are left out."""
-    compared = {
-        label: [row for row in cells.values() if row["delta"] is not None and row["benchmark"] in HEADINGS]
-        for label, cells in table.measured
-    }
-    models = {label: cells for label, cells in compared.items() if cells}
     with svg_axes("table4", (6, 5)) as (axes, svg):
-        plot_differences(axes[0, 0], models, {})
+        plot_differences(axes[0, 0], compared(table.measured), {})
     return svg.getvalue()
+
+
+def compared(lines: Lines) -> dict[str, list[ScoreEntry]]:
+    """Label -> its cells of the nine and their average that have a difference; without lines that have none."""
+    cells_of = {
+        label: [cell for key, cell in cells.items() if key in HEADINGS and cell["delta"] is not None]
+        for label, cells in lines
+    }
+    return {label: cells for label, cells in cells_of.items() if cells}
 
 
 def plot_differences(axes: Axes, models: dict[str, list[ScoreEntry]], colours: dict[str, str]) -> None:

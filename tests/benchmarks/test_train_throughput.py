@@ -1,6 +1,5 @@
 """The benchmark at toy shape writes its result, and stock and ours learn from the same tokens."""
 
-import gzip
 import json
 import sys
 from dataclasses import replace
@@ -33,7 +32,7 @@ def test_stock_and_ours_learn_from_the_same_tokens(tmp_path, shape, stage):
 def test_the_result_is_written_and_printed(monkeypatch, tmp_path, capsys):
     out = tmp_path / "result.json"
     command = ["train_throughput", "--shape", "toy", "--rounds", "1", "--stages", "1", "--processor"]
-    monkeypatch.setattr(sys, "argv", [*command, "--trace", str(tmp_path), "--out", str(out)])
+    monkeypatch.setattr(sys, "argv", [*command, "--out", str(out)])
     train_throughput.main()
     result = json.loads(out.read_text())
     assert result == json.loads(capsys.readouterr().out.splitlines()[-1])
@@ -41,9 +40,6 @@ def test_the_result_is_written_and_printed(monkeypatch, tmp_path, capsys):
     assert result["ratios"].keys() == {"stage1"} and stage["processor"]["over_ours"] > 0
     rates = stage["stock_samples_per_second_by_rows"]
     assert rates.keys() == {"4", "8"} and max(rates.values()) == stage["pairs"][0]["stock"]["samples_per_second"]
-    for who, step in stage["profiled_step"].items():
-        with gzip.open(tmp_path / f"stage1-{who}.json.gz", "rt") as trace:
-            assert 0 < step["operators"] <= len(json.load(trace)["traceEvents"])
 
 
 def test_micro_batches_too_large_for_memory_are_skipped(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from transformers import AutoModelForImageTextToText
 
 from eval.data.benchmarks import BENCHMARKS, BY_KEY
 from eval.report import push
-from eval.report.card import model_card
+from eval.report.card import measured_scores, model_card
 from eval.report.finished_run import is_official
 from eval.score.scores import Model, score_rows
 from modeling_aligned_llava import align
@@ -69,7 +69,7 @@ def results(tiny_checkpoint, tmp_path):
 
 def test_metadata_is_the_hubs(results):
     run, checkpoint = results
-    card = ModelCard(str(model_card(checkpoint, run, "someone/aligned")))  # parsed again
+    card = ModelCard(str(model_card(checkpoint, measured_scores(checkpoint, run), "someone/aligned")))  # parsed again
     metadata = yaml.safe_load(card.content.split("---")[1])
     assert metadata["base_model"] == ["Qwen/Qwen2.5-7B-Instruct"]
     assert (metadata["pipeline_tag"], metadata["library_name"]) == ("image-text-to-text", "transformers")
@@ -85,7 +85,7 @@ def test_metadata_is_the_hubs(results):
 
 def test_the_text_says_what_is_known_and_what_is_not_and_its_tables_are_whole(results):
     run, checkpoint = results
-    text = model_card(checkpoint, run, "someone/aligned").text
+    text = model_card(checkpoint, measured_scores(checkpoint, run), "someone/aligned").text
     for line in (
         "| vision tower | not recorded | not known here |",
         "| language model | Qwen/Qwen2.5-7B-Instruct | apache-2.0 |",
@@ -105,7 +105,7 @@ def test_the_text_says_what_is_known_and_what_is_not_and_its_tables_are_whole(re
     ):
         assert line in text, line
     assert PRIVATE not in text and str(run.parent) not in text and "vision_config" not in text
-    assert model_card(checkpoint, run, "someone/aligned").text == text
+    assert model_card(checkpoint, measured_scores(checkpoint, run), "someone/aligned").text == text
     lines = text.splitlines()
     for before, rule, after in zip(lines, lines[1:], lines[2:], strict=False):
         if rule.startswith("|---"):
@@ -119,9 +119,9 @@ def test_the_card_of_one_seed_has_the_mean_and_its_own_scores(results):
     models = [Model(f"{m}-{s}", "toy", m, s) for m in record["models"] for s in (42, 43)]
     scores = {"baseline-42": nine(20), "baseline-43": nine(22), "norm-gwc-42": nine(30), "norm-gwc-43": nine(34)}
     one_seed = "One training seed: the intervals cover"
-    assert one_seed in model_card(checkpoint, run, "a/b").text
+    assert one_seed in model_card(checkpoint, measured_scores(checkpoint, run), "a/b").text
     write_json(run / "scores.json", score_rows(models, scores, "baseline"))
-    card = model_card(checkpoint, run, "a/b")
+    card = model_card(checkpoint, measured_scores(checkpoint, run), "a/b")
     assert {entry.metric_value for entry in card.data.eval_results} == {75.0}
     shared, alone = card.text.split("### This checkpoint alone")
     assert "| toy norm-gwc, 2 seeds | 80.00<br>" in shared and "| toy norm-gwc | 75.00<br>" in alone
@@ -134,7 +134,7 @@ def test_names_and_reasons_are_text(results):
     for name in ("run.json", "scores.json"):
         text = (run / name).read_text()
         (run / name).write_text(text.replace('"toy"', json.dumps(evil)).replace("ValueError", f"ValueError {evil}"))
-    card = model_card(checkpoint, run, "a/b")
+    card = model_card(checkpoint, measured_scores(checkpoint, run), "a/b")
     assert "<img" not in card.text and "](javascript" not in card.text and "&lt;img src=x" in card.text
     assert "| toy norm-gwc" not in card.text and "p < 0.05" in card.text.replace("\\", "")
 
@@ -145,7 +145,7 @@ def test_a_bare_checkpoint_has_a_card_too(results, tmp_path):
     shutil.copytree(checkpoint, bare)
     for name in ("settings.json", "norm_parameters.json", "norm_profile.json", "training_complete.json"):
         (bare / name).unlink()
-    text = model_card(bare, run, "a/b").text
+    text = model_card(bare, measured_scores(bare, run), "a/b").text
     assert "Not recorded beside the weights." in text and "| data | not recorded |" in text
     assert "Norm profile" not in text and "after training" not in text
 
@@ -172,7 +172,7 @@ def test_the_licence_is_the_strictest_known_one(results):
         record = read_json(run / "run.json")
         record["models"]["norm-gwc"]["sha256"] = hash_checkpoint(checkpoint)
         write_json(run / "run.json", record)
-        card = model_card(checkpoint, run, "a/b")
+        card = model_card(checkpoint, measured_scores(checkpoint, run), "a/b")
         assert (card.data.license, card.data.base_model) == (licence, [SIGLIP, language])
 
 
@@ -180,7 +180,7 @@ def test_a_decoder_that_tells_its_source_is_named_by_it(results):
     run, checkpoint = results
     source = {"name": "HuggingFaceTB/SmolLM2-135M-Instruct", "license": "apache-2.0", "precision": "rounded to 4 bits"}
     write_json(checkpoint.parent / "stage1" / "training_complete.json", {"language_model_source": source})
-    card = model_card(checkpoint, run, "a/b")
+    card = model_card(checkpoint, measured_scores(checkpoint, run), "a/b")
     assert "| language model | HuggingFaceTB/SmolLM2-135M-Instruct (rounded to 4 bits) | apache-2.0 |" in card.text
     assert card.data.base_model == ["HuggingFaceTB/SmolLM2-135M-Instruct"]
 
@@ -284,7 +284,7 @@ def test_a_model_of_another_family_is_published_with_its_code_and_card(results, 
     record = read_json(run / "run.json")
     entry = {"method": "norm", "seed": 42, "backbone": "qwen", "path": str(folder), "sha256": hash_checkpoint(folder)}
     write_json(run / "run.json", record | {"models": record["models"] | {"norm": entry}})
-    card = ModelCard(str(model_card(folder, run, "someone/qwen")))
+    card = ModelCard(str(model_card(folder, measured_scores(folder, run), "someone/qwen")))
     assert card.data.base_model == ["Qwen/Qwen2.5-VL-3B-Instruct"]
     for text in ("A qwen2_5_vl model of the", "a layernorm after the projector", "| `norm_init` | text |"):
         assert text in card.text

@@ -24,7 +24,6 @@ from eval.run.worker import enter_workspace
 def job(name, **rows):
     return Job(
         name=name,
-        multimodal=True,
         checkpoint="",
         weights="",
         harness="lmms-eval",
