@@ -22,6 +22,7 @@ def attempts(monkeypatch):
     for name in ("connect", "connect_ex"):
         monkeypatch.setattr(socket.socket, name, refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(push, "measured_scores", lambda *_: None)
     monkeypatch.setattr(push, "model_card", lambda *_: "card")
     monkeypatch.setattr(push, "result_files", lambda *_: {})
     monkeypatch.setattr(push, "published_files", lambda _: {"config.json": b"{}"})

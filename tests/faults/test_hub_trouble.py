@@ -82,6 +82,7 @@ class Push:
         words = ["push", str(self.weights.parent), "someone/aligned", "--results", "results"]
         with (
             mock.patch("sys.argv", words),
+            mock.patch.object(push, "measured_scores", lambda *_: None),
             mock.patch.object(push, "model_card", lambda *_: "card"),
             mock.patch.object(push, "result_files", lambda *_: {}),
             mock.patch.object(push, "published_files", lambda _: files),
