@@ -15,7 +15,6 @@ from rich.progress import (
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
@@ -60,8 +59,7 @@ class Status:
             TaskProgressColumn() if trained else MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
         )
         total, title = sum(self.rows.values()), "everything" if trained else "all rows"
         self.all: TaskID = self.bar.add_task(
@@ -69,13 +67,24 @@ class Status:
             total=total,
             completed=sum(self.done.values()),  # type: ignore[arg-type]  # rich says int, and counts in floats
             rate="",
+            left="",
         )
+        self.begun, self.share_before = self.spoke, self.share
         self.live = Live(self, console=console, refresh_per_second=2, transient=False)
 
     @property
     def share(self) -> float:
         """How much of everything is done, 0 to 1."""
         return sum(self.done.values()) / sum(self.rows.values()) if self.rows else 0.0
+
+    @property
+    def left(self) -> str:
+        """The time left at the pace since the start, which the bar's own estimate, of its last updates, is not."""
+        if self.share <= self.share_before:
+            return ""
+        pace = (self.share - self.share_before) / (time.monotonic() - self.begun)
+        minutes = (1 - self.share) / pace / 60
+        return f"about {minutes:.0f} min left" if minutes > 1 else ""
 
     def __enter__(self) -> "Status":
         if self.console.is_terminal:
@@ -162,9 +171,7 @@ class Status:
             yield
             if not self.console.is_terminal and time.monotonic() - self.spoke >= SILENCE:
                 now = ", ".join(f"{name} {activity}" for name, activity in self.running.items())
-                left = self.bar.tasks[0].time_remaining
-                minutes = f", about {left / 60:.0f} min left" if left and left > 60 else ""
-                self._line(f"{self.share:.0%}{minutes}: {now}")
+                self._line(", ".join(filter(None, (f"{self.share:.0%}", self.left))) + f": {now}")
 
     def _close(self, name: str, key: str, words: str) -> None:
         self.words[name, key] = words
@@ -179,4 +186,5 @@ class Status:
     def _set(self, name: str, key: str, rows: float) -> None:
         self.done[name, key] = rows
         speed = None if self.has_training else self.bar.tasks[0].speed
-        self.bar.update(self.all, completed=sum(self.done.values()), rate=f"{speed:.1f} rows/s" if speed else "")
+        rate = f"{speed:.1f} rows/s" if speed else ""
+        self.bar.update(self.all, completed=sum(self.done.values()), rate=rate, left=self.left)
