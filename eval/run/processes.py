@@ -17,7 +17,7 @@ from typing import Any
 from modeling_aligned_llava.errors import NOT_A_TERMINAL, UserError
 
 
-GRACE = 8.0  # seconds between SIGTERM and SIGKILL: training finishes its step and saves a checkpoint
+GRACE = 60.0  # seconds between SIGTERM and SIGKILL: training finishes its step and saves a checkpoint
 WAKE = 0.5  # seconds after which a cancelled step notices
 SILENCE = 30.0  # seconds without a line, after which one says what runs
 

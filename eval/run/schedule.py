@@ -5,6 +5,7 @@ that need it, and no other.
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -162,6 +163,7 @@ def run_steps(steps: Sequence[Step], devices: Devices, fail: Callable[[str, str]
     except BaseException:
         for slot, _ in running.values():
             slot.cancelled.set()
+        print(f"stopping; what trains has {GRACE:.0f} s to end its step and save", file=sys.stderr)  # noqa: T201
         for _, thread in running.values():
             thread.join(GRACE + 2)
         raise

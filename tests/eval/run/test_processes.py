@@ -85,7 +85,7 @@ def test_a_step_that_ends_early_stops_the_whole_group_of_its_process(tmp_path, m
 @pytest.mark.parametrize(
     ("number", "script"), [(signal.SIGINT, SLEEPERS), (signal.SIGTERM, SLEEPERS), (signal.SIGKILL, SLEEPER)]
 )
-def test_a_signal_ends_all_processes_and_is_one_line(tmp_path, number, script):
+def test_a_signal_ends_all_processes_and_says_so(tmp_path, number, script):
     pids = tmp_path / "pids"
     command = [sys.executable, "-c", RUN, script.format(pids), str(tmp_path / "log")]
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True, process_group=0)  # noqa: S603
@@ -98,5 +98,6 @@ def test_a_signal_ends_all_processes_and_is_one_line(tmp_path, number, script):
         process.send_signal(number)
     _, errors = process.communicate(timeout=30)
     if number != signal.SIGKILL:
-        assert process.returncode == 128 + number and re.fullmatch(r"error: stopped by SIG.*\n", errors), errors
+        said = r"stopping; .*\nerror: stopped by SIG.*\n"
+        assert process.returncode == 128 + number and re.fullmatch(said, errors), errors
     assert all_end(pids.read_text(), 20)
