@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
+from textwrap import shorten
 from types import FrameType
 from typing import NoReturn
 
@@ -110,8 +111,8 @@ def errors_named(what: str, *kinds: type[Exception]) -> Iterator[None]:
     except turned as error:
         kind = "" if kinds else f"{type(error).__name__}: "
         # Without the queries of addresses: those of signed ones are keys.
-        text = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1", " ".join(str(error).split()))
-        raise UserError(f"{what}: {kind}{text[:500]}") from error
+        text = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1", str(error))
+        raise UserError(f"{what}: {kind}{shorten(text, 500)}") from error
 
 
 def quiet() -> None:

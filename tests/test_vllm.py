@@ -3,17 +3,12 @@
 The environment holds vLLM's wheel for CPUs, the transformers that it needs, and not this package.
 """
 
-import base64
 import json
 import os
 import random
-import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +21,7 @@ from modeling_aligned_llava import AlignedLlavaConfig, AlignedLlavaForConditiona
 from modeling_aligned_llava.assembly.from_backbones import build_checkpoint
 from modeling_aligned_llava.methods import method_fields
 from tests import REPOSITORY
+from tests.chat_server import ask, serving
 from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import random_pair
 from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, clip_llava, siglip, siglip_llava
@@ -110,8 +106,9 @@ def llava(fields, tower):
     )
     model = AlignedLlavaForConditionalGeneration(config)
     with torch.no_grad():
-        for parameter in getattr(model.model.multi_modal_projector.norm, "parameters", list)():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+        for name, parameter in model.model.multi_modal_projector.named_parameters():
+            if name.startswith("norm."):
+                parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return model, processor
 
 
@@ -209,47 +206,6 @@ def test_the_harnesses_get_the_same_answers(name, vllm, folders, mirror_root, tm
             assert served[key] == answer
 
 
-@contextmanager
-def serving(vllm, folder, log, *options):
-    """The address of `vllm serve FOLDER`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [vllm.root / "bin/vllm", "serve", folder, "--trust-remote-code", "--dtype", "float32"]
-    command += ["--host", "127.0.0.1", "--port", address.split(":")[1], *options]
-    environment = vllm.variables | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    with open(log, "w") as file:
-        server = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)  # noqa: S603
-    try:
-        while True:
-            assert server.poll() is None, log.read_text()[-3000:]
-            try:
-                urllib.request.urlopen(f"http://{address}/health")
-                break
-            except OSError:
-                time.sleep(1)
-        yield address
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait()
-
-
-def ask(address, model, images, text):
-    content = []
-    for image in images:
-        with open(image, "rb") as file:
-            url = "data:image/png;base64," + base64.b64encode(file.read()).decode()
-        content.append({"type": "image_url", "image_url": {"url": url}})
-    content.append({"type": "text", "text": text})
-    asked = {"messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": TOKENS}
-    body = json.dumps({**asked, "model": str(model), "ignore_eos": True, "return_token_ids": True}).encode()
-    request = urllib.request.Request(f"http://{address}/v1/chat/completions", body)
-    request.add_header("Content-Type", "application/json")
-    with urllib.request.urlopen(request) as answer:  # noqa: S310
-        (choice,) = json.load(answer)["choices"]
-    return choice["token_ids"]
-
-
 def test_adapters_and_two_processes_answer_alike(vllm, folders, questions, tmp_path):
     """LoRA and tensor parallelism."""
     folder, asked = folders / "norm-gwc-siglip", questions[:8]
@@ -272,7 +228,14 @@ def test_adapters_and_two_processes_answer_alike(vllm, folders, questions, tmp_p
     with adapted.disable_adapter():
         plain = list(expected())
     options = ["--tensor-parallel-size", "2", "--enable-lora", "--lora-modules", f"adapter={tmp_path / 'adapter'}"]
-    with serving(vllm, folder, tmp_path / "log", *options) as address:
-        assert [ask(address, folder, *question) for question in asked] == plain
-        assert [ask(address, "adapter", *question) for question in asked] == adapted_said
+    command = [vllm.root / "bin/vllm", "serve", folder, "--trust-remote-code", "--dtype", "float32", *options]
+    environment = vllm.variables | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+    with serving(command, tmp_path / "log", environment) as address:
+
+        def served(model):
+            settings = {"max_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
+            return [ask(address, model, map(Path, images), text, **settings)["token_ids"] for images, text in asked]
+
+        assert served(folder) == plain
+        assert served("adapter") == adapted_said
     assert adapted_said != plain

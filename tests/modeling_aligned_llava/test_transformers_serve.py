@@ -1,19 +1,13 @@
 """`transformers serve` answers about an image from a saved folder, with the folder's own code."""
 
-import base64
-import json
-import socket
-import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
 import pytest
 import torch
 from transformers import AutoProcessor
 
 from modeling_aligned_llava import align, load_aligned
+from tests.chat_server import ask, serving
 from tests.modeling_aligned_llava.loaded import load
 from tests.modeling_aligned_llava.tiny_families import random_pair
 
@@ -45,12 +39,7 @@ def folders(tiny_checkpoint, tmp_path_factory):
     return [root / name for name in pairs]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """The address of `transformers serve --trust-remote-code`."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def test_its_answer_is_that_of_transformers(folders, tiny_images, tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -60,36 +49,10 @@ def server(tmp_path_factory):
         "--device",
         "cpu",
     ]
-    log = tmp_path_factory.mktemp("server") / "log"
-    with log.open("w") as output:
-        process = subprocess.Popen([*command, "--device", "cpu", "--port", str(port)], stdout=output, stderr=output)  # noqa: S603
-    address, deadline = f"http://localhost:{port}", time.monotonic() + 120
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(f"{address}/health", timeout=5)  # noqa: S310
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert process.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.2)
-        yield address
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def test_its_answer_is_that_of_transformers(folders, server, tiny_images):
-    picture = base64.b64encode(tiny_images[0].read_bytes()).decode()
-    for folder in folders:
-        words = {"type": "text", "text": "What is this?"}
-        image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture}"}}
-        asked = {"model": str(folder), "messages": [{"role": "user", "content": [image, words]}]}
-        asked |= {"max_tokens": TOKENS, "temperature": 0.0}
-        request = urllib.request.Request(  # noqa: S310
-            f"{server}/v1/chat/completions", json.dumps(asked).encode(), {"Content-Type": "application/json"}
-        )
-        with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
-            served = json.load(answer)["choices"][0]["message"]["content"]
+    with serving([sys.executable, *command], tmp_path / "log") as address:
+        choices = [ask(address, folder, tiny_images[:1], "What is this?", max_tokens=TOKENS) for folder in folders]
+    for folder, choice in zip(folders, choices, strict=True):
+        served, words = choice["message"]["content"], {"type": "text", "text": "What is this?"}
         processor, model = AutoProcessor.from_pretrained(folder), load_aligned(folder).eval()
         question = [{"role": "user", "content": [{"type": "image", "path": str(tiny_images[0])}, words]}]
         inputs = processor.apply_chat_template(

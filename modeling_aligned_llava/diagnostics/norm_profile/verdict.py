@@ -61,7 +61,10 @@ def verdict(profile: dict[str, Any]) -> dict[str, Any] | None:
 def show_verdict(profile: dict[str, Any]) -> None:
     """Whether the visual tokens are inert, and what that means, in a few lines."""
     judged = verdict(profile)
-    lines = judged["lines"] if judged else ["No image had both visual tokens and text: there is no verdict."]
+    without = (
+        "No verdict: no prompt had both visual tokens and text. A chat template that drops the question does that."
+    )
+    lines = judged["lines"] if judged else [without]
     print("\n".join([f"{profile['model']}, {profile['images']} images:", *(f"  {line}" for line in lines)]))  # noqa: T201
 
 
