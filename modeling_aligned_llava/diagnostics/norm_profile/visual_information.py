@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, pad
 
 from modeling_aligned_llava.diagnostics.instruments.decoder_states import states_of
 from modeling_aligned_llava.diagnostics.instruments.token_masks import SAME_DIRECTION, row_hashes
@@ -91,7 +91,7 @@ def neighbours(tokens: Tensor, count: int) -> Tensor:
 
 def overlaps(near: Tensor, reference: Tensor) -> Tensor:
     """The share of each token's `NEIGHBOURS` [N, ...] that are among those of the reference, [N]."""
-    return (near[:, :, None] == reference[:, None]).any(-1).double().sum(-1) / NEIGHBOURS
+    return (near[:, :, None] == reference[:, None]).any(-1).sum(-1).double() / NEIGHBOURS
 
 
 def _without_each(shares: Tensor, near: Tensor, reference: Tensor, counts: list[int]) -> Tensor:
@@ -107,11 +107,14 @@ def _without_each(shares: Tensor, near: Tensor, reference: Tensor, counts: list[
     changes[torch.arange(len(shares)), images] = False  # the image's own tokens go
     tokens, image = changes.nonzero().T
     kept = []
-    for ranking, nothing in ((near[tokens], -1), (reference[tokens], -2)):
-        stays = images[ranking] != image[:, None]
-        kept.append(ranking.masked_fill(~stays | (stays.cumsum(1) > NEIGHBOURS), nothing))
+    for ranking in (near, reference):
+        stays = images[ranking[tokens]] != image[:, None]
+        kept.append(stays & (stays.cumsum(1, dtype=torch.int16) <= NEIGHBOURS))
+    count, ranked = reference.shape
+    place = torch.full((count, count), ranked).scatter_(1, reference, torch.arange(ranked).expand(count, ranked))
+    common = kept[0] & pad(kept[1], (0, 1)).gather(1, place.gather(1, near)[tokens])  # padded: not in `reference`
     sums = shares.sum() - torch.zeros(len(counts)).double().index_add_(0, images, shares)
-    sums.index_add_(0, image, overlaps(*kept) - shares[tokens])
+    sums.index_add_(0, image, common.sum(-1).double() / NEIGHBOURS - shares[tokens])
     return sums / (len(shares) - torch.tensor(counts))
 
 
