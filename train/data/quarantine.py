@@ -115,7 +115,7 @@ def read_entries(path: Path) -> list[Entry]:
     if not path.exists():
         return []
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
         with suppress(ValueError, TypeError):
             entries.append(Entry(**json.loads(line)))
     return entries
