@@ -29,7 +29,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import exclusive_lock
 
 
-Devices = list[str | None]  # what CUDA_VISIBLE_DEVICES is for each step side by side; None: as it is
+Devices = list[str | None]  # CUDA_VISIBLE_DEVICES for each step side by side; None: as it is; "": no GPU
 
 
 def find_devices(jobs: int | None, device: str) -> Devices:
@@ -119,7 +119,7 @@ def spread(jobs: list[Job], devices: Devices) -> list[Job]:
     Not on CPUs, where every worker spends ten seconds on importing its harness. Tasks that share an answer log stay
     together, because a log has one writer.
     """
-    if devices[0] is None or len(jobs) >= len(devices):
+    if not devices[0] or len(jobs) >= len(devices):
         return jobs
     single = [
         replace(job, tasks=[task for task in job.tasks if task.stock == stock])

@@ -15,7 +15,7 @@ from eval.data.benchmarks import BY_KEY
 from eval.plan.job import Job, Task
 from eval.plan.models import Training
 from eval.run.processes import run_logged
-from eval.run.schedule import plan_steps, spread
+from eval.run.schedule import find_devices, plan_steps, spread
 from eval.run.status import Status
 from eval.run.training import train
 from eval.run.worker import enter_workspace
@@ -43,14 +43,15 @@ def job(name, **rows):
 
 def spread_over(resource, count, *jobs):
     """(job, its tasks) for each job that remains."""
-    devices = [None if resource == "CPU" else str(number) for number in range(count)]
-    return [(single.name, [task.key for task in single.tasks]) for single in spread(list(jobs), devices)]
+    devices = {"GPU": list(map(str, range(count))), "--device cpu": find_devices(count, "cpu"), "none": [None] * count}
+    return [(single.name, [task.key for task in single.tasks]) for single in spread(list(jobs), devices[resource])]
 
 
 def test_tasks_are_spread_over_idle_gpus_longest_first():
     jobs = job("a", pope=10, ai2d=30), job("b", pope=20)
     whole = [("a", ["pope", "ai2d"]), ("b", ["pope"])]
-    assert spread_over("GPU", 2, *jobs) == spread_over("CPU", 8, *jobs) == whole
+    assert spread_over("GPU", 2, *jobs) == whole
+    assert spread_over("--device cpu", 8, *jobs) == spread_over("none", 8, *jobs) == whole
     assert spread_over("GPU", 3, *jobs) == [("a", ["ai2d"]), ("b", ["pope"]), ("a", ["pope"])]
     assert jobs[0].answer_log("ai2d") == str(Path("answers/a.ai2d.jsonl"))
 
