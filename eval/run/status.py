@@ -70,6 +70,7 @@ class Status:
             left="",
         )
         self.begun, self.share_before = self.spoke, self.share
+        self.told: set[tuple[str, str]] = set()  # (checkpoint, stage) that said how far they are
         self.live = Live(self, console=console, refresh_per_second=2, transient=False)
 
     @property
@@ -80,10 +81,10 @@ class Status:
     @property
     def left(self) -> str:
         """The time left at the pace since the start, which the bar's own estimate, of its last updates, is not."""
-        if self.share <= self.share_before:
+        gained = self.share - self.share_before
+        if gained < 1e-9:  # sums of floats
             return ""
-        pace = (self.share - self.share_before) / (time.monotonic() - self.begun)
-        minutes = (1 - self.share) / pace / 60
+        minutes = (1 - self.share) * (time.monotonic() - self.begun) / gained / 60
         return f"about {minutes:.0f} min left" if minutes > 1 else ""
 
     def __enter__(self) -> "Status":
@@ -137,6 +138,7 @@ class Status:
         """A task or step failed."""
         with self.lock:
             self.failures.append(step)
+            self.running = {name: doing for name, doing in self.running.items() if not step.startswith(f"{name} ")}
             self.console.print(f"[red]{step} failed:[/red]", Text(reason), soft_wrap=True)
 
     def say(self, text: str) -> None:
@@ -149,7 +151,11 @@ class Status:
         with self._changing():
             self.words[name, TRAINING] = f"{begin + length * share:.0%}[dim] {stage} {left}[/dim]"
             self.running[name] = f"{stage} {left}".strip()
-            self._set(name, TRAINING, (begin + length * share) * self.rows[name, TRAINING])
+            rows = (begin + length * share) * self.rows[name, TRAINING]
+            if (name, stage) not in self.told:  # what it says first, it had before this run
+                self.told.add((name, stage))
+                self.share_before += (rows - self.done[name, TRAINING]) / sum(self.rows.values())
+            self._set(name, TRAINING, rows)
 
     def trained(self, name: str, stage: str) -> None:
         """A stage of the training is done."""

@@ -108,15 +108,18 @@ def test_a_log_gets_a_line_every_half_minute_with_the_time_left_at_the_pace_sinc
     clock = [1000.0]
     monkeypatch.setattr("eval.run.status.time.monotonic", lambda: clock[0])
     output = io.StringIO()
-    jobs = [job("a", pope=10), job("b", pope=10)]
-    with Status(jobs, set(), Console(file=output, width=60), ["a"]) as status:
+    jobs = [job("a", pope=10), job("b", pope=10), job("c", pope=10)]
+    with Status(jobs, set(), Console(file=output, width=60), ["a", "c"]) as status:
+        status.trained("c", "stage1")  # by an earlier run
+        status.fail("c stage2", "killed")
+        status.train("a", "stage1", 0.0, None)
         status.begin("b", "pope")
         for share in (0.1, 0.2, 0.3, 0.4):
             clock[0] += 20
             status.train("a", "stage1", share / 0.3, 131)
     lines = [line for line in output.getvalue().splitlines() if "left: " in line]
-    running = "b pope, a stage1 131 s left"
-    assert lines == [f"12%, about 5 min left: {running}", f"24%, about 4 min left: {running}"]
+    running = "a stage1 131 s left, b pope"
+    assert lines == [f"17%, about 8 min left: {running}", f"23%, about 8 min left: {running}"]
 
 
 def test_a_step_that_says_nothing_for_long_is_named_all_the_same(monkeypatch, tmp_path):
