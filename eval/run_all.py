@@ -22,7 +22,7 @@ from eval.plan.models import (
 from eval.report.answer import answer, held_out_losses
 from eval.report.finished_run import ANSWER, FinishedRun
 from eval.report.page import write_report
-from eval.run.schedule import find_devices, train_and_evaluate
+from eval.run.schedule import find_devices, side_by_side, train_and_evaluate
 from eval.run.training import ANSWER_TOKENS, can_succeed, make_world, profile_of_start
 from eval.score.results import write_results
 from eval.tables.table4 import write_tables
@@ -60,6 +60,7 @@ def compare() -> bool:
 
         # Data and models.
         trainings: list[Training] = []
+        devices = find_devices(args.jobs, args.device)
         if args.models:
             models = read_models(args.models, None, None)
             options, title = Options.of(args), "3 benchmarks"
@@ -68,7 +69,8 @@ def compare() -> bool:
             if args.preflight:
                 start, last, seed = models[START].folder, args.methods[-1], args.seeds[0]
                 settings = finetune_settings(args, start, last, seed, run / "preflight")
-                return can_succeed(sys.executable, "-m", "train.preflight", *settings, "--measure")
+                share = "--side-by-side", side_by_side(devices, len(trainings))
+                return can_succeed(sys.executable, "-m", "train.preflight", *settings, "--measure", *share)
             say(f"2 profile of {args.finetune}")
             profile = profile_of_start(args, models[START].folder)
             options = Options.of(args, data=args.data or args.images)
@@ -80,8 +82,9 @@ def compare() -> bool:
             models, trainings = models_to_train(args, decoder)
             if "decoder" in world and not all(models[training.name].is_trained for training in trainings):
                 say("3 what training takes, for one method")
+                share = "--side-by-side", side_by_side(devices, len(trainings) // len(STAGES))
                 for training in trainings[: len(STAGES)]:
-                    if not can_succeed(*training.command, "--preflight"):
+                    if not can_succeed(*training.command, "--preflight", "--", *share):
                         raise UserError(f"training {training.step} cannot succeed")
             data, longest = args.data or run / "data" / "mirrors", ANSWER_TOKENS if world else None
             options = Options.of(args, data=data, max_new_tokens=longest)
@@ -95,7 +98,7 @@ def compare() -> bool:
 
         # Run.
         say(title)
-        ok = train_and_evaluate(jobs, trainings, logs, find_devices(options.jobs, options.device), console)
+        ok = train_and_evaluate(jobs, trainings, logs, devices, console)
         if untrained := [name for name in made if not models[name].is_trained]:
             raise UserError(f"no tables without {', '.join(untrained)}; the same command continues")
 

@@ -18,7 +18,7 @@ def row(backbone: str, stage: str) -> list[str]:
     alone = memory(model, Batch(0, 0, 0))
     share = {"engine": "fsdp2", "processes": GPUS, "bf16": True}
     tokens, again = fitting(model, TOKENS, FULL, None, None, 80e9, **share)
-    sharded = memory(model, one_micro_batch(model, tokens), checkpointing=again, **share).total
+    sharded = memory(model, one_micro_batch(model, tokens, TOKENS), checkpointing=again, **share).total
     hours = ROWS[stage] * flops(model, Batch(rows=1, length=TOKENS, images=1), again) / PEAK / 3600
     stored = (alone.weights + alone.gradients + alone.optimizer) / 1e9
     return [f"{count(model) / 1e6:,.0f} M", f"{stored:.1f} GB", f"{sharded / 1e9:.1f} GB", f"{hours:.1f}"]

@@ -50,7 +50,7 @@ def meta_model(
 class Batch:
     """One micro-batch: `rows` of at most `length` tokens, visual ones included, with `images` images in all."""
 
-    rows: int
+    rows: float
     length: int
     images: float
 
@@ -176,21 +176,24 @@ def _largest_layer(model: Any) -> int:
     return max(sum(p.numel() for p in layer.parameters()) for layer in layers)
 
 
-def _decoder_elements(text: Any) -> int:
+def _decoder_elements(text: Any, length: int, bf16: bool) -> int:
     """Elements per token that a layer of a decoder keeps.
 
-    Inputs of norms and matrices, queries, keys, values, the gated product.
+    Inputs of norms and matrices, queries, keys, values, the gated product. Eager attention repeats keys and values for
+    every head, and keeps its probabilities for every other token, in float32 and, to be multiplied, in bfloat16.
     """
-    heads = text.num_attention_heads
+    heads, eager = text.num_attention_heads, text._attn_implementation == "eager"
     head = getattr(text, "head_dim", None) or text.hidden_size // heads
-    keys = getattr(text, "num_key_value_heads", None) or heads
+    keys = (not eager and getattr(text, "num_key_value_heads", None)) or heads
+    probabilities = heads * length * (3 if bf16 else 1) if eager else 0
     inner = getattr(text, "intermediate_size", None) or 4 * text.hidden_size
     widest = max(inner) if isinstance(inner, list | tuple) else inner  # Gemma 3n has a width for each layer
-    return 7 * text.hidden_size + head * (2 * heads + 2 * keys) + 4 * widest
+    return 7 * text.hidden_size + head * (2 * heads + 2 * keys) + 4 * widest + probabilities
 
 
 def _activations(model: Any, batch: Batch, bf16: bool, checkpointing: int) -> float:
-    text, decoder = model.config.get_text_config(), _decoder_elements(model.config.get_text_config())
+    text = model.config.get_text_config()
+    decoder = _decoder_elements(text, batch.length, bf16)
     total = batch.rows * batch.length * _kept(decoder, text.hidden_size, text.num_hidden_layers, bf16, checkpointing)
     if isinstance(model, AlignedLlavaForConditionalGeneration) and count(model.model.vision_tower):
         vision = model.config.vision_config

@@ -92,6 +92,7 @@ def preflight(argv: list[str], console: Console) -> bool:
     parser.add_argument(
         "--device-gb", type=float, default=device_memory() / 1e9, help="memory of a GPU (default: of this one)"
     )
+    parser.add_argument("--side-by-side", type=int, default=1, help="trainings that share it (default: 1)")
     parser.add_argument(
         "--measure",
         action=argparse.BooleanOptionalAction,
@@ -99,6 +100,7 @@ def preflight(argv: list[str], console: Console) -> bool:
         help="time two steps of a run, started as $LAUNCH says (default: where there is a GPU; not with --stage1)",
     )
     ours, theirs = parser.parse_known_args(argv)
+    ours.device_gb /= ours.side_by_side
     given = read_settings(theirs)
     settings, backbones = parse_with_backbones(given, ours.stage1)
     training, batch_size = settings.training, settings.optimization.global_batch_size
@@ -176,6 +178,8 @@ def _check_cost(
     lora, batch_size = cast("dict | None", settings.model.lora), optimization.global_batch_size
     config = _model_config(settings.model.config_fields, backbones)
     model = meta_model(config, optimization.rates, optimization.frozen, bool(training.bf16), lora)
+    if settings.model.attn_implementation == "eager":
+        model.get_decoder().set_attn_implementation("eager")
     engine = ours.engine or ("one" if ours.processes == 1 else "fsdp2" if count(model) > 1e9 else "ddp")
     lengths = np.array([row["length"] for row in rows[1]] if rows else [training.max_length or 2048])
     longest, share = int(lengths.max()), {"engine": engine, "processes": ours.processes}
@@ -188,12 +192,12 @@ def _check_cost(
         batch = Batch(rows=micro, length=longest, images=micro)
     else:
         checks.row("step", describe_step(micro_batches, batch_size, training))
-        batch = one_micro_batch(model, micro_batches.budget)
+        batch = one_micro_batch(model, micro_batches.budget, longest)
     again = recomputed(training)
     need = memory(model, batch, **share, bf16=bool(training.bf16), checkpointing=again)
     parts = f"weights {need.weights / 1e9:.1f}, gradients {need.gradients / 1e9:.1f}, Adam {need.optimizer / 1e9:.1f}"
     parts += f", copies {need.copies / 1e9:.1f}, activations {need.activations / 1e9:.1f}"
-    parts += f" for {batch.rows * batch.length} tokens"
+    parts += f" for {batch.rows * batch.length:.0f} tokens"
     checks.row("memory per device", f"{need.total / 1e9:.1f} GB of {ours.device_gb:.0f} ({engine}): {parts}")
     if need.total + SPARE > ours.device_gb * 1e9:
         checks.fail(

@@ -123,23 +123,25 @@ def fitting(
     choices = EVERY if checkpointing is None else (checkpointing,)
     wanted = tokens or max(full, longest)
     for every in choices:
-        if _need(model, wanted, every, how) <= room:
+        if _need(model, wanted, longest, every, how) <= room:
             return wanted, every
     if tokens is not None:
         return tokens, choices[-1]
-    fixed = _need(model, 0, choices[-1], how)
-    a_token = (_need(model, wanted, choices[-1], how) - fixed) / wanted
+    fixed = _need(model, 0, longest, choices[-1], how)
+    a_token = (_need(model, wanted, longest, choices[-1], how) - fixed) / wanted
     return max(longest, int((room - fixed) / a_token)), choices[-1]
 
 
-def _need(model: Any, tokens: int, checkpointing: int, how: dict[str, Any]) -> float:
-    return memory(model, one_micro_batch(model, tokens), checkpointing=checkpointing, **how).total
+def _need(model: Any, tokens: int, longest: int, checkpointing: int, how: dict[str, Any]) -> float:
+    return memory(model, one_micro_batch(model, tokens, longest), checkpointing=checkpointing, **how).total
 
 
-def one_micro_batch(model: Any, tokens: int) -> Batch:
-    """A micro-batch of so many tokens, with as many images as it may hold."""
+def one_micro_batch(model: Any, tokens: int, longest: int) -> Batch:
+    """A micro-batch of so many tokens in rows of the longest, with as many images as it may hold."""
     ours = isinstance(model, AlignedLlavaForConditionalGeneration)  # of others, the tower is not counted
-    return Batch(rows=1, length=tokens, images=tokens / patches(model.config.vision_config) if ours else 0)
+    return Batch(
+        rows=tokens / longest, length=longest, images=tokens / patches(model.config.vision_config) if ours else 0
+    )
 
 
 def recomputed(training: SFTConfig) -> int:

@@ -6,6 +6,7 @@ that need it, and no other.
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -50,6 +51,11 @@ def find_devices(jobs: int | None, device: str) -> Devices:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(index) for index in range(count)]
     return list(islice(cycle(names[:count]), jobs or count))
+
+
+def side_by_side(devices: Devices, trainings: int) -> str:
+    """How many of these trainings share a device at a time."""
+    return str(min(max(Counter(devices).values()), trainings))
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,12 @@ def saved_bytes(model, batch):
     return sum(kept.values()), output
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
 @pytest.mark.parametrize("stage", [1, 2])
-def test_activations_are_at_most_what_is_counted(stage):
+def test_activations_are_at_most_what_is_counted(stage, attention):
     model, meta = real_model(CONFIG, stage)
+    for each in (model, meta):
+        each.get_decoder().set_attn_implementation(attention)
     kept, output = saved_bytes(model, inputs(CONFIG))
     head = 4 * model.lm_head.weight.numel() if stage == 2 else 0
     counted = memory(meta, BATCH, bf16=False).activations - head

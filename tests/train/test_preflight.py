@@ -72,6 +72,7 @@ BROKEN = {
     "indivisible batch": ({}, ["--processes", "3"], "not a multiple"),
     "rows too long": ({"max_length": 5}, [], "none of the first 24 rows can be used"),
     "too little memory": ({}, ["--device-gb", "0.001"], "do not fit into"),
+    "too many at a time": ({}, ["--device-gb", "8", "--side-by-side", "8"], "do not fit into"),
     "a rate that matches nothing": ({"learning_rates": '{"nothing": 1e-3}'}, [], "must match one of"),
     "two rates for one weight": ({"learning_rates": '{"": 1e-3, "lm_head": 1e-3}'}, [], "must match one of"),
 }

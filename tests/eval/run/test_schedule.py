@@ -15,7 +15,7 @@ from eval.data.benchmarks import BY_KEY
 from eval.plan.job import Job, Task
 from eval.plan.models import Training
 from eval.run.processes import run_logged
-from eval.run.schedule import find_devices, plan_steps, spread
+from eval.run.schedule import find_devices, plan_steps, side_by_side, spread
 from eval.run.status import Status
 from eval.run.training import train
 from eval.run.worker import enter_workspace
@@ -45,6 +45,11 @@ def spread_over(resource, count, *jobs):
     """(job, its tasks) for each job that remains."""
     devices = {"GPU": list(map(str, range(count))), "--device cpu": find_devices(count, "cpu"), "none": [None] * count}
     return [(single.name, [task.key for task in single.tasks]) for single in spread(list(jobs), devices[resource])]
+
+
+def test_trainings_on_one_device_share_it():
+    cases = ([None] * 2, 1), ([None] * 2, 4), (["0", "1"], 4), (["0"] * 3, 9)
+    assert [side_by_side(*case) for case in cases] == ["1", "2", "1", "3"]
 
 
 def test_tasks_are_spread_over_idle_gpus_longest_first():
