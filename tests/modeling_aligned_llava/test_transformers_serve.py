@@ -40,16 +40,8 @@ def folders(tiny_checkpoint, tmp_path_factory):
 
 
 def test_its_answer_is_that_of_transformers(folders, tiny_images, tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "transformers.cli.transformers",
-        "serve",
-        "--trust-remote-code",
-        "--device",
-        "cpu",
-    ]
-    with serving([sys.executable, *command], tmp_path / "log") as address:
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--device", "cpu"]
+    with serving([*command, "--trust-remote-code"], tmp_path / "log") as address:
         choices = [ask(address, folder, tiny_images[:1], "What is this?", max_tokens=TOKENS) for folder in folders]
     for folder, choice in zip(folders, choices, strict=True):
         served, words = choice["message"]["content"], {"type": "text", "text": "What is this?"}
