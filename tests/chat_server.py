@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def serving(command, log, environment=None):
-    """The address at which `command` serves, once it is well; it is told a host and a free port."""
+def serving(command, log, environment=None, within=120):
+    """The address at which `command` serves, well after so many seconds at most; it is told a host and a free port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -21,10 +21,11 @@ def serving(command, log, environment=None):
     with log.open("w") as file:
         server = subprocess.Popen(command, env=environment, stdout=file, stderr=file, start_new_session=True)  # noqa: S603
     try:
+        deadline = time.monotonic() + within
         while True:
-            assert server.poll() is None, log.read_text()[-3000:]
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()[-3000:]
             try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health")
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5)
                 break
             except OSError:
                 time.sleep(0.2)
@@ -45,6 +46,6 @@ def ask(address, model, images, text, **settings):
     asked = {"model": str(model), "messages": [{"role": "user", "content": content}], "temperature": 0.0, **settings}
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(f"{address}/v1/chat/completions", json.dumps(asked).encode(), headers)  # noqa: S310
-    with urllib.request.urlopen(request) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
         (choice,) = json.load(answer)["choices"]
     return choice

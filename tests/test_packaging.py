@@ -24,13 +24,18 @@ from tests.test_versions import TRAINED
 aligned_llava = partial(run_command, "aligned-llava")
 
 
-def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+def unpacked_wheel(folder):
+    """The names of the files in the wheel, which is built in the folder and unpacked in its `site`."""
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)  # noqa: S603
-    (wheel,) = tmp_path.glob("*.whl")
+    (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        archive.extractall(tmp_path / "site")
+        archive.extractall(folder / "site")
+        return archive.namelist()
+
+
+def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
+    names = unpacked_wheel(tmp_path)
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"modeling_aligned_llava"}
     for name in ("py.typed", "loading/chat_templates/plain.jinja"):
@@ -47,8 +52,7 @@ def test_wheel_has_one_top_level_package_and_works_from_it(tmp_path):
 
 @pytest.mark.slow
 def test_the_script_needs_the_diagnostics_alone(tiny_checkpoint, tmp_path):
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)  # noqa: S603
+    unpacked_wheel(tmp_path)
     script, env = REPOSITORY / "eval/diagnostics/profile_model.py", {**os.environ}
     env.pop("PYTHONPATH", None)
 
@@ -64,9 +68,6 @@ def test_the_script_needs_the_diagnostics_alone(tiny_checkpoint, tmp_path):
 
     # That environment of links to the installed packages, for a second PyTorch would take gigabytes.
     site = tmp_path / "site"
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
     for package in distributions():
         if canonicalize_name(package.name) in names - {"modeling-aligned-llava"}:
             for top in {file.parts[0] for file in package.files or ()} - {"..", "__pycache__"}:

@@ -230,7 +230,7 @@ def test_adapters_and_two_processes_answer_alike(vllm, folders, questions, tmp_p
     options = ["--tensor-parallel-size", "2", "--enable-lora", "--lora-modules", f"adapter={tmp_path / 'adapter'}"]
     command = [vllm.root / "bin/vllm", "serve", folder, "--trust-remote-code", "--dtype", "float32", *options]
     environment = vllm.variables | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
-    with serving(command, tmp_path / "log", environment) as address:
+    with serving(command, tmp_path / "log", environment, within=600) as address:
 
         def served(model):
             settings = {"max_tokens": TOKENS, "ignore_eos": True, "return_token_ids": True}
