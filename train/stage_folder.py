@@ -61,9 +61,9 @@ class StageFolder:
 
     def changed_settings(self, settings: dict[str, Any]) -> list[str]:
         """The differences from the settings this folder was started with, one phrase per setting."""
-        before, after = self.recorded_settings(), comparable(settings)
-        if not before:
+        if not (before := self.recorded_settings()):
             return []
+        before, after = comparable(before), comparable(settings)
         before.pop(ROWS, None)
         if after.get("bf16") == AUTO:  # the choice of the machine that starts a folder, which the folder then keeps
             after["bf16"] = before.get("bf16", AUTO)
@@ -120,9 +120,11 @@ def checkpoint_marker(folder: str | Path) -> Path:
 
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that determine the weights, as text."""
+    """The settings that determine the weights, as text, with `{method}` filled in."""
+    method = str(settings.get("method"))
     shared = {"steps_share_lengths": False} if settings.get("micro_batch_tokens") else {}  # so rows have another order
-    return {name: str(value) for name, value in sorted({**settings, **shared}.items()) if name not in _FREE}
+    text = {name: str(value).replace("{method}", method) for name, value in {**settings, **shared}.items()}
+    return {name: text[name] for name in sorted(text) if name not in _FREE}
 
 
 def _value(text: Any) -> Any:

@@ -46,6 +46,14 @@ def test_every_value_of_a_list_option_counts(recipe, tmp_path):
     assert folder.changed_settings(peek(recipe)) == ["frozen was ['^a', '^c'], is ['^a', '^b']"]
 
 
+def test_the_method_filled_in_by_hand_is_the_same(recipe, tmp_path):
+    folder, raw = StageFolder(tmp_path), ["--method", "norm", "--data_path", "data/{method}.json"]
+    by_hand = ["--method", "norm", "--data_path", "data/norm.json"]
+    for first, second in ((raw, by_hand), (by_hand, raw)):
+        folder.begin(peek(recipe, *first))
+        assert folder.changed_settings(peek(recipe, *second)) == []
+
+
 @pytest.mark.parametrize(
     ("written", "given", "same"),
     [
