@@ -46,5 +46,5 @@ def test_one_line_and_no_socket(main, words, call, monkeypatch, tmp_path):
 
 
 def test_a_model_that_is_not_there(monkeypatch):
-    with pytest.raises(UserError, match=r"^cannot download someone/absent"):
+    with pytest.raises(UserError, match=r"^there is no folder someone/absent, and it cannot be downloaded"):
         local_folder("someone/absent")

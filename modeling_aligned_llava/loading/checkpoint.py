@@ -55,7 +55,7 @@ def local_folder(source: str, trust_remote_code: bool = False) -> str:
     name, revision = pinned(source, trust_remote_code)
     if Path(name).is_dir():
         return name
-    with errors_named(f"cannot download {name}"):
+    with errors_named(f"there is no folder {name}, and it cannot be downloaded"):
         return snapshot_download(name, revision=revision, ignore_patterns=[*_PICKLES])
 
 
