@@ -10,7 +10,7 @@
 set -euo pipefail
 
 usage() { sed -n '2,3s/^# *//p' "${BASH_SOURCE[0]}" >&2 && exit 2; }
-all='tests train_stage1 train_stage2 eval_throughput norm_overhead recipe_run'
+all='tests train_stage1 train_stage2 eval_throughput recipe_run'
 device=cuda shape=3b out='' parts=$all
 while [ $# -gt 0 ]; do
     case "$1 ${2-}" in
@@ -31,13 +31,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export HF_HOME=$work/huggingface HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONPATH=$PWD${PYTHONPATH:+:$PYTHONPATH}
 [ ! -d ../site-packages ] || PYTHONPATH=$PWD:$(cd ../site-packages && pwd)${PYTHONPATH#"$PWD"}
-dtype=bfloat16 rounds=2 patience=1 norm=()
+dtype=bfloat16 rounds=2 patience=1
 if [ "$device" = cpu ]; then
     export CUDA_VISIBLE_DEVICES=
     dtype=float32 rounds=1 patience=5 out=${out:-$(mktemp -d)}
     parts=${parts/tests/}
 fi
-[ "$shape" = 3b ] || norm=(--tokens 64 --width 448)
 if [ "$device" = cuda ]; then
     name=$("$python" -c 'import torch; print(torch.cuda.get_device_name().lower().removeprefix("nvidia "))' 2>/dev/null) ||
         { echo 'error: torch finds no GPU; without one, give --device cpu --shape toy' >&2 && exit 2; }
@@ -70,7 +69,6 @@ for stage in 1 2; do
 done
 part eval_throughput 240 benchmarks.eval_throughput --device "$device" --shape "$shape" --dtype "$dtype" --rounds 1 \
     --max-new-tokens 8 --columns pope mmlu_5shot --out "$out/eval_throughput.json"
-part norm_overhead 60 benchmarks.norm_overhead "${norm[@]}" --out "$out/norm_overhead.json"
 part recipe_run 240 benchmarks.recipe_run --device "$device" --shape "$shape" --out "$out/recipe_run.json"
 
 printf '\n%s\n\n' "$out"

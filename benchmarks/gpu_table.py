@@ -31,11 +31,6 @@ def eval_throughput(result: dict[str, Any]) -> Iterator[Row]:
         yield _compared(f"{task}, documents/s", measured["ours_per_s"], measured["stock_per_s"], ".3g")
 
 
-def norm_overhead(result: dict[str, Any]) -> Iterator[Row]:
-    (ratio,) = result["ratios"].values()
-    yield "the norm in a step of two layers", f"{ratio - 1:.2%}", "", ""
-
-
 def recipe_run(result: dict[str, Any]) -> Iterator[Row]:
     for name, seconds in result["seconds"].items():
         yield f"{name}, s", f"{seconds:.0f}", "", ""
@@ -45,7 +40,7 @@ def _compared(name: str, ours: float, stock: float, style: str) -> Row:
     return name, f"{ours:{style}}", f"{stock:{style}}", f"{ours / stock:.2f}" if stock else ""
 
 
-FIGURES = {reader.__name__: reader for reader in (train_throughput, eval_throughput, norm_overhead, recipe_run)}
+FIGURES = {reader.__name__: reader for reader in (train_throughput, eval_throughput, recipe_run)}
 
 
 def table(folder: Path, ends: dict[str, str]) -> str:

@@ -21,7 +21,7 @@ def test_all_parts_run_in_an_empty_home_and_the_table_comes_last(tmp_path):
     home.mkdir()
     done = gpu(home, "--out", tmp_path / "out")
     assert done.returncode == 0, done.stderr[-2000:]
-    parts = {"train_stage1", "train_stage2", "eval_throughput", "norm_overhead", "recipe_run"}
+    parts = {"train_stage1", "train_stage2", "eval_throughput", "recipe_run"}
     assert {file.name for file in (tmp_path / "out").iterdir()} == {f"{part}.json" for part in parts}
     table = done.stdout.rpartition("\n\n")[2]
     assert all(f"| **{part}**: passed" in table for part in parts)
@@ -31,10 +31,10 @@ def test_all_parts_run_in_an_empty_home_and_the_table_comes_last(tmp_path):
 @pytest.mark.slow
 @pytest.mark.campaign
 def test_a_failed_part_does_not_stop_the_next(tmp_path):
-    (tmp_path / "norm_overhead.json").mkdir()  # where its result belongs
-    done = gpu(tmp_path, "--out", tmp_path, "--parts", "norm_overhead recipe_run")
+    (tmp_path / "eval_throughput.json").mkdir()  # where its result belongs
+    done = gpu(tmp_path, "--out", tmp_path, "--parts", "eval_throughput recipe_run")
     assert done.returncode == 1
-    assert "| **norm_overhead**: failed with 1" in done.stdout and "| **recipe_run**: passed" in done.stdout
+    assert "| **eval_throughput**: failed with 1" in done.stdout and "| **recipe_run**: passed" in done.stdout
 
 
 @pytest.mark.parametrize("words", [("--shape", "40m"), ("--parts", "tests speed"), ("--out",)])
