@@ -259,6 +259,24 @@ torch.save(dict(family.state_dict()), "family.pt")
 """
 
 
+def test_weights_of_an_earlier_upload_do_not_stay_beside_others():
+    """A single file would be read instead of shards, and old adapters put onto a merged model."""
+    code = """
+from modeling_aligned_llava.hub_folder import upload
+for names in ("model.safetensors", "adapter_config.json", "README.md"), ("model-1.safetensors",):
+    upload(dict.fromkeys(names, b"{}"), "someone/aligned")
+"""
+    with HubStandIn() as hub:
+        hub.files["main"]["checkpoints/model.safetensors"] = b"of somebody else"
+        done = subprocess.run([sys.executable, "-c", code], env=hub.env, capture_output=True, text=True)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    assert hub.files["main"].keys() == {
+        "README.md",
+        "checkpoints/model.safetensors",
+        "model-1.safetensors",
+    }
+
+
 @pytest.mark.slow
 def test_push_to_hub_and_back(trained, aligned_family, without_package, tmp_path):
     folder = trained["norm-gwc"]
