@@ -148,8 +148,9 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
         _complete(part, load_part(AutoConfig, source, what, trust_remote_code=trusted))
     tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        # It notes how it was loaded, and would save that: the same checkpoint would differ online and offline.
-        for name in ("is_local", "local_files_only"):
+        # It notes how it was loaded, and would save that: the same checkpoint would differ online and offline. And how
+        # a text was cut when it was saved: a processor would cut every prompt so.
+        for name in ("is_local", "local_files_only", "max_length", "truncation", "padding"):
             tokenizer.init_kwargs.pop(name, None)
     return part
 

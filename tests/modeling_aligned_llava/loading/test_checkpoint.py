@@ -206,6 +206,21 @@ def test_weights_of_which_one_half_would_be_dropped_are_refused(tiny_llava, tmp_
         load_vision_language(tmp_path / "model")
 
 
+def test_no_prompt_is_cut_as_its_tokenizer_once_cut_texts(tmp_path):
+    """A tokenizer saved after `tokenizer(text, truncation=True, max_length=20)` keeps that in two files."""
+    folder = write_checkpoint("llava", tmp_path / "llava")
+    prompt = {"text": f"<image>{'what? ' * 9}", "images": Image.new("RGB", (40, 40)), "return_tensors": "pt"}
+    whole = load_part(hf.AutoProcessor, folder)(**prompt)["input_ids"].tolist()
+    cut = {"max_length": 20, "stride": 0}
+    for file, changes in (
+        ("tokenizer.json", {"truncation": {**cut, "direction": "Right", "strategy": "LongestFirst"}}),
+        ("tokenizer_config.json", {**cut, "truncation": True, "padding": "max_length"}),
+    ):
+        saved = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(saved | changes))
+        assert load_part(hf.AutoProcessor, folder)(**prompt)["input_ids"].tolist() == whole, file
+
+
 @pytest.mark.parametrize("family", ["llava", "llava_next"])
 @pytest.mark.parametrize(
     "absent",
