@@ -83,6 +83,8 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
         sentences.append(f"A checkpoint without a chat template gets the bare question; {lmms.model} uses Vicuna's.")
     if lmms is LLAVA and any(task.startswith("scienceqa") for task in tasks):
         sentences.append("scienceqa: questions without an image get none; llava_hf gives them the one before.")
+    if lmms.model == "mistral3_vl":
+        sentences.append("Prompts: by the chat template; mistral3_vl writes `[INST]` itself, without a system prompt.")
     if lmms.model == "qwen3_vl" and any(task.startswith("mmstar") for task in tasks):
         sentences.append("mmstar: the task's default prompt; qwen3_vl has its own (`Question: `).")
     return sentences
