@@ -23,6 +23,7 @@ PROCESSOR_FILES = (
     "added_tokens.json",
     "vocab.*",
     "merges.txt",
+    "chat_template.json",  # of transformers 4
     "*.jinja",
     "additional_chat_templates/*.jinja",
 )
