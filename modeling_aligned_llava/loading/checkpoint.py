@@ -166,7 +166,8 @@ def _complete(processor: Any, config: Any) -> None:
     """
     if processor.patch_size is None:
         processor.patch_size = config.vision_config.patch_size
-        processor.vision_feature_select_strategy = config.vision_feature_select_strategy
+        # VipLlava's configuration has none, and its model leaves the class token out.
+        processor.vision_feature_select_strategy = getattr(config, "vision_feature_select_strategy", "default")
     elif processor.vision_feature_select_strategy != "default":
         return
     if config.vision_config.model_type == "clip_vision_model":
