@@ -6,11 +6,12 @@ The file is saved beside the weights with the code that loads them, so it import
 import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, ModelCardData, snapshot_download
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, ModelCardData, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 
@@ -22,17 +23,12 @@ PROCESSOR_FILES = (
     "added_tokens.json",
     "vocab.*",
     "merges.txt",
+    "chat_template.json",  # of transformers 4
     "*.jinja",
     "additional_chat_templates/*.jinja",
 )
-MODEL_FILES = (
-    "config.json",
-    "generation_config.json",
-    "adapter_config.json",
-    "*.safetensors",
-    "*.safetensors.index.json",
-    "*.py",
-)
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "adapter_config.json")
+MODEL_FILES = ("config.json", "generation_config.json", *WEIGHTS, "*.py")
 
 LOADING = """\
 ```python
@@ -158,6 +154,9 @@ def upload(
 ) -> str:
     """Upload `files` in one commit; create the repository (and the branch `revision`) if necessary.
 
+    Weights of another name that are there from before are deleted, as `save_pretrained` does in a folder: readers
+    would take a single file rather than new shards, and put adapters onto a merged model.
+
     Args:
         files: path in the repository -> local file, or content.
         private: whether a new repository is private.
@@ -170,9 +169,12 @@ def upload(
     repo_id = api.create_repo(repo_id, private=private, exist_ok=True).repo_id
     if revision is not None and not revision.startswith("refs/"):
         api.create_branch(repo_id, branch=revision, exist_ok=True)
+    there = set(api.list_repo_files(repo_id, revision=revision)) - files.keys()
+    left_over = sorted(name for name in there if "/" not in name and any(fnmatch(name, kind) for kind in WEIGHTS))
+    added = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content) for name, content in files.items()]
     commit = api.create_commit(
         repo_id,
-        [CommitOperationAdd(path_in_repo=name, path_or_fileobj=content) for name, content in files.items()],
+        [*added, *map(CommitOperationDelete, left_over)],
         commit_message=commit_message or "Upload model",
         commit_description=commit_description,
         revision=revision,

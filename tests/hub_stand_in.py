@@ -39,6 +39,8 @@ class HubStandIn(LocalServer):
                 self.files[revision][value["path"]] = base64.b64decode(value["content"])
             elif line["key"] == "lfsFile":
                 self.files[revision][value["path"]] = self.objects[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del self.files[revision][value["path"]]
 
     def oid(self, revision: str) -> str:
         return hashlib.sha1(repr(sorted(self.files[revision].items())).encode()).hexdigest()  # noqa: S324
@@ -84,6 +86,9 @@ class _Handler(QuietHandler):
             for mode in modes:
                 mode["uploadMode"] = "lfs" if mode["path"].endswith(".safetensors") else "regular"
             return self.answer({"files": modes})
+        if match := re.fullmatch(r"GET /api/(?:models|spaces)/.+/tree/([^/]+)", request):
+            files = hub.files.get(match[1], {}).items()
+            return self.answer([{"type": "file", "path": n, "size": len(c), "oid": ""} for n, c in files])
         if request.endswith(".git/info/lfs/objects/batch"):
             objects = json.loads(body)["objects"]
             for pointer in objects:

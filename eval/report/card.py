@@ -109,7 +109,7 @@ def model_card(checkpoint: Path, scores: MeasuredScores, repository: str) -> Mod
         gain=norm["gain"],
         gain_collapsed=norm.get("gain_collapsed", False),
         profile=read_json(checkpoint / "norm_profile.json"),
-        limits=_limits(cells, combined),
+        limits=_limits(cells, combined, kind),
         versions=", ".join(f"{name} {version}" for name, version in record["versions"].items()),
         hardware=", ".join(record["hardware"]["gpus"]) or record["hardware"]["cpu"] or "Hardware not recorded",
     )
@@ -235,15 +235,16 @@ def _eval_results(cells: list[dict[str, Any]], official: bool, run: str, version
     return results
 
 
-def _limits(cells: list[dict[str, Any]], combined: bool) -> list[str]:
-    """What the scores leave out; `combined`: the table has the mean over seeds of this method."""
+def _limits(cells: list[dict[str, Any]], combined: bool, kind: str) -> list[str]:
+    """What the scores of a model type leave out; `combined`: the table has the mean over seeds of this method."""
     limits = [f"{cell['benchmark']}: {cell['status']} ({cell['reason']})" for cell in cells if cell["status"] != "ok"]
     for cell in cells:
         if cell["unparseable"]:
             limits.append(f"{cell['benchmark']}: {cell['unparseable']:.1%} of the answers could not be read")
     if not combined:
         limits.append("One training seed: the intervals cover the questions, not another training.")
-    limits.append("Images are resized to a square, so small print and extreme aspect ratios suffer.")
+    if kind == OURS:
+        limits.append("Images are resized to a square, so small print and extreme aspect ratios suffer.")
     limits.append("A research checkpoint: not tuned for safety, and it can describe images wrongly.")
     return limits
 

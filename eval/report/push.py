@@ -16,8 +16,10 @@ from huggingface_hub.utils import validate_repo_id
 
 from eval.data.benchmarks import BY_KEY, Benchmark
 from eval.report.card import MeasuredScores, measured_scores, model_card
+from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS
 from modeling_aligned_llava.errors import UserError, errors_named, run_main
 from modeling_aligned_llava.hub_folder import MODEL_FILES, is_hub_id, processor_files, upload
+from modeling_aligned_llava.loading.files import read_json
 
 
 RECORDED_FILES = ("norm_parameters.json", "norm_profile.json")
@@ -27,7 +29,7 @@ def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
     """Name on the Hub -> file of a checkpoint folder, or its content: no settings, logs or optimizer states.
 
     Raises:
-        UserError: weights, code or the processor are missing.
+        UserError: weights, code or the processor are missing, or adapters belong to a model on this machine.
     """
     files: dict[str, Path | bytes] = {
         path.relative_to(checkpoint).as_posix(): path
@@ -41,6 +43,9 @@ def published_files(checkpoint: Path) -> dict[str, Path | bytes]:
     processor = {path.relative_to(checkpoint).as_posix(): path for path in processor_files(checkpoint)}
     if not processor:
         raise UserError(f"{checkpoint} has no processor: save it there with processor.save_pretrained")
+    below = (read_json(checkpoint / ADAPTER_SETTINGS) or {}).get("base_model_name_or_path", "")
+    if below and not is_hub_id(below):
+        raise UserError(f"{checkpoint} holds adapters of {below}, which others lack: train with --merge_adapters true")
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         if not is_hub_id(part.get("_name_or_path", "")):
             part.pop("_name_or_path", None)

@@ -58,8 +58,8 @@ STOCK: dict[str, Stock] = {
 
 
 def stock(model_type: str) -> Stock:
-    """Return lmms-eval's settings for a family; those of its generic model if it has none for it."""
-    return STOCK.get(model_type, OTHER)
+    """Return lmms-eval's settings for a family, with experts or without; those of its generic model for others."""
+    return STOCK.get(model_type.removesuffix("_moe"), OTHER)
 
 
 def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
@@ -78,11 +78,13 @@ def deviations(model_type: str, tasks: Collection[str]) -> list[str]:
         f"A chat template that writes today's date writes {PROMPT_DATE:%d %B %Y}.",
     ]
     if lmms is OTHER:
-        sentences.append(f"Settings: lmms-eval has no model for {model_type}; they are those of its `{lmms.model}`.")
+        sentences.append(f"Settings: those of lmms-eval's `{lmms.model}`, even if it has a model for {model_type}.")
     if lmms is LLAVA:
         sentences.append(f"A checkpoint without a chat template gets the bare question; {lmms.model} uses Vicuna's.")
     if lmms is LLAVA and any(task.startswith("scienceqa") for task in tasks):
         sentences.append("scienceqa: questions without an image get none; llava_hf gives them the one before.")
-    if model_type == "qwen3_vl" and any(task.startswith("mmstar") for task in tasks):
+    if lmms.model == "mistral3_vl":
+        sentences.append("Prompts: by the chat template; mistral3_vl writes `[INST]` itself, without a system prompt.")
+    if lmms.model == "qwen3_vl" and any(task.startswith("mmstar") for task in tasks):
         sentences.append("mmstar: the task's default prompt; qwen3_vl has its own (`Question: `).")
     return sentences

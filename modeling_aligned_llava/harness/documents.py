@@ -17,7 +17,7 @@ from datasets.features.features import require_decoding
 from PIL import Image
 
 from modeling_aligned_llava.errors import errors_named
-from modeling_aligned_llava.loading.images import FORMATS, check_size, upright_size
+from modeling_aligned_llava.loading.images import FORMATS, check_header, upright_size
 
 
 DECODERS = 4  # threads
@@ -80,11 +80,10 @@ class Documents:
         return [image.convert("RGB") for image in self._images(visual, document, index)]
 
     def _stand_in(self, stored: dict[str, Any], index: int) -> "StandIn":
-        with errors_named(f"{self._name} document {index}: its image cannot be read", Exception):
+        name = f"{self._name} document {index}: its image"
+        with errors_named(f"{name} cannot be read", Exception):
             content = stored["bytes"]
-            image = StandIn.of(Path(stored["path"]).read_bytes() if content is None else content)
-        check_size(image.size, f"{self._name} document {index}: its image")
-        return image
+            return StandIn.of(Path(stored["path"]).read_bytes() if content is None else content, name)
 
     def _images(self, visual: Visual, document: Any, index: int) -> list[Image.Image]:
         with errors_named(f"{self._name} document {index} has no usable image"):
@@ -101,9 +100,10 @@ class StandIn(Image.Image):
     true_size: tuple[int, int]
 
     @classmethod
-    def of(cls, content: bytes) -> "StandIn":
-        """Stand in for an encoded image, turned as `datasets` turns it."""
+    def of(cls, content: bytes, name: str) -> "StandIn":
+        """Stand in for an encoded image, turned as `datasets` turns it; errors of `check_header`."""
         with Image.open(io.BytesIO(content), formats=FORMATS) as header:
+            check_header(header, name)
             size = upright_size(header)
         image: Any = Image.new("L", size)
         image.__class__ = cls  # what changes its content makes a plain image of it

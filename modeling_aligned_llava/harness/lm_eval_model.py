@@ -30,6 +30,7 @@ from modeling_aligned_llava.inference.finite_logits import FiniteLogits, no_answ
 from modeling_aligned_llava.inference.memory import budget, halving
 from modeling_aligned_llava.inference.prefix_plan import Segment, pack, plan
 from modeling_aligned_llava.inference.prefix_tree import open_tree
+from modeling_aligned_llava.inference.prompt import check_open_end
 from modeling_aligned_llava.inference.served import UNLIMITED
 from modeling_aligned_llava.inspection.forward_pass import sees_targets
 from modeling_aligned_llava.loading.checkpoint import load_part, load_strict, local_folder
@@ -103,6 +104,7 @@ class AlignedLlavaLM(HFLM):
             with torch.device("meta"):  # lm-eval asks it for its shape
                 model = auto_class.from_config(config, trust_remote_code=trust_remote_code)
         tokenizer = load_part(SavedTokenizer, folder, trust_remote_code=trust_remote_code)
+        check_open_end(tokenizer, folder)
         if multimodal and "gemma" in config.get_text_config().model_type:
             kwargs.setdefault("add_bos_token", True)  # lm-eval's rule, which sees the name of the whole model alone
         super().__init__(pretrained=model, tokenizer=tokenizer, backend="causal", batch_size=int(batch_size), **kwargs)

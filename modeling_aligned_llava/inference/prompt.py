@@ -73,3 +73,14 @@ def lacks_special_tokens(tokenizer: Any, prompt: str) -> bool:
     """
     added = tokenizer("")["input_ids"]
     return tokenizer(prompt, add_special_tokens=False)["input_ids"][: len(added)] != added
+
+
+def check_open_end(tokenizer: Any, folder: str) -> None:
+    """Check that a tokenizer leaves the end of a text open, for an answer.
+
+    Raises:
+        UserError: it adds a token there, as with `add_eos_token`: every prompt would be over before its answer.
+    """
+    if tokenizer("a")["input_ids"][-1:] != tokenizer("a", add_special_tokens=False)["input_ids"][-1:]:
+        end = tokenizer.decode(tokenizer("a")["input_ids"][-1:])
+        raise UserError(f"{folder}: its tokenizer ends every text with {end}: take that out of tokenizer.json")

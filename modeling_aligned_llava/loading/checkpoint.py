@@ -11,7 +11,13 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers import (
+    AutoConfig,
+    LlavaNextProcessor,
+    LlavaProcessor,
+    PreTrainedTokenizerBase,
+    ProcessorMixin,
+)
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -136,13 +142,36 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
     except BaseException as error:  # a damaged file makes transformers raise anything
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of tokenizers, in Rust
             raise
-        raise UserError(f"{_prefix(what)}cannot load {source}: {_reason(error)}") from error
+        reason = _reason(error) + _adapters_alone(Path(name))
+        raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
+    if isinstance(part, LlavaProcessor | LlavaNextProcessor):
+        _complete(part, load_part(AutoConfig, source, what, trust_remote_code=trusted))
     tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
     if isinstance(tokenizer, PreTrainedTokenizerBase):
-        # It notes how it was loaded, and would save that: the same checkpoint would differ online and offline.
-        for name in ("is_local", "local_files_only"):
+        # It notes how it was loaded, and would save that: the same checkpoint would differ online and offline. And how
+        # a text was cut when it was saved: a processor would cut every prompt so.
+        for name in ("is_local", "local_files_only", "max_length", "truncation", "padding"):
             tokenizer.init_kwargs.pop(name, None)
     return part
+
+
+def _adapters_alone(folder: Path) -> str:
+    alone = (folder / ADAPTER_SETTINGS).is_file() and not any(folder.glob("model*.safetensors"))
+    return "; it holds adapters without a model: merge them (peft's `merge_and_unload`)" if alone else ""
+
+
+def _complete(processor: Any, config: Any) -> None:
+    """Give the processor of a LLaVA what it needs to write visual tokens; before transformers 4.46 models wrote them,
+    and processors were saved without.
+    """
+    if processor.patch_size is None:
+        processor.patch_size = config.vision_config.patch_size
+        # VipLlava's configuration has none, and its model leaves the class token out.
+        processor.vision_feature_select_strategy = getattr(config, "vision_feature_select_strategy", "default")
+    elif processor.vision_feature_select_strategy != "default":
+        return
+    if config.vision_config.model_type == "clip_vision_model":
+        processor.num_additional_image_tokens = 1  # the class token, which "default" leaves out
 
 
 def load_strict(

@@ -40,8 +40,6 @@ def open_image(source: str | Path | bytes | BinaryIO, name: str | None = None) -
     name = name or ("image" if isinstance(source, bytes) else str(source))
     file = io.BytesIO(source) if isinstance(source, bytes) else source
     with _strict_pillow(), _opened(file, name) as image:
-        if image.mode.startswith(("I", "F")):
-            raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
         image.load()
         with suppress(Exception):  # as of any other decoder
             ImageOps.exif_transpose(image, in_place=True)
@@ -52,7 +50,7 @@ def read_size(source: str | Path | bytes, name: str) -> tuple[int, int]:
     """Width and height of an image once it is turned upright, from the header of its file.
 
     Raises:
-        UserError: it is not an image, or exceeds `MAX_PIXELS` or `MAX_RATIO`.
+        UserError: it is not an image, exceeds `MAX_PIXELS` or `MAX_RATIO`, or has more than 8 bits per channel.
     """
     with _opened(io.BytesIO(source) if isinstance(source, bytes) else source, name) as header:
         return upright_size(header)
@@ -69,7 +67,7 @@ def _opened(file: str | Path | BinaryIO, name: str) -> Iterator[Image.Image]:
     with errors_named(unreadable, Exception):  # decoders raise all kinds of errors on damaged files
         try:
             with Image.open(file, formats=FORMATS) as image:
-                check_size(image.size, name)
+                check_header(image, name)
                 yield image
         except Image.DecompressionBombError as error:  # Pillow's own, higher limit, which does not give the size
             raise UserError(f"{name} has far more than {MAX_PIXELS} pixels") from error
@@ -89,13 +87,16 @@ def _strict_pillow() -> Iterator[None]:
             ImageFile.LOAD_TRUNCATED_IMAGES = lenient
 
 
-def check_size(size: tuple[int, int], name: str) -> None:
-    """Check the size of an image before it is decoded.
+def check_header(image: Image.Image, name: str) -> None:
+    """Check an image before it is decoded.
 
     Raises:
-        UserError: it exceeds `MAX_PIXELS` or `MAX_RATIO`.
+        UserError: it exceeds `MAX_PIXELS` or `MAX_RATIO`, or has more than 8 bits per channel, of which Pillow
+            makes white.
     """
-    width, height = size
+    width, height = size = image.size
+    if image.mode.startswith(("I", "F")):
+        raise UserError(f"{name} has pixels of more than 8 bits (mode {image.mode}); convert it first")
     if width * height > MAX_PIXELS:
         raise UserError(f"{name} has {width} x {height} pixels, more than {MAX_PIXELS}")
     if max(size) > MAX_RATIO * min(size):

@@ -259,6 +259,33 @@ torch.save(dict(family.state_dict()), "family.pt")
 """
 
 
+def test_an_aligned_model_keeps_the_chat_template_of_an_older_folder(tmp_path):
+    folder = write_checkpoint("llava", tmp_path / "old")
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.json").write_text(json.dumps({"chat_template": template}))
+    (folder / "chat_template.jinja").unlink()
+    align(AutoModelForImageTextToText.from_pretrained(folder), "norm").save_pretrained(tmp_path / "aligned")
+    assert AutoProcessor.from_pretrained(tmp_path / "aligned").chat_template == template
+
+
+def test_weights_of_an_earlier_upload_do_not_stay_beside_others():
+    """A single file would be read instead of shards, and old adapters put onto a merged model."""
+    code = """
+from modeling_aligned_llava.hub_folder import upload
+for names in ("model.safetensors", "adapter_config.json", "README.md"), ("model-1.safetensors",):
+    upload(dict.fromkeys(names, b"{}"), "someone/aligned")
+"""
+    with HubStandIn() as hub:
+        hub.files["main"]["checkpoints/model.safetensors"] = b"of somebody else"
+        done = subprocess.run([sys.executable, "-c", code], env=hub.env, capture_output=True, text=True)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    assert hub.files["main"].keys() == {
+        "README.md",
+        "checkpoints/model.safetensors",
+        "model-1.safetensors",
+    }
+
+
 @pytest.mark.slow
 def test_push_to_hub_and_back(trained, aligned_family, without_package, tmp_path):
     folder = trained["norm-gwc"]

@@ -49,18 +49,22 @@ def named_images(arguments: argparse.Namespace) -> list[ImageQuestion]:
 
 
 def in_folder(path: Path, limit: int) -> list[ImageQuestion]:
-    """The first `limit` images at `path`, in the order of their names.
+    """The first `limit` images at `path`, in the order of their names; hidden files are none (`._1.jpg` of a Mac).
 
     Raises:
         UserError: there is none.
     """
     if not path.exists():
         raise UserError(f"--images: there is no file or folder {path}")
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    root = path.parent if path.is_file() else path
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if _is_image(p.relative_to(root)))
     if not files:
         raise UserError(f"--images: no image in {path} (looked for {', '.join(sorted(SUFFIXES))})")
-    root = path.parent if path.is_file() else path
     return [ImageQuestion(str(file.relative_to(root)), partial(open_image, file)) for file in files[:limit]]
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in SUFFIXES and not any(part.startswith(".") for part in path.parts)
 
 
 def draw(number: int) -> Image.Image:

@@ -26,6 +26,7 @@ from tests.eval.score_rows import nine
 from tests.hub_stand_in import TOKEN, HubStandIn
 from tests.local_server import Fault
 from tests.modeling_aligned_llava.tiny_families import write_checkpoint
+from tests.one_line import one_line
 from tests.pages import blocks
 
 
@@ -291,6 +292,10 @@ def test_a_model_of_another_family_is_published_with_its_code_and_card(results, 
     files = push.published_files(folder)
     assert {"aligned_family.py", "modeling_aligned_llava.py", "tokenizer.json", "config.json"} <= files.keys()
     assert str(tmp_path) not in files["config.json"].decode()
+    assert "resized to a square" not in card.text  # Qwen's are not
+    write_json(folder / "adapter_config.json", {"base_model_name_or_path": f"{PRIVATE}/qwen"})
+    with one_line("holds adapters of .*/qwen, which others lack"):
+        push.published_files(folder)
 
 
 def test_local_paths_in_an_old_configuration_are_left_out(results):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import transformers as hf
 
-from tests.modeling_aligned_llava.tiny_families import BUILDERS, Build, llava
+from tests.modeling_aligned_llava.tiny_families import BUILDERS, Build
 from tests.modeling_aligned_llava.tiny_parts import (
     CROPPED,
     END,
@@ -324,13 +324,6 @@ def another_processor() -> Any:
     model, processor = deepseek_vl()
     processor.num_image_tokens = 17
     return model, processor
-
-
-@into(REFUSED, "LlavaProcessor cannot prepare an image: TypeError: ")
-def unfinished_processor() -> Any:
-    """A checkpoint whose processor was saved without the size of a patch."""
-    images = hf.CLIPImageProcessor(**CROPPED)
-    return llava()[0], processor_of("Llava", images, words("<image>"), "<image>\n")
 
 
 @into(REFUSED, "Gemma4ForConditionalGeneration is a text-only model")

@@ -37,6 +37,14 @@ def test_at_step_0_the_norm_gives_visual_tokens_the_norm_of_text(tiny_checkpoint
     assert written["norms"]["connector output"] == written["norms"]["visual tokens at layer 0"]
 
 
+def test_hidden_files_are_no_images(folder):
+    """A Mac's `._0.png` beside each image of an archive, and the copies that a notebook keeps."""
+    (folder / ".ipynb_checkpoints").mkdir()
+    shutil.copy(folder / "0.png", folder / ".ipynb_checkpoints" / "0-checkpoint.png")
+    (folder / "._0.png").write_bytes(b"\0\5\x16\7Mac OS X")
+    assert [image.id for image in in_folder(folder, 64)] == ["0.png", "1.png", "2.png"]
+
+
 @pytest.mark.parametrize(
     ("norms", "layer"),
     [

@@ -115,3 +115,6 @@ def test_every_deviation_is_told_where_it_matters():
     assert not any("scienceqa" in sentence for sentence in deviations("llava", ["pope"]))
     assert any("Question: " in sentence for sentence in qwen)
     assert any("ovis2" in sentence for sentence in deviations("ovis2", []))
+    assert any("mistral3_vl writes `[INST]` itself" in sentence for sentence in deviations("mistral3", []))
+    assert 'text_prompt = f"<s>[INST]{image_prefix}' in source("mistral3_vl")
+    assert (stock("qwen3_vl_moe"), deviations("qwen3_vl_moe", ["mmstar"])) == (stock("qwen3_vl"), qwen)

@@ -84,12 +84,16 @@ def test_a_document_with_something_else_is_named(rows):
 def test_a_document_that_cannot_be_read_is_named(rows):
     whole = encoded(PILImage.effect_noise((64, 64), 90))["bytes"]
     broken = [whole[:-200], b"<html>404</html>", encoded(PILImage.new("RGB", (900, 2)))["bytes"], whole]
+    deep = io.BytesIO()
+    PILImage.new("I;16", (8, 8), 9000).save(deep, "PNG")
+    broken.append(deep.getvalue())
     documents = Documents(dataset([{"bytes": content, "path": None} for content in broken]), "pope")
     documents.look(visual, 0)
     for index, read, what in (
         (0, documents.open, "its image cannot be read: image file is truncated"),
         (1, documents.look, "its image cannot be read: cannot identify"),
         (2, documents.look, "its image has 900 x 2 pixels"),
+        (4, documents.look, "its image has pixels of more than 8 bits"),
     ):
         with pytest.raises(UserError, match=f"^pope document {index}: {what}"):
             read(visual, index)

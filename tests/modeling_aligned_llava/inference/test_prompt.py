@@ -4,9 +4,11 @@ from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoProcessor, Blip2Processor, BlipImageProcessor
 
 from modeling_aligned_llava.diagnostics.instruments.models import inputs_of
+from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.inference.prompt import _say_bare, names_image_token, user_turn
 from modeling_aligned_llava.loading.chat_templates import template_of
@@ -87,3 +89,14 @@ def test_a_prompt_is_the_same_on_every_day(tiny_llava, monkeypatch):
     today = user_turn(processor, "What?", images=1)
     monkeypatch.setattr("transformers.utils.chat_template_utils.datetime", Tomorrow)
     assert user_turn(processor, "What?", images=1) == today and today.startswith("26 July 2024")
+
+
+@pytest.mark.parametrize("load", [load_generator, AlignedLlavaLM])
+def test_a_tokenizer_that_ends_every_text_is_refused(tmp_path, load):
+    """With `add_eos_token`, as some fine-tuning scripts leave it, a prompt would be over before its answer."""
+    model, processor = random_pair("llava")
+    ends = TemplateProcessing(single="$A <|im_end|>", special_tokens=[("<|im_end|>", 2)])
+    processor.tokenizer.backend_tokenizer.post_processor = ends
+    model.save_pretrained(tmp_path), processor.save_pretrained(tmp_path)
+    with one_line(r"its tokenizer ends every text with <\|im_end\|>"):
+        load(str(tmp_path))

@@ -4,9 +4,11 @@ import json
 import shutil
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 import transformers as hf
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from modeling_aligned_llava import AlignedLlavaForConditionalGeneration, align, load_aligned, method_fields
@@ -17,6 +19,7 @@ from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
 from modeling_aligned_llava.loading.checkpoint import check_source, load_part, load_strict, pinned
+from tests.modeling_aligned_llava.tiny_families import write_checkpoint
 from tests.one_line import one_line
 
 
@@ -201,3 +204,46 @@ def test_weights_of_which_one_half_would_be_dropped_are_refused(tiny_llava, tmp_
     shutil.copy(tiny_llava / "model.safetensors", tmp_path / "model")
     with pytest.raises(UserError, match="and shards with an index, of which only one"):
         load_vision_language(tmp_path / "model")
+
+
+def test_no_prompt_is_cut_as_its_tokenizer_once_cut_texts(tmp_path):
+    """A tokenizer saved after `tokenizer(text, truncation=True, max_length=20)` keeps that in two files."""
+    folder = write_checkpoint("llava", tmp_path / "llava")
+    prompt = {"text": f"<image>{'what? ' * 9}", "images": Image.new("RGB", (40, 40)), "return_tensors": "pt"}
+    whole = load_part(hf.AutoProcessor, folder)(**prompt)["input_ids"].tolist()
+    cut = {"max_length": 20, "stride": 0}
+    for file, changes in (
+        ("tokenizer.json", {"truncation": {**cut, "direction": "Right", "strategy": "LongestFirst"}}),
+        ("tokenizer_config.json", {**cut, "truncation": True, "padding": "max_length"}),
+    ):
+        saved = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(saved | changes))
+        assert load_part(hf.AutoProcessor, folder)(**prompt)["input_ids"].tolist() == whole, file
+
+
+@pytest.mark.parametrize("family", ["llava", "llava_next"])
+@pytest.mark.parametrize(
+    "absent",
+    [
+        ("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"),  # before transformers 4.44
+        ("num_additional_image_tokens",),  # before 4.46
+    ],
+)
+def test_an_older_processor_of_llava_writes_the_visual_tokens_of_its_model(tmp_path, family, absent):
+    folder = write_checkpoint(family, tmp_path / family)
+    image = {"text": "<image>", "images": Image.new("RGB", (40, 40)), "return_tensors": "pt"}
+    whole = load_part(hf.AutoProcessor, folder)(**image)["input_ids"].tolist()
+    file = folder / "processor_config.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k not in absent}))
+    assert load_part(hf.AutoProcessor, folder)(**image)["input_ids"].tolist() == whole
+
+
+@pytest.mark.parametrize("with_config", [False, True])
+def test_adapters_without_a_model_are_called_so(tmp_path, with_config):
+    folder = write_checkpoint("llava", tmp_path / "llava")
+    model = hf.AutoModelForImageTextToText.from_pretrained(folder)
+    peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"])).save_pretrained(tmp_path / "adapters")
+    if with_config:
+        shutil.copy(folder / "config.json", tmp_path / "adapters")
+    with one_line("cannot load .*adapters.*; it holds adapters without a model: merge them"):
+        diagnostics.load(str(tmp_path / "adapters"))
