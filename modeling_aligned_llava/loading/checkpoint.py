@@ -11,13 +11,7 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
-from transformers import (
-    AutoConfig,
-    LlavaNextProcessor,
-    LlavaProcessor,
-    PreTrainedTokenizerBase,
-    ProcessorMixin,
-)
+from transformers import AutoConfig, LlavaNextProcessor, LlavaProcessor, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
@@ -144,7 +138,7 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
             raise
         reason = _reason(error) + _adapters_alone(Path(name))
         raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
-    if isinstance(part, LlavaProcessor | LlavaNextProcessor):
+    if isinstance(part, LlavaProcessor | LlavaNextProcessor) and not part.num_additional_image_tokens:
         _complete(part, load_part(AutoConfig, source, what, trust_remote_code=trusted))
     tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
     if isinstance(tokenizer, PreTrainedTokenizerBase):
