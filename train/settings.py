@@ -146,6 +146,8 @@ class ModelArguments:
             raise UserError(
                 "give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2, fine-tuning)"
             )
+        if self.chat_template and not from_backbones:
+            raise UserError("chat_template is for stage 1: save the processor of model_name_or_path with another one")
 
 
 @dataclass

@@ -205,6 +205,10 @@ class AlignedSFTTrainer(SFTTrainer):
         optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
         return optimizer
 
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        with errors_named("lr_scheduler_type, lr_scheduler_kwargs", TypeError, ValueError):
+            return super().create_scheduler(*args, **kwargs)
+
     def get_total_train_batch_size(self, args: Any) -> int:
         """Rows of a step."""
         if self.micro_batches is not None:
