@@ -87,7 +87,7 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     tied = getattr(head, "weight", None) is embeddings.weight
     targets = _targets(model, settings.get("target_modules", "all-linear"))
-    with errors_named("lora", TypeError, ValueError, RuntimeError):
+    with errors_named("lora", AttributeError, TypeError, ValueError, RuntimeError):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             adapters = LoraModel(model, LoraConfig(**{**settings, "target_modules": targets}), "default")
@@ -95,6 +95,8 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
         kinds = {(type(a), getattr(a.get_base_layer(), "bias", None) is None): a for a in layers.values()}
         for layer in kinds.values():
             deepcopy(layer).merge()  # what cannot be merged is not trained first
+    if settings.get("exclude_modules") and isinstance(targets, list) and len(layers) == len(targets):
+        raise UserError("lora: exclude_modules: no layer that would be adapted has such a name")
     for name, layer in layers.items():
         if layer.get_base_layer() is head:
             raise UserError(

@@ -99,6 +99,8 @@ def tiny_llava(tied=False):
         ({"target_modules": ["q_proj", "qkv"]}, "target_modules: the decoder has no layer qkv"),
         ({"target_modules": ["fc1"]}, "target_modules: the decoder has no layer fc1"),  # the tower has
         ({"rank_pattern": {"k_proj": 8}, "target_modules": ["q_proj"]}, "no adapted layer is called k_proj"),
+        ({"exclude_modules": ["vision_tower"]}, "exclude_modules: no layer that would be adapted has such a name"),
+        ({"rank_pattern": ["q_proj"]}, "'list' object has no attribute 'keys'"),
         ({"lora_bias": True}, "Impossible to merge LoRA with `lora_bias=True`"),
     ],
 )
