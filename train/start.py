@@ -42,9 +42,7 @@ def trained_checkpoint(name: str) -> Path:
         UserError: there is none.
     """
     folder = Path(local_folder(name) if is_hub_id(name.partition("@")[0]) else name)
-    if not (folder / "config.json").is_file():
-        if (folder / ADAPTER_SETTINGS).is_file():
-            raise UserError(f"model_name_or_path: {folder} has adapters without their model: merge them into it first")
+    if not any((folder / name).is_file() for name in ("config.json", ADAPTER_SETTINGS)):
         raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
     return folder
 

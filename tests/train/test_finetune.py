@@ -296,7 +296,7 @@ def test_adapters_without_their_model_are_not_trained(family, rows_file, tmp_pat
     get_peft_model(load_vision_language(family("llava")), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(
         tmp_path / "adapters"
     )
-    with one_line("model_name_or_path: .*adapters has adapters without their model: merge them into it first"):
+    with one_line(".*adapters holds adapters of peft alone: merge them into their model first"):
         run_stage(command(tmp_path / "adapters", rows_file(ROWS), tmp_path / "out"))
 
 

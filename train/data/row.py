@@ -1,6 +1,7 @@
 """What a row is and its checks: its keys, its images, and its turns as chat messages."""
 
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +23,8 @@ _FILES = ("image", "path", "url")  # of a part of `content`
 NO_FILE = "there is no image file"
 IMAGE_TEXT = "< image >"  # `<image>` in a text, which the tokenizer would take for an image
 _ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
-_NOT_SERVED = ("<video>", "<audio>")
+# What other programs write where LLaVA's rows have `<image>`: Qwen-VL's, InternLM-XComposer's, Phi-3's.
+_NOT_SERVED = re.compile(r"<(?:video|audio|ImageHere|\|?image_?1\|?)>|<img>(?=[^<]*</img>)")
 
 
 class EmbeddedImage(str):
@@ -191,9 +193,9 @@ def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
     """Replace the text of the turns with images by parts."""
     users = [message for message in spoken if message["role"] == "user"]
     mentions = sum(message["content"].count(IMAGE_TOKEN) for message in users)
-    for other in _NOT_SERVED:
-        if any(other in message["content"] for message in users):
-            raise BadRow(f"`{other}` is not served", filtered=True)
+    for message in users:
+        if other := _NOT_SERVED.search(message["content"]):
+            raise BadRow(f"`{other.group()}` is not served", filtered=True)
     if mentions > images:
         raise BadRow("more <image> than images", f"{mentions} for {images}")
     if images == 1:

@@ -190,9 +190,10 @@ def test_rows_for_another_training_are_left_out_with_their_key(processor, write,
     assert (entry.row, entry.reason, entry.filtered) == (1, f"`{key}` is not served", True) and len(data.dataset) == 1
 
 
-@pytest.mark.parametrize("mark", ["<video>", "<audio>"])
-def test_a_text_that_names_a_video_is_left_out(processor, write, mark):
-    (entry,) = open_data(write(row("A?", f"{mark} is a tag"), row(f"{mark}\nWhat?", "x")), processor).bad_rows
+@pytest.mark.parametrize("mark", ["<video>", "<audio>", "<img>", "<ImageHere>", "<|image_1|>", "<image1>"])
+def test_a_text_with_another_programs_mark_is_left_out(processor, write, mark):
+    asked = row(f"{mark}\nWhat? </img>", "x")
+    (entry,) = open_data(write(row("A <img>?", f"{mark} is a tag"), asked), processor).bad_rows
     assert (entry.row, entry.reason, entry.filtered) == (1, f"`{mark}` is not served", True)
 
 
