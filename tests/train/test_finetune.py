@@ -251,6 +251,14 @@ def test_adapters_on_adapters_load_and_without_their_model_are_refused(apart, ro
         hash_checkpoint(tmp_path / "second")
 
 
+def test_adapters_of_a_pinned_model_name_it_and_its_commit(family, rows_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.start.local_folder", lambda name: str(family("llava")))
+    settings = LORA_RATES | {"merge_adapters": "false", "max_steps": 1}
+    run_stage(command(f"owner/model@{'a' * 40}", rows_file(ROWS), tmp_path / "out", "norm", "lora", **settings))
+    saved = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert (saved["base_model_name_or_path"], saved["revision"]) == ("owner/model", "a" * 40)
+
+
 @pytest.mark.parametrize("part", ["alignment_norm.weight", "lora_B", "linear_1.bias"])
 def test_a_folder_of_adapters_without_a_tensor_is_refused(apart, part, tmp_path):
     shutil.copytree(apart, tmp_path / "cut")

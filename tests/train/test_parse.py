@@ -137,6 +137,7 @@ def test_a_file_that_holds_no_settings_is_one_line(tmp_path, text):
         ("remove_unused_columns", ["--no-remove-unused-columns"]),
         ("hub_token", ["--hub_token", "hf_x"]),
         ("fp16", ["--fp16", "true"]),
+        ("activation_checkpointing", ["--activation_checkpointing", "true"]),
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused(stage_arguments, tmp_path, setting, given):

@@ -21,6 +21,7 @@ from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, ADAPTERS, NO
 from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.inspection.parameter_parts import Parts
+from modeling_aligned_llava.loading.checkpoint import pinned
 from modeling_aligned_llava.loading.files import write_json
 
 
@@ -204,6 +205,7 @@ def write_adapters(folder: Path, adapters: "LoraModel", source: str) -> None:
     save_file({f"{PEFT}{name}": tensor for name, tensor in named.items()}, folder / ADAPTERS, {"format": "pt"})
     weights.unlink()
     config: Any = copy(adapters.peft_config["default"])
+    source, config.revision = pinned(source)
     config.base_model_name_or_path = str(Path(source).resolve()) if Path(source).is_dir() else source
     config.modules_to_save = modules_beside(adapters.model)
     config.save_pretrained(str(folder))

@@ -84,7 +84,8 @@ class AlignedSFTTrainer(SFTTrainer):
         self._step_sums: list[torch.Tensor] = []  # of `_training_loss`, for each of them
         self._logged_sums: list[torch.Tensor] = []  # the same for each step since the last log
         self._skipped = False  # a step since the last log
-        super().__init__(*args, **kwargs)
+        with errors_named("settings", ValueError):  # of a loss, of sharding
+            super().__init__(*args, **kwargs)
         model = cast(PreTrainedModel, self.model)
         self._has_plain_loss = cast(SFTConfig, self.args).loss_type == "nll" and not self.aux_loss_enabled
         self.blank = blank_image(model, cast(ProcessorMixin, self.processing_class))
