@@ -175,13 +175,18 @@ def modules_beside(model: PreTrainedModel) -> list[str]:
     """The modules that peft keeps in full beside adapters: the connector, and others in which something is trained.
 
     Raises:
-        UserError: a module with adapters inside would be kept in full.
+        UserError: a module with adapters inside, or tied embeddings, would be kept in full.
     """
     connector = model_parts(model).names["connector"]
     trained = {
         name.rpartition(".")[0] for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name
     }
     modules = [connector, *sorted(name for name in trained if not f"{name}.".startswith(f"{connector}."))]
+    weight = model.get_input_embeddings().weight
+    if weight.requires_grad and getattr(model.get_output_embeddings(), "weight", None) is weight:
+        raise UserError(
+            "merge_adapters: false: embeddings trained in full would be loaded without the head tied to them"
+        )
     adapted = adapted_layers(model)
     for name in modules:
         if inside := [path for path in adapted if f"{path}.".startswith(f"{name}.")]:
