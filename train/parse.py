@@ -125,6 +125,10 @@ def _check(settings: Settings) -> None:
                 raise UserError(f"{option.name} must be a whole number, not {value!r}")
     if (training.eval_strategy != "no") != (settings.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
+    if training.lr_scheduler_type == "reduce_lr_on_plateau":
+        raise UserError(
+            "lr_scheduler_type: reduce_lr_on_plateau would keep the best weights, not the last: use another"
+        )
     if training.save_strategy == "best":
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
     if optimization.by_tokens and training.train_sampling_strategy == "batch_rebalance":

@@ -201,8 +201,8 @@ class OptimizationArguments:
     # without None the parser would take it for a plain dict, which cannot be given on the command line
     learning_rates: dict | str | None = setting(
         help="Learning rate of each parameter group, as `{pattern: learning rate}`. A pattern is a regex over "
-        "parameter names, or one of norm, projector, vision, language, lora. On the command line, a JSON object. Each "
-        "trained parameter must match exactly one pattern."
+        "parameter names or, where none matches, norm, projector, vision, language, lora. On the command line, JSON. "
+        "Each trained parameter must match exactly one pattern."
     )
     micro_batch_tokens: str | None = setting(
         default=None,

@@ -80,6 +80,10 @@ def test_a_value_of_another_kind_in_a_recipe_is_one_line(tmp_path, name, value, 
         # settings that contradict each other
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
+        (
+            {"eval_rows": 3, "eval_strategy": "epoch", "lr_scheduler_type": "reduce_lr_on_plateau"},
+            "lr_scheduler_type: reduce_lr_on_plateau would keep the best weights",
+        ),
         ({"save_strategy": "best"}, "save_strategy: best would leave nothing to continue from"),
     ],
 )

@@ -94,10 +94,9 @@ class FamilyTokens(RowTokens):
         written = self._slots.fill(text, tuple(sizes))
         special = lacks_special_tokens(self.tokenizer, written)
         ids = self.tokenizer(written, add_special_tokens=special)["input_ids"]
-        last = max({*ids} - {self.config.image_token_id})
-        if last >= self.config.get_text_config().vocab_size:
-            lacking = str(self.tokenizer.convert_ids_to_tokens(last))
-            raise BadRow("the model has no embedding for a token: resize_token_embeddings", lacking)
+        if (last := max({*ids} - {self.config.image_token_id})) >= self.config.get_text_config().vocab_size:
+            token = str(self.tokenizer.convert_ids_to_tokens(last))
+            raise BadRow("the model has no embedding for a token: resize_token_embeddings", token)
         return len(ids)
 
     @cached_property

@@ -184,9 +184,7 @@ def modules_beside(model: PreTrainedModel) -> list[str]:
     modules = [connector, *sorted(name for name in trained if not f"{name}.".startswith(f"{connector}."))]
     weight = model.get_input_embeddings().weight
     if weight.requires_grad and getattr(model.get_output_embeddings(), "weight", None) is weight:
-        raise UserError(
-            "merge_adapters: false: embeddings trained in full would be loaded without the head tied to them"
-        )
+        raise UserError("merge_adapters: false: embeddings trained in full would load without the head tied to them")
     adapted = adapted_layers(model)
     for name in modules:
         if inside := [path for path in adapted if f"{path}.".startswith(f"{name}.")]:

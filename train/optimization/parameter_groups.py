@@ -41,8 +41,8 @@ def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str
     matched: set[str] = set()
     for name, parameter in model.named_parameters():
         part = parts and parts(name)
-        named = [group for group in groups if part and group.pattern == part]
-        matching = [g for g in groups if not (part and g.pattern in PARTS) and re.search(g.pattern, name)] or named
+        matching = [g for g in groups if not (part and g.pattern in PARTS) and re.search(g.pattern, name)]
+        matching = matching or [group for group in groups if part and group.pattern == part]
         matched.update(group.pattern for group in matching)
         if not any(group.learning_rate is None for group in matching) and len(matching) != 1:
             patterns = " and ".join(group.pattern for group in matching) or "none"

@@ -63,44 +63,30 @@ def rendered(
     """
     render: Any = render_jinja_template
     dated = _TODAY.sub(lambda call: repr(PROMPT_DATE.strftime(call[2])), template)
+    said = [(message["role"], part["text"]) for message in messages for part in message["content"] if "text" in part]
     faults: list[str] = []
     for turns in (messages, [*map(_as_string, messages)]):  # GLM-4.1V's and Pixtral's take an answer as a string alone
         try:
             (text,), spans = render([turns], chat_template=dated, **tokenizer.special_tokens_map, **options)
-        except (
-            TemplateError,
-            TypeError,
-            ValueError,
-            LookupError,
-        ) as error:  # TypeError: text added to a list of parts
+        except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: a list of parts and a text
             faults.append(" ".join(str(error).split()))
             continue
+        written = "".join(text.split())
+        dropped = [role for role, words in said if "".join(words.split()) not in written]
         part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself
-        if text.count(part) > sum(_text(message).count(part) for message in messages):
+        if text.count(part) > sum(words.count(part) for _, words in said):
             faults.append("it takes text only, not a list of text and images")
-        elif (dropped := _dropped(text, messages)) and template != chat_template("plain"):
-            faults.append(f"it drops text of the {dropped} turn")
+        elif dropped and template != chat_template("plain"):
+            faults.append(f"it drops text of the {dropped[0]} turn")
         else:
             return text, spans[0] if spans else []
     raise TemplateRefuses(faults[0])
 
 
-def _text(message: dict[str, Any]) -> str:
-    return "".join(str(part.get("text", "")) for part in message["content"])
-
-
 def _as_string(message: dict[str, Any]) -> dict[str, Any]:
-    """A message without images as OpenAI's first form has it."""
-    return (
-        message if any("text" not in part for part in message["content"]) else {**message, "content": _text(message)}
-    )
-
-
-def _dropped(text: str, messages: list[dict[str, Any]]) -> str | None:
-    """Of whose turn a part is not in the text, but for white space."""
-    written = "".join(text.split())
-    parts = ((message["role"], part.get("text", "")) for message in messages for part in message["content"])
-    return next((role for role, said in parts if "".join(said.split()) not in written), None)
+    """A message without images with a string as its content."""
+    texts = [part.get("text") for part in message["content"]]
+    return message if None in texts else {**message, "content": "".join(texts)}
 
 
 def template_names() -> list[str]:

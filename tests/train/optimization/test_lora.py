@@ -124,7 +124,7 @@ def test_tied_embeddings_in_full_are_not_kept_beside_adapters():
         describe_adapters(model, ["vision", "language"])
         if not tied:
             assert modules_beside(model) == ["model.multi_modal_projector", "model.language_model.embed_tokens"]
-    with pytest.raises(UserError, match="embeddings trained in full would be loaded without the head tied to them"):
+    with pytest.raises(UserError, match="embeddings trained in full would load without the head tied to them"):
         describe_adapters(model, ["vision", "language"], merged=False)
 
 
