@@ -213,6 +213,10 @@ def parse_run_all(words: list[str] | None = None) -> argparse.Namespace:
         folder = getattr(args, option)
         if folder and not folder.is_dir():
             parser.error(f"--{option} {folder}: no such folder")
+    for option in ("methods", "seeds", "tasks"):
+        given = getattr(args, option) or []
+        if len({*given}) < len(given):
+            parser.error(f"--{option}: one is given twice")
     check = _check_models if args.models else _check_finetuning if args.finetune else _check_training
     mistake = check(args)
     args.run = args.run or ("custom" if args.models else "finetune" if args.finetune else args.backbone)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import torch
+from transformers.integrations import get_reporting_integration_callbacks
 from trl import SFTConfig, TrlParser
 
 from modeling_aligned_llava.errors import UserError
@@ -53,6 +54,7 @@ def parse_settings(given: dict[str, Any]) -> Settings:
         given["bf16"] = StageFolder(output_dir(given)).recorded_settings().get("bf16") or str(bfloat16_is_fast())
     if not torch.accelerator.is_available():
         given["use_cpu"] = True  # without it, several processes would not form a group
+    os.environ["ACCELERATE_MIXED_PRECISION"] = "no"  # of a configuration of accelerate; `bf16` decides
     chosen_later = str(given.get("gradient_checkpointing")) == AUTO
     if chosen_later:
         given["gradient_checkpointing"] = "false"  # until the model is there (`train.step_plan`)
@@ -73,6 +75,8 @@ def parse_settings(given: dict[str, Any]) -> Settings:
             if float(given.get("per_device_train_batch_size") or 0):
                 raise UserError("micro_batch_tokens and per_device_train_batch_size both cut a step: set one to 0")
             settings.training.per_device_train_batch_size = 1  # read nowhere, but 0 is nothing
+        for callback in get_reporting_integration_callbacks(settings.training.report_to):
+            callback()  # says which package is missing
         _check(settings)
         _complete(settings)
     except UserError:
@@ -121,6 +125,10 @@ def _check(settings: Settings) -> None:
                 raise UserError(f"{option.name} must be a whole number, not {value!r}")
     if (training.eval_strategy != "no") != (settings.monitoring.eval_rows > 0):
         raise UserError("eval_rows and eval_strategy (steps, with eval_steps) go together: give both or neither")
+    if training.lr_scheduler_type == "reduce_lr_on_plateau":
+        raise UserError(
+            "lr_scheduler_type: reduce_lr_on_plateau would keep the best weights, not the last: use another"
+        )
     if training.save_strategy == "best":
         raise UserError("save_strategy: best would leave nothing to continue from; use steps, epoch or no")
     if optimization.by_tokens and training.train_sampling_strategy == "batch_rebalance":
@@ -135,6 +143,8 @@ def _check(settings: Settings) -> None:
         raise UserError("max_skipped_steps: DeepSpeed takes a step before it can be checked; use DDP or FSDP2, or 0")
     if settings.model.lora and training.deepspeed_plugin is not None and training.deepspeed_plugin.zero_stage == 3:
         raise UserError("lora: ZeRO-3 shards the weights that adapters are merged into; use DDP, FSDP2 or ZeRO-2")
+    for block in {"optimizer", "scheduler"} & getattr(training.deepspeed_plugin, "deepspeed_config", {}).keys():
+        raise UserError(f"deepspeed: its {block} would have one rate for all parameters: remove it from the file")
     started = int(os.environ.get("WORLD_SIZE", "1"))
     if started != training.world_size:
         raise UserError(f"{started} processes were started, but the trainer sees {training.world_size}")

@@ -40,8 +40,11 @@ REFUSED = {
     "trust_remote_code": "the model's own code is this package",
     "use_cache": "training needs none",
     "bf16_full_eval": "evaluation has the precision of training: bf16",
-    "fp16_full_eval": "evaluation has the precision of training: fp16",
+    **dict.fromkeys(
+        ("fp16", "fp16_full_eval"), "use bf16: gradients are measured and clipped as they are, not scaled"
+    ),
     "parallelism_config": "use DDP, FSDP2 or ZeRO (docs/train.md)",
+    **dict.fromkeys(("activation_checkpointing", "activation_checkpointing_kwargs"), "use gradient_checkpointing"),
     # checkpoints
     "save_only_model": "without the optimizer's state a stopped run could not continue",
     "load_best_model_at_end": "a stage ends with its last weights; choose with eval_rows how long it trains",

@@ -146,6 +146,8 @@ class ModelArguments:
             raise UserError(
                 "give either vision_tower and language_model (stage 1) or model_name_or_path (stage 2, fine-tuning)"
             )
+        if self.chat_template and not from_backbones:
+            raise UserError("chat_template is for stage 1: save the processor of model_name_or_path with another one")
 
 
 @dataclass
@@ -199,8 +201,8 @@ class OptimizationArguments:
     # without None the parser would take it for a plain dict, which cannot be given on the command line
     learning_rates: dict | str | None = setting(
         help="Learning rate of each parameter group, as `{pattern: learning rate}`. A pattern is a regex over "
-        "parameter names, or one of norm, projector, vision, language, lora. On the command line, a JSON object. Each "
-        "trained parameter must match exactly one pattern."
+        "parameter names or, where none matches, norm, projector, vision, language, lora. On the command line, JSON. "
+        "Each trained parameter must match exactly one pattern."
     )
     micro_batch_tokens: str | None = setting(
         default=None,

@@ -190,6 +190,13 @@ def _train(settings: Settings, folder: StageFolder, given: dict[str, Any], chang
             f"--{'per_device_train_batch_size' if micro_batches is None else 'micro_batch_tokens'} (the global batch "
             "stays the same) or --gradient_checkpointing true, and the run continues from its last checkpoint"
         ) from error
+    except ValueError as error:
+        if "features and image tokens do not match" not in str(error):
+            raise
+        raise UserError(
+            f"{start}: its processor writes other visual tokens than the model has ({error}): compare patch_size, "
+            "vision_feature_select_strategy and num_additional_image_tokens of both"
+        ) from error
     except (pickle.UnpicklingError, EOFError, SafetensorError, RuntimeError) as error:
         if checkpoint is None or (isinstance(error, RuntimeError) and "PytorchStreamReader" not in str(error)):
             raise

@@ -13,7 +13,7 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 from trl import SFTConfig
 
 from modeling_aligned_llava import AlignedLlavaConfig
-from modeling_aligned_llava.aligned_family import NORM
+from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, NORM
 from modeling_aligned_llava.alignment import align, load_vision_language
 from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.hub_folder import is_hub_id
@@ -42,7 +42,7 @@ def trained_checkpoint(name: str) -> Path:
         UserError: there is none.
     """
     folder = Path(local_folder(name) if is_hub_id(name.partition("@")[0]) else name)
-    if not (folder / "config.json").is_file():
+    if not any((folder / name).is_file() for name in ("config.json", ADAPTER_SETTINGS)):
         raise UserError(f"model_name_or_path: there is no checkpoint in {folder}; run stage 1 first")
     return folder
 

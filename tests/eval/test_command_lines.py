@@ -96,6 +96,7 @@ FINETUNE = ["--finetune", "mine", "--training-data", "rows.json"]
     ("options", "culprit"),
     [
         (["--methods", "baseline", "nrom"], "unknown method nrom"),
+        (["--seeds", "1", "2", "1"], "--seeds: one is given twice"),
         (["--frobnicate"], "unrecognized arguments: --frobnicate"),
         (["--run", "../elsewhere"], "--run ../elsewhere"),
         (["--baseline", "norm-relative"], "--baseline norm-relative"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from datasets import Dataset, List
 from datasets import Image as ImageFeature
-from peft import PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
@@ -21,6 +21,7 @@ from modeling_aligned_llava.loading.fingerprint import hash_checkpoint
 from tests import REPOSITORY
 from tests.clone import changed_copy
 from tests.modeling_aligned_llava.tiny_families import BUILDERS, write_checkpoint
+from tests.one_line import one_line
 from tests.train.data.rows import features, turns
 from tests.train.stage_results import assert_same_weights, interrupted_after, lines, weights
 from tests.train.test_sharded_training import assert_close_weights, train
@@ -250,6 +251,14 @@ def test_adapters_on_adapters_load_and_without_their_model_are_refused(apart, ro
         hash_checkpoint(tmp_path / "second")
 
 
+def test_adapters_of_a_pinned_model_name_it_and_its_commit(family, rows_file, tmp_path, monkeypatch):
+    monkeypatch.setattr("train.start.local_folder", lambda name: str(family("llava")))
+    settings = LORA_RATES | {"merge_adapters": "false", "max_steps": 1}
+    run_stage(command(f"owner/model@{'a' * 40}", rows_file(ROWS), tmp_path / "out", "norm", "lora", **settings))
+    saved = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert (saved["base_model_name_or_path"], saved["revision"]) == ("owner/model", "a" * 40)
+
+
 @pytest.mark.parametrize("part", ["alignment_norm.weight", "lora_B", "linear_1.bias"])
 def test_a_folder_of_adapters_without_a_tensor_is_refused(apart, part, tmp_path):
     shutil.copytree(apart, tmp_path / "cut")
@@ -283,6 +292,20 @@ def test_a_quantized_checkpoint_is_not_trained(family, rows_file, tmp_path):
     model = changed_copy(family("llava"), tmp_path / "model", quantization_config={"quant_method": "fp8"})
     with pytest.raises(UserError, match=r"is quantized \(fp8\): training needs whole weights"):
         run_stage(command(model, rows_file(ROWS), tmp_path / "out"))
+
+
+def test_other_visual_tokens_than_the_models_are_one_line(family, rows_file, tmp_path):
+    model = changed_copy(family("llava"), tmp_path / "model", "processor_config.json", num_additional_image_tokens=0)
+    with one_line("its processor writes other visual tokens than the model has .* compare patch_size"):
+        run_stage(command(model, rows_file(ROWS[:3]), tmp_path / "out"))
+
+
+def test_adapters_without_their_model_are_not_trained(family, rows_file, tmp_path):
+    get_peft_model(load_vision_language(family("llava")), LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(
+        tmp_path / "adapters"
+    )
+    with one_line(".*adapters holds adapters of peft alone: merge them into their model first"):
+        run_stage(command(tmp_path / "adapters", rows_file(ROWS), tmp_path / "out"))
 
 
 def test_what_would_stop_the_save_stops_the_start(family, rows_file, tmp_path, monkeypatch):

@@ -76,9 +76,14 @@ def test_a_value_of_another_kind_in_a_recipe_is_one_line(tmp_path, name, value, 
         ({"norm_fields": '{"scale": 1}'}, "norm_fields of norm: unknown field 'scale'; fields: "),
         ({"norm_fields": '{"text_norm": 1}'}, "norm_fields of norm: unknown field 'text_norm'"),
         ({"norm_fields": '{"target_scale": 0}'}, "norm_fields of norm: target_scale must be a number above 0, not 0"),
+        ({"report_to": "coment_ml"}, "settings: coment_ml is not supported, only"),
         # settings that contradict each other
         ({"eval_rows": 3}, "eval_rows and eval_strategy .* go together"),
         ({"clip_by_part": "true", "max_grad_norm": 0}, "clip_by_part needs max_grad_norm, the limit of each part"),
+        (
+            {"eval_rows": 3, "eval_strategy": "epoch", "lr_scheduler_type": "reduce_lr_on_plateau"},
+            "lr_scheduler_type: reduce_lr_on_plateau would keep the best weights",
+        ),
         ({"save_strategy": "best"}, "save_strategy: best would leave nothing to continue from"),
     ],
 )
@@ -93,6 +98,7 @@ def test_wrong_settings_are_one_line(stage_arguments, tmp_path, change, message)
         ({"clip_by_part": "true"}, "clip_by_part: DeepSpeed clips the whole gradient by itself"),
         ({"max_skipped_steps": 2}, "max_skipped_steps: DeepSpeed takes a step before it can be checked"),
         ({"lora": '{"r": 4, "target_modules": ["q_proj"]}'}, "^lora: ZeRO-3 shards the weights"),
+        ({}, "^deepspeed: its scheduler would have one rate for all parameters"),
     ],
 )
 def test_what_deepspeed_cannot_do_is_one_line(stage_arguments, tmp_path, settings, message):
@@ -101,9 +107,22 @@ def test_what_deepspeed_cannot_do_is_one_line(stage_arguments, tmp_path, setting
     if "lora" in settings:
         training.deepspeed_plugin = SimpleNamespace(zero_stage=2)
         parsing._check(parsed)
-    training.deepspeed_plugin = SimpleNamespace(zero_stage=3)
+    training.deepspeed_plugin = SimpleNamespace(zero_stage=3, deepspeed_config={"scheduler": {"type": "WarmupLR"}})
     with one_line(message):
         parsing._check(parsed)
+
+
+def test_the_settings_decide_the_precision_whatever_accelerate_is_configured_with(
+    stage_arguments, tmp_path, monkeypatch
+):
+    for bf16, expected in (("false", "no"), ("true", "bf16")):
+        monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+        assert parse_arguments(stage_arguments(1, "norm", tmp_path, bf16=bf16)).training.mixed_precision == expected
+
+
+def test_a_chat_template_is_not_given_to_a_model_that_has_one(stage_arguments, tmp_path):
+    with one_line("chat_template is for stage 1: save the processor of model_name_or_path with another one"):
+        parse_arguments(stage_arguments(2, "norm", tmp_path, chat_template="qwen2_5"))
 
 
 @pytest.mark.parametrize("text", ["- a list", "learning_rates: {a: [", "\0", "env: [1]"])
@@ -121,6 +140,8 @@ def test_a_file_that_holds_no_settings_is_one_line(tmp_path, text):
         ("save_only_model", ["--save_only_model"]),
         ("remove_unused_columns", ["--no-remove-unused-columns"]),
         ("hub_token", ["--hub_token", "hf_x"]),
+        ("fp16", ["--fp16", "true"]),
+        ("activation_checkpointing", ["--activation_checkpointing", "true"]),
     ],
 )
 def test_a_setting_that_would_be_ignored_is_refused(stage_arguments, tmp_path, setting, given):

@@ -26,6 +26,16 @@ def test_an_optimizer_whose_package_is_missing_is_one_line(stage_arguments, tmp_
         run_stage(stage_arguments(1, "norm", tmp_path, optim="lomo"))
 
 
+def test_a_schedule_without_its_arguments_is_one_line(stage_arguments, tmp_path):
+    with one_line("^lr_scheduler_type, lr_scheduler_kwargs: .*min_lr"):
+        run_stage(stage_arguments(1, "norm", tmp_path, lr_scheduler_type="cosine_with_min_lr"))
+
+
+def test_a_loss_that_trl_does_not_know_is_one_line(stage_arguments, tmp_path):
+    with one_line("^settings: Invalid `loss_type` ce passed"):
+        run_stage(stage_arguments(1, "norm", tmp_path, loss_type="ce"))
+
+
 GAIN = "model.multi_modal_projector.norm.weight"
 MODEL = {"config.json", "generation_config.json", "model.safetensors", "README.md"}
 MODEL |= {"chat_template.jinja", "processor_config.json", "tokenizer.json", "tokenizer_config.json"}

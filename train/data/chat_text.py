@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.chat_templates import Span, TemplateRefuses, marks_answers, rendered
-from train.data.row import BadRow, text_of
+from train.data.row import BadRow
 
 
 _SAMPLE = [{"role": role, "content": [{"type": "text", "text": "a"}]} for role in ("user", "assistant")]
@@ -37,13 +37,9 @@ class ChatText:
             UserError: it rewrites earlier turns, so that answers cannot be found.
         """
         try:
-            text, answers, _ = self._ended(messages)
+            return self._ended(messages)[:2]
         except TemplateRefuses as error:
             raise BadRow("the chat template refuses it", error.why, filtered=True) from error
-        written = [text_of([message]).strip() in text for message in messages[:2]]
-        if messages[0]["role"] == "system" and written == [False, True]:  # `plain` writes no question either
-            raise BadRow("the chat template drops the system turn", filtered=True)
-        return text, answers
 
     def ending(self) -> tuple[str, str] | None:
         """The token that ends an answer, and where it comes from; None if the template refuses the sample."""

@@ -78,7 +78,7 @@ class FamilyTokens(RowTokens):
             raise UserError(f"the chat template writes {slots} images for a row of {len(sizes)}")
         try:
             length = self._length(text, answers, sizes)
-        except UserError:
+        except (BadRow, UserError):
             raise
         except Exception as error:  # each processor raises its own
             raise BadRow("the model's processor refuses it", " ".join(str(error).split())) from error
@@ -92,9 +92,12 @@ class FamilyTokens(RowTokens):
             blank = [Image.new("RGB", size) for size in sizes]
             return self.tensors([text], [answers], [answers], [blank])["input_ids"].shape[1]
         written = self._slots.fill(text, tuple(sizes))
-        return len(
-            self.tokenizer(written, add_special_tokens=lacks_special_tokens(self.tokenizer, written))["input_ids"]
-        )
+        special = lacks_special_tokens(self.tokenizer, written)
+        ids = self.tokenizer(written, add_special_tokens=special)["input_ids"]
+        if (last := max({*ids} - {self.config.image_token_id})) >= self.config.get_text_config().vocab_size:
+            token = str(self.tokenizer.convert_ids_to_tokens(last))
+            raise BadRow("the model has no embedding for a token: resize_token_embeddings", token)
+        return len(ids)
 
     @cached_property
     def _slots(self) -> ImageSlots:

@@ -1,6 +1,7 @@
 """What a row is and its checks: its keys, its images, and its turns as chat messages."""
 
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -18,10 +19,12 @@ DESCRIBING = {
 # Those of rows that are sound, but for what is trained here.
 NOT_SERVED = {"video", "videos", "audio", "audios", "tools", "objects", "chosen", "rejected", "rejected_response"}
 _DEFAULTS = ("loss", "weight", "train")  # of a turn: true or 1 is what happens anyway
+_FILES = ("image", "path", "url")  # of a part of `content`
 NO_FILE = "there is no image file"
 IMAGE_TEXT = "< image >"  # `<image>` in a text, which the tokenizer would take for an image
 _ROLES = {"human": "user", "gpt": "assistant", "system": "system", "user": "user", "assistant": "assistant"}
-_NOT_SERVED = ("<video>", "<audio>")
+# What other programs write where LLaVA's rows have `<image>`: Qwen-VL's, InternLM-XComposer's, Phi-3's.
+_NOT_SERVED = re.compile(r"<(?:video|audio|ImageHere|\|?image_?1\|?)>|<img>(?=[^<]*</img>)")
 
 
 class EmbeddedImage(str):
@@ -98,10 +101,13 @@ def _turn(turn: dict[str, Any], inside: list[Any]) -> dict[str, Any]:
 
 def _part(part: Any, inside: list[Any]) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
+    read = ("type", "index", *(_FILES if kind == "image" else ("text",)))
+    for key in (key for key in part if kind in ("text", "image") and key not in read and is_filled(part[key])):
+        raise BadRow(f"the key {short(key)} of a part is not read: remove it", short(part[key]))
     if kind == "text" and isinstance(part.get("text"), str):
         return part["text"].replace(IMAGE_TOKEN, IMAGE_TEXT)
     if kind == "image":
-        inside += [part[key] for key in ("image", "path", "url") if is_filled(part.get(key))]
+        inside += [part[key] for key in _FILES if is_filled(part.get(key))]
         return IMAGE_TOKEN
     raise BadRow("a part of `content` is neither text nor image", short(part), filtered=isinstance(kind, str))
 
@@ -187,9 +193,9 @@ def _place_images(spoken: list[dict[str, Any]], images: int) -> None:
     """Replace the text of the turns with images by parts."""
     users = [message for message in spoken if message["role"] == "user"]
     mentions = sum(message["content"].count(IMAGE_TOKEN) for message in users)
-    for other in _NOT_SERVED:
-        if any(other in message["content"] for message in users):
-            raise BadRow(f"`{other}` is not served", filtered=True)
+    for message in users:
+        if other := _NOT_SERVED.search(message["content"]):
+            raise BadRow(f"`{other.group()}` is not served", filtered=True)
     if mentions > images:
         raise BadRow("more <image> than images", f"{mentions} for {images}")
     if images == 1:

@@ -26,6 +26,7 @@ from train.data.row import DESCRIBING, READ, EmbeddedImage
 repair_dataset_locks()
 IMAGES = ("image", "images")
 _SPACE = re.compile(r"[ \t\n\r]*")
+_OTHER_SPLIT = re.compile(r"(^|[-_./])(test|validation|valid|val|dev|eval)[-_./]")
 _JSON = Features({"json": Value("binary")})
 
 
@@ -87,8 +88,13 @@ def _checked(source: Source) -> Source:
     if source.is_text or source.path.endswith(".parquet"):
         if not path.is_file():
             raise UserError(f"data_path: there is no file {path}")
-    elif path.is_dir() and not any(path.glob("**/*.parquet")):
-        raise UserError(f"data_path: there is no .parquet file in {path}")
+    elif path.is_dir():
+        files = [file.relative_to(path).as_posix() for file in path.glob("**/*.parquet")]
+        if not files:
+            raise UserError(f"data_path: there is no .parquet file in {path}")
+        other = sorted(filter(_OTHER_SPLIT.search, files))
+        if 0 < len(other) < len(files):
+            raise UserError(f"data_path: {path} has other splits ({other[0]}): list the files to train on in a .yaml")
     elif not path.exists() and source.path.count("/") != 1:
         raise UserError(f"data_path: there is no file {path}, and it is no Hub id")
     return source

@@ -21,6 +21,7 @@ from modeling_aligned_llava.aligned_family import ADAPTER_SETTINGS, ADAPTERS, NO
 from modeling_aligned_llava.errors import UserError, errors_named
 from modeling_aligned_llava.inspection.model_parts import model_parts
 from modeling_aligned_llava.inspection.parameter_parts import Parts
+from modeling_aligned_llava.loading.checkpoint import pinned
 from modeling_aligned_llava.loading.files import write_json
 
 
@@ -87,7 +88,7 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
     head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
     tied = getattr(head, "weight", None) is embeddings.weight
     targets = _targets(model, settings.get("target_modules", "all-linear"))
-    with errors_named("lora", TypeError, ValueError, RuntimeError):
+    with errors_named("lora", AttributeError, TypeError, ValueError, RuntimeError):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             adapters = LoraModel(model, LoraConfig(**{**settings, "target_modules": targets}), "default")
@@ -95,6 +96,8 @@ def add_adapters(model: PreTrainedModel, settings: dict[str, Any], seed: int) ->
         kinds = {(type(a), getattr(a.get_base_layer(), "bias", None) is None): a for a in layers.values()}
         for layer in kinds.values():
             deepcopy(layer).merge()  # what cannot be merged is not trained first
+    if settings.get("exclude_modules") and isinstance(targets, list) and len(layers) == len(targets):
+        raise UserError("lora: exclude_modules: no layer that would be adapted has such a name")
     for name, layer in layers.items():
         if layer.get_base_layer() is head:
             raise UserError(
@@ -172,13 +175,16 @@ def modules_beside(model: PreTrainedModel) -> list[str]:
     """The modules that peft keeps in full beside adapters: the connector, and others in which something is trained.
 
     Raises:
-        UserError: a module with adapters inside would be kept in full.
+        UserError: a module with adapters inside, or tied embeddings, would be kept in full.
     """
     connector = model_parts(model).names["connector"]
     trained = {
         name.rpartition(".")[0] for name, p in model.named_parameters() if p.requires_grad and ".lora_" not in name
     }
     modules = [connector, *sorted(name for name in trained if not f"{name}.".startswith(f"{connector}."))]
+    weight = model.get_input_embeddings().weight
+    if weight.requires_grad and getattr(model.get_output_embeddings(), "weight", None) is weight:
+        raise UserError("merge_adapters: false: embeddings trained in full would load without the head tied to them")
     adapted = adapted_layers(model)
     for name in modules:
         if inside := [path for path in adapted if f"{path}.".startswith(f"{name}.")]:
@@ -202,6 +208,7 @@ def write_adapters(folder: Path, adapters: "LoraModel", source: str) -> None:
     save_file({f"{PEFT}{name}": tensor for name, tensor in named.items()}, folder / ADAPTERS, {"format": "pt"})
     weights.unlink()
     config: Any = copy(adapters.peft_config["default"])
+    source, config.revision = pinned(source)
     config.base_model_name_or_path = str(Path(source).resolve()) if Path(source).is_dir() else source
     config.modules_to_save = modules_beside(adapters.model)
     config.save_pretrained(str(folder))

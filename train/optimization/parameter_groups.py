@@ -29,26 +29,28 @@ class ParameterGroup:
 
 
 def group_parameters(model: nn.Module, rates: dict[str, float], frozen: list[str]) -> list[ParameterGroup]:
-    """Group the parameters of `model` by the first frozen regex or part, or the only rate, that matches them.
+    """Group the parameters of `model` by the first frozen regex, or the only rate, that matches them; parts count
+    where no regex matches.
 
     Raises:
-        UserError: a parameter that is not frozen matches no rate, or several.
+        UserError: a parameter that is not frozen matches no rate, or several, or a rate matches frozen ones alone.
     """
     parts = Parts.of(model) if {*rates, *frozen} & {*PARTS} else None
     groups = [ParameterGroup(pattern, None, [], 0) for pattern in frozen]
     groups += [ParameterGroup(pattern, rate, [], 0) for pattern, rate in rates.items()]
+    matched: set[str] = set()
     for name, parameter in model.named_parameters():
         part = parts and parts(name)
-        matching = [
-            group
-            for group in groups
-            if (group.pattern == part if part and group.pattern in PARTS else re.search(group.pattern, name))
-        ]
+        matching = [g for g in groups if not (part and g.pattern in PARTS) and re.search(g.pattern, name)]
+        matching = matching or [group for group in groups if part and group.pattern == part]
+        matched.update(group.pattern for group in matching)
         if not any(group.learning_rate is None for group in matching) and len(matching) != 1:
             patterns = " and ".join(group.pattern for group in matching) or "none"
             raise UserError(f"parameter {name} must match one of learning_rates or frozen; it matches {patterns}")
         matching[0].names.append(name)
         matching[0].size += parameter.numel()
+    if hidden := [group.pattern for group in groups if group.pattern in matched & {*rates} and not group.names]:
+        raise UserError(f"learning_rates: all that {hidden[0]} matches is frozen: narrow frozen")
     return groups
 
 

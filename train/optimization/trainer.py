@@ -84,7 +84,8 @@ class AlignedSFTTrainer(SFTTrainer):
         self._step_sums: list[torch.Tensor] = []  # of `_training_loss`, for each of them
         self._logged_sums: list[torch.Tensor] = []  # the same for each step since the last log
         self._skipped = False  # a step since the last log
-        super().__init__(*args, **kwargs)
+        with errors_named("settings", ValueError):  # of a loss, of sharding
+            super().__init__(*args, **kwargs)
         model = cast(PreTrainedModel, self.model)
         self._has_plain_loss = cast(SFTConfig, self.args).loss_type == "nll" and not self.aux_loss_enabled
         self.blank = blank_image(model, cast(ProcessorMixin, self.processing_class))
@@ -204,6 +205,10 @@ class AlignedSFTTrainer(SFTTrainer):
         optimizer = cast(torch.optim.Optimizer, self.optimizer)
         optimizer.param_groups[:] = [{**optimizer.param_groups[0], **group} for group in groups]
         return optimizer
+
+    def create_scheduler(self, *args: Any, **kwargs: Any) -> Any:
+        with errors_named("lr_scheduler_type, lr_scheduler_kwargs", TypeError, ValueError):
+            return super().create_scheduler(*args, **kwargs)
 
     def get_total_train_batch_size(self, args: Any) -> int:
         """Rows of a step."""

@@ -5,6 +5,7 @@
 
 import re
 from datetime import date
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,34 @@ def rendered(
     Every prompt is rendered here, on `PROMPT_DATE`.
 
     Raises:
-        TemplateRefuses: the template does not take the conversation.
+        TemplateRefuses: the template does not take the conversation, or drops text (a system turn, reasoning).
     """
     render: Any = render_jinja_template
     dated = _TODAY.sub(lambda call: repr(PROMPT_DATE.strftime(call[2])), template)
-    try:
-        (text,), spans = render([messages], chat_template=dated, **tokenizer.special_tokens_map, **options)
-    except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: text added to a list of parts
-        raise TemplateRefuses(" ".join(str(error).split())) from error
-    part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself
-    if text.count(part) > sum(str(given.get("text")).count(part) for m in messages for given in m["content"]):
-        raise TemplateRefuses("it takes text only, not a list of text and images")
-    return text, spans[0] if spans else []
+    said = [(message["role"], part["text"]) for message in messages for part in message["content"] if "text" in part]
+    faults: list[str] = []
+    for turns in (messages, [*map(_as_string, messages)]):  # GLM-4.1V's and Pixtral's take an answer as a string alone
+        try:
+            (text,), spans = render([turns], chat_template=dated, **tokenizer.special_tokens_map, **options)
+        except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: a list of parts and a text
+            faults.append(" ".join(str(error).split()))
+            continue
+        written = "".join(text.split())
+        dropped = [role for role, words in said if "".join(words.split()) not in written]
+        part = "{'type': "  # what a template of text alone writes for a list of parts: the list itself
+        if text.count(part) > sum(words.count(part) for _, words in said):
+            faults.append("it takes text only, not a list of text and images")
+        elif dropped and template != chat_template("plain"):
+            faults.append(f"it drops text of the {dropped[0]} turn")
+        else:
+            return text, spans[0] if spans else []
+    raise TemplateRefuses(faults[0])
+
+
+def _as_string(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without images with a string as its content."""
+    texts = [part.get("text") for part in message["content"]]
+    return message if None in texts else {**message, "content": "".join(texts)}
 
 
 def template_names() -> list[str]:
@@ -77,6 +94,7 @@ def template_names() -> list[str]:
     return sorted(path.stem for path in Path(__file__).parent.glob("*.jinja"))
 
 
+@cache
 def chat_template(name: str) -> str:
     """Return the text of a shipped template.
 

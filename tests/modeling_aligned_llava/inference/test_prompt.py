@@ -53,7 +53,8 @@ def test_the_template_is_the_tokenizers_where_the_processor_has_none(place):
         ("{{ raise_exception('no system') }}", "the chat template refuses it: no system"),
         ("{% for m in messages %}{{ 'x' + m.content }}{% endfor %}", "refuses it: can only concatenate str"),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", "it takes text only"),
-        ("{{ messages[1].content[1].text }}", "the chat template drops the system prompt"),
+        ("{{ messages[1].content[1].text }}", "refuses it: it drops text of the system turn"),
+        ("{{ messages[0].content[0].text }}", "refuses it: it drops text of the user turn"),
         (None, "no chat template that could write the system prompt"),
     ],
 )

@@ -182,13 +182,53 @@ def test_a_template_that_refuses_a_row_leaves_it_out():
         assert fault.value.filtered
     text_only = "{% for m in messages %}{{ m['role'] ~ ': ' ~ m['content'] }}{% endfor %}"  # writes the list itself
     with pytest.raises(BadRow, match="it takes text only"):
-        chat(text_only)(row)
+        chat(text_only)(messages_of(turns("<image>q", "a"), 1))
+
+
+GLM = (  # the official one, of GLM-4.1V
+    "[gMASK]<sop>\n{%- for msg in messages %}\n    {%- if msg.role == 'system' %}\n<|system|>\n{{ msg.content }}\n    "
+    "{%- elif msg.role == 'user' %}\n<|user|>{{ '\n' }}\n        {%- if msg.content is string %}\n{{ msg.content }}\n"
+    "        {%- else %}\n            {%- for item in msg.content %}\n                {%- if item.type == 'image' %}\n"
+    "<|begin_of_image|><|image|><|end_of_image|>\n                {%- elif item.type == 'text' %}\n{{ item.text }}\n"
+    "                {%- endif %}\n            {%- endfor %}\n        {%- endif %}\n    "
+    "{%- elif msg.role == 'assistant' %}\n<|assistant|>\n{{ msg.content }}\n    {%- endif %}\n{%- endfor %}\n"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+def test_a_template_may_take_text_alone_as_a_string():
+    row = messages_of([{"from": "system", "value": "Be short."}, *turns("<image>\nq", "a", "r", "b")], 1)
+    text, answers = chat(GLM, ["<|image|>", "<|endoftext|>"], "<|endoftext|>")(row)
+    assert text == (
+        "[gMASK]<sop><|system|>\nBe short.<|user|>\n<|begin_of_image|><|image|><|end_of_image|>q"
+        "<|assistant|>\na<|user|>\nr<|assistant|>\nb<|endoftext|>"
+    )
+    assert [text[slice(*span)] for span in answers] == ["a", "b<|endoftext|>"]
+
+
+REASONING = (  # DeepSeek-R1's drops it everywhere, Qwen3's in earlier turns
+    "{% for m in messages %}<|{{ m.role }}|>{% set said = m.content[0].text %}{% if m.role == 'assistant' and {} %}"
+    "{% set said = said.split('</think>')[-1] %}{% endif %}{{ said }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def test_a_row_whose_reasoning_or_question_the_template_drops_is_left_out():
+    thought, last = turns("q", "<think>\nso</think>a"), turns("q", "a", "r", "<think>so</think>a")
+    everywhere, earlier = (chat(REASONING.replace("{}", when)) for when in ("true", "not loop.last"))
+    for how, row in ((everywhere, thought), (everywhere, last), (earlier, [*thought, *turns("r", "b")])):
+        with pytest.raises(BadRow, match="refuses it: it drops text of the assistant turn") as fault:
+            how(messages_of(row, 0))
+        assert fault.value.filtered
+    assert supervised(earlier, "q", "<think>so </think>a")[1] == ["<think>so </think>a<|im_end|>"]
+    with pytest.raises(BadRow, match="it drops text of the user turn"):
+        chat(REASONING.replace("m.content[0].text", "m.content[0].content or m.role"))(messages_of(thought, 0))
 
 
 def test_a_system_turn_is_never_dropped_and_an_end_token_never_invented():
     row = messages_of([{"from": "system", "value": "Be short."}, *turns("question", "a")], 0)
     dropping = "{% for m in messages if m['role'] != 'system' %}" + PARTS + "<|im_end|>{% endfor %}"
-    with pytest.raises(BadRow, match="the chat template drops the system turn"):
+    with pytest.raises(BadRow, match="refuses it: it drops text of the system turn"):
         chat(dropping)(row)
     assert chat(chat_template("plain"))(row)[0] == "<s>a<|im_end|>"
     how, other = chat(ONEVISION), chat(VICUNA)
@@ -197,4 +237,5 @@ def test_a_system_turn_is_never_dropped_and_an_end_token_never_invented():
     with pytest.raises(UserError, match="neither the chat template nor the tokenizer"):
         other(messages_of(turns("q", "None"), 0))
     with pytest.raises(UserError, match="marks no supervised tokens"):
-        chat("{% if false %}{% generation %}{% endgeneration %}{% endif %}")(row)
+        silent = "{% if false %}{% generation %}{% endgeneration %}{% endif %}"
+        chat(f"{{% for m in messages %}}{PARTS}{{% endfor %}}{silent}")(row)

@@ -94,13 +94,13 @@ def test_an_answer_that_the_template_does_not_end_gets_the_end_token():
 
 
 def test_a_template_that_rewrites_earlier_turns_is_refused():
-    forgetful = (
-        "{% for m in messages[-2:] %}{{ m['role'] }}{% for c in m['content'] %}{{ c['text'] }}{% endfor %}{% endfor %}"
-    )
+    parts = "{% for c in m['content'] %}{{ c['text'] }}{% endfor %}"
+    changing = "{% for m in messages %}{{ m['role'] if loop.last }}" + parts + "{% endfor %}"
     with pytest.raises(UserError, match="changes what it wrote for earlier turns"):
-        encoder("llava", template=forgetful)([row(["a", "b", "c", "d"], [])])
+        encoder("llava", template=changing)([row(["a", "b", "c", "d"], [])])
     with pytest.raises(UserError, match="writes 0 images for a row of 1"):
-        encoder("llava", template="{{ messages|length }}{% generation %}x{% endgeneration %}")([row(*ASKED[0])])
+        marked = "{% for m in messages %}{% generation %}" + parts + "{% endgeneration %}{% endfor %}"
+        encoder("llava", template=marked)([row(*ASKED[0])])
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,13 @@ def test_a_template_that_rewrites_earlier_turns_is_refused():
 def test_the_familys_own_tokens_in_a_text_are_refused(name, token):
     (found,) = encoder(name)([row([f"what is {token}?", "a token"], [])])
     assert str(found) == f"the text holds a control token: {token}" and not found.filtered
+
+
+def test_a_token_that_the_model_has_no_embedding_for_is_damage():
+    how = encoder("llava")
+    how.tokenizer.add_tokens(["<loc1>"])
+    good, bad = how([row(["where?", "there"], []), row(["where?", "<loc1>"], [])])
+    assert good["length"] and "no embedding for a token: resize_token_embeddings: <loc1>" in str(bad)
 
 
 def test_rows_that_are_too_long_are_filtered():

@@ -158,6 +158,11 @@ def test_collator_pads_and_preprocesses_like_the_processor(processor, write):
         ({"prompt": "A?", "completion": "x"}, "`conversations` is not a list", "['prompt', 'completion']"),
         ({"conversations": [*turns("A?"), {"from": "gpt", "value": "x", "loss": False}]}, "the key 'loss' of a", ""),
         ({"messages": [{"role": "tool", "content": "x"}]}, "a turn is not from human, gpt, system, user", "'tool'"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "image": "red.png", "max_pixels": 3136}]}]},
+            "the key 'max_pixels' of a part is not read: remove it",
+            "3136",
+        ),
         ("text", "the row is not an object with conversations", ""),
         (None, "the row is not an object with conversations", ""),
     ],
@@ -185,9 +190,10 @@ def test_rows_for_another_training_are_left_out_with_their_key(processor, write,
     assert (entry.row, entry.reason, entry.filtered) == (1, f"`{key}` is not served", True) and len(data.dataset) == 1
 
 
-@pytest.mark.parametrize("mark", ["<video>", "<audio>"])
-def test_a_text_that_names_a_video_is_left_out(processor, write, mark):
-    (entry,) = open_data(write(row("A?", f"{mark} is a tag"), row(f"{mark}\nWhat?", "x")), processor).bad_rows
+@pytest.mark.parametrize("mark", ["<video>", "<audio>", "<img>", "<ImageHere>", "<|image_1|>", "<image1>"])
+def test_a_text_with_another_programs_mark_is_left_out(processor, write, mark):
+    asked = row(f"{mark}\nWhat? </img>", "x")
+    (entry,) = open_data(write(row("A <img>?", f"{mark} is a tag"), asked), processor).bad_rows
     assert (entry.row, entry.reason, entry.filtered) == (1, f"`{mark}` is not served", True)
 
 
@@ -366,6 +372,15 @@ def test_missing_data_and_malformed_mixtures_are_named(tmp_path, name, content, 
         path.write_text(content)
     with one_line(message):
         read_sources(str(path.parent if path.suffix == ".txt" else path), None)
+
+
+def test_a_folder_with_rows_of_several_splits_is_refused(tmp_path):
+    for name in ("train-00000-of-00001", "test-00000-of-00001", "latest"):
+        (tmp_path / f"{name}.parquet").touch()
+    with one_line(r"has other splits \(test-00000-of-00001.parquet\): list the files to train on in a .yaml"):
+        read_sources(str(tmp_path), None)
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    assert read_sources(str(tmp_path), None)
 
 
 def test_prepared_rows_are_used_again(processor, write, monkeypatch):

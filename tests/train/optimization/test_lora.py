@@ -11,7 +11,7 @@ from modeling_aligned_llava.errors import UserError
 from tests import REPOSITORY
 from tests.modeling_aligned_llava.tiny_parts import IMAGE, TEXT, clip, model_of
 from tests.train.stage_results import assert_same_weights, interrupted_after, weights
-from train.optimization.lora import add_adapters, describe_adapters, merge_adapters
+from train.optimization.lora import add_adapters, describe_adapters, merge_adapters, modules_beside
 from train.optimization.parameter_groups import freeze, group_parameters
 from train.stage import run_stage
 
@@ -99,6 +99,8 @@ def tiny_llava(tied=False):
         ({"target_modules": ["q_proj", "qkv"]}, "target_modules: the decoder has no layer qkv"),
         ({"target_modules": ["fc1"]}, "target_modules: the decoder has no layer fc1"),  # the tower has
         ({"rank_pattern": {"k_proj": 8}, "target_modules": ["q_proj"]}, "no adapted layer is called k_proj"),
+        ({"exclude_modules": ["vision_tower"]}, "exclude_modules: no layer that would be adapted has such a name"),
+        ({"rank_pattern": ["q_proj"]}, "'list' object has no attribute 'keys'"),
         ({"lora_bias": True}, "Impossible to merge LoRA with `lora_bias=True`"),
     ],
 )
@@ -111,6 +113,19 @@ def test_tied_embeddings_take_no_adapter():
     add_adapters(tiny_llava(), {"r": 2, "target_modules": ["embed_tokens"]}, seed=0)
     with pytest.raises(UserError, match="embed_tokens is tied to the head"):
         add_adapters(tiny_llava(tied=True), {"r": 2, "target_modules": ["embed_tokens"]}, seed=0)
+
+
+def test_tied_embeddings_in_full_are_not_kept_beside_adapters():
+    for tied in (False, True):
+        model = tiny_llava(tied)
+        add_adapters(model, {"r": 2, "target_modules": ["q_proj"]}, seed=0)
+        rates = {"lora": 1e-3, "embed_tokens": 1e-3, "projector": 1e-3}
+        freeze(model, group_parameters(model, rates, ["vision", "language"]))
+        describe_adapters(model, ["vision", "language"])
+        if not tied:
+            assert modules_beside(model) == ["model.multi_modal_projector", "model.language_model.embed_tokens"]
+    with pytest.raises(UserError, match="embeddings trained in full would load without the head tied to them"):
+        describe_adapters(model, ["vision", "language"], merged=False)
 
 
 def test_names_mean_layers_of_the_decoder_and_a_regular_expression_any():

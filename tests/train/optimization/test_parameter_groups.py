@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from modeling_aligned_llava.errors import UserError
+from tests.modeling_aligned_llava.tiny_families import BUILDERS
 from train.optimization.parameter_groups import group_parameters
 
 
@@ -19,3 +20,15 @@ def test_every_parameter_has_one_rate_or_is_frozen():
         group_parameters(model, {"^a": 1e-3}, ["b.bias"])
     with pytest.raises(UserError, match=r"parameter a\.weight must match one of .*; it matches \^a and weight"):
         group_parameters(model, {"^a": 1e-3, "weight": 1e-4}, ["bias"])
+    with pytest.raises(UserError, match=r"learning_rates: all that b.weight matches is frozen: narrow frozen"):
+        group_parameters(model, {"^a": 1e-3, "b.weight": 1e-4}, [r"^b\."])
+
+
+def test_a_regular_expression_counts_before_a_part():
+    model, _ = BUILDERS["llava"]()
+    groups = group_parameters(model, {"language": 1e-3, "lm_head": 1e-4}, ["vision", "projector", "embed_tokens"])
+    names = {group.pattern: group.names for group in groups}
+    assert names["lm_head"] == ["lm_head.weight"] and names["embed_tokens"] == [
+        "model.language_model.embed_tokens.weight"
+    ]
+    assert len(names["language"]) > 2 and all(".layers." in n or n.endswith("norm.weight") for n in names["language"])
