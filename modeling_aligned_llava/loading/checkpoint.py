@@ -258,14 +258,11 @@ def _check_sizes(source: str | Path, what: str) -> None:
     """Compare sizes in the configuration of a folder with the tensors in its files, before memory is taken for them.
 
     Raises:
-        UserError: there are more layers than tensors, a width is far beyond all dimensions, or only adapters.
+        UserError: there are more layers than tensors, or a width is far beyond every dimension of any tensor.
     """
     files = sorted(Path(source).glob("*.safetensors"))
     adapters = (Path(source) / ADAPTER_SETTINGS).is_file()  # without the tensors of the model below them
-    described = (Path(source) / "config.json").is_file()
-    if adapters and files and not described:
-        raise UserError(f"{_prefix(what)}{source} holds adapters of peft alone: merge them into their model first")
-    if not files or adapters or not described:
+    if not files or adapters or not (Path(source) / "config.json").is_file():
         return
     shapes = []
     try:
