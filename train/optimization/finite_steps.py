@@ -42,9 +42,7 @@ class FiniteSteps(JsonLinesFile):
 
     def are_finite(self, accelerator: Accelerator, model: nn.Module, losses: list[Tensor]) -> bool:
         """Whether the losses of a step (one per micro-batch) and its gradient are finite in all processes."""
-        if accelerator.scaler is not None:  # of fp16, which skips infinite gradients by itself
-            norm = torch.zeros(())
-        elif _uses_deepspeed(accelerator):
+        if _uses_deepspeed(accelerator):
             norm = torch.as_tensor(accelerator.deepspeed_engine_wrapped.get_global_grad_norm() or 0.0)
         else:
             norm = torch.nn.utils.get_total_norm([gradient for _, gradient in _gradients(model)])
