@@ -30,13 +30,7 @@ from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
 from modeling_aligned_llava.inference.memory import ANSWER_TOKENS, Budget, budget
 from modeling_aligned_llava.inference.prefix_plan import Segment
 from modeling_aligned_llava.inference.prefix_tree import PrefixTree, open_tree
-from modeling_aligned_llava.inference.prompt import (
-    check_open_end,
-    image_tokens,
-    lacks_special_tokens,
-    names_image_token,
-    user_turn,
-)
+from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens, names_image_token, user_turn
 from modeling_aligned_llava.inference.stop_strings import GrowingAnswer, Stops, StopStrings
 from modeling_aligned_llava.inspection.model_parts import image_token_id
 from modeling_aligned_llava.loading.checkpoint import end_tokens, load_part
@@ -270,8 +264,7 @@ def load_processor(folder: str, trust_remote_code: bool = False, **settings: Any
     """Load a checkpoint's configuration, and its processor with some settings of images replaced; it pads on the left.
 
     Raises:
-        UserError: one of them cannot be loaded, the processor names no image token, a setting has no effect, or the
-            tokenizer ends every text.
+        UserError: one of them cannot be loaded, the processor names no image token, or a setting has no effect.
     """
     flag: dict[str, Any] = {"trust_remote_code": trust_remote_code}
     config, processor = load_part(AutoConfig, folder, **flag), load_part(AutoProcessor, folder, **flag)
@@ -284,7 +277,6 @@ def load_processor(folder: str, trust_remote_code: bool = False, **settings: Any
         if (dict(loaded) if isinstance(asked, dict) and loaded else loaded) != asked:
             raise UserError(f"{folder}: its processor was to have {name} {asked}, and has {loaded}")
     tokenizer = processor.tokenizer
-    check_open_end(tokenizer, folder)
     tokenizer.padding_side = "left"
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

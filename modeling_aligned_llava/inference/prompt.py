@@ -10,6 +10,7 @@ from modeling_aligned_llava.loading.chat_templates import rendered, template_of
 
 
 WITHOUT_TEMPLATE = ("PaliGemma", "Blip2", "InstructBlip", "Kosmos2", "Fuyu", "Git")  # processors that never have one
+_ENDED = "the tokenizer ends every text with {}: take that out of tokenizer.json"
 
 
 def user_turn(processor: Any, text: str, images: int, system: str | None = None) -> str:
@@ -67,18 +68,32 @@ def lacks_special_tokens(tokenizer: Any, prompt: str) -> bool:
     """Whether the tokenizer has to add its special tokens to a rendered prompt (pass it as `add_special_tokens`).
 
     Llama 3's chat template writes the beginning-of-sequence token and its tokenizer would add a second one; Vicuna's
-    (LLaVA-1.5) leaves it to the tokenizer.
+    (LLaVA-1.5) leaves it to the tokenizer. Cohere's (Aya Vision) would add an end, too.
+
+    Raises:
+        UserError: it has to, and would end the prompt before its answer.
     """
-    added = tokenizer("")["input_ids"]
-    return tokenizer(prompt, add_special_tokens=False)["input_ids"][: len(added)] != added
+    before, after = _added(tokenizer, prompt)
+    lacks = tokenizer(prompt, add_special_tokens=False)["input_ids"][: len(before)] != before
+    if lacks and after:
+        raise UserError(_ENDED.format(tokenizer.decode(after)))
+    return lacks
 
 
 def check_open_end(tokenizer: Any, folder: str) -> None:
-    """Check that a tokenizer leaves the end of a text open, for an answer.
+    """Check that a tokenizer leaves the end of a text open, for harnesses that let it add all its special tokens.
 
     Raises:
         UserError: it adds a token there, as with `add_eos_token`: every prompt would be over before its answer.
     """
-    if tokenizer("a")["input_ids"][-1:] != tokenizer("a", add_special_tokens=False)["input_ids"][-1:]:
-        end = tokenizer.decode(tokenizer("a")["input_ids"][-1:])
-        raise UserError(f"{folder}: its tokenizer ends every text with {end}: take that out of tokenizer.json")
+    if after := _added(tokenizer, "a")[1]:
+        raise UserError(f"{folder}: {_ENDED.format(tokenizer.decode(after))}")
+
+
+def _added(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer adds before and after a text."""
+    start = text[:64]
+    bare, whole = tokenizer(start, add_special_tokens=False)["input_ids"], tokenizer(start)["input_ids"]
+    places = (place for place in range(len(whole) + 1) if whole[place : place + len(bare)] == bare)
+    before = max(places, default=len(whole) - len(bare))
+    return whole[:before], whole[before + len(bare) :]

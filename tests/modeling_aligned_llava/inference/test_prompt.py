@@ -10,7 +10,7 @@ from transformers import AutoProcessor, Blip2Processor, BlipImageProcessor
 from modeling_aligned_llava.diagnostics.instruments.models import inputs_of
 from modeling_aligned_llava.harness.lm_eval_model import AlignedLlavaLM
 from modeling_aligned_llava.inference.generator import load_generator
-from modeling_aligned_llava.inference.prompt import _say_bare, names_image_token, user_turn
+from modeling_aligned_llava.inference.prompt import _say_bare, lacks_special_tokens, names_image_token, user_turn
 from modeling_aligned_llava.loading.chat_templates import template_of
 from tests.benchmark_stand_in import image_of
 from tests.conftest import tiny_tokenizer
@@ -92,12 +92,32 @@ def test_a_prompt_is_the_same_on_every_day(tiny_llava, monkeypatch):
     assert user_turn(processor, "What?", images=1) == today and today.startswith("26 July 2024")
 
 
-@pytest.mark.parametrize("load", [load_generator, AlignedLlavaLM])
-def test_a_tokenizer_that_ends_every_text_is_refused(tmp_path, load):
-    """With `add_eos_token`, as some fine-tuning scripts leave it, a prompt would be over before its answer."""
+@pytest.mark.parametrize(
+    ("added", "prompt", "lacks"),
+    [
+        ("$A", "a cat", False),
+        ("<image> $A", "a cat", True),
+        ("<image> $A", "<image>a cat", False),
+        ("<image> $A <|im_end|>", "<image>a cat", False),  # Cohere's, whose template writes the first one
+        ("$A <|im_end|>", "a cat", False),  # `add_eos_token`, as some fine-tuning scripts leave it
+        ("<image> $A <|im_end|>", "a cat", None),
+    ],
+)
+def test_special_tokens_are_added_where_the_prompt_lacks_the_first_and_never_after_it(added, prompt, lacks):
+    tokenizer = random_pair("llava")[1].tokenizer
+    ids = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("<image>", "<|im_end|>")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=added, special_tokens=ids)
+    if lacks is None:
+        with one_line(r"the tokenizer ends every text with <\|im_end\|>"):
+            lacks_special_tokens(tokenizer, prompt)
+    else:
+        assert lacks_special_tokens(tokenizer, prompt) == lacks
+
+
+def test_text_benchmarks_refuse_a_tokenizer_that_ends_every_text(tmp_path):
     model, processor = random_pair("llava")
     ends = TemplateProcessing(single="$A <|im_end|>", special_tokens=[("<|im_end|>", 2)])
     processor.tokenizer.backend_tokenizer.post_processor = ends
     model.save_pretrained(tmp_path), processor.save_pretrained(tmp_path)
-    with one_line(r"its tokenizer ends every text with <\|im_end\|>"):
-        load(str(tmp_path))
+    with one_line(r"the tokenizer ends every text with <\|im_end\|>"):
+        AlignedLlavaLM(str(tmp_path))
