@@ -65,11 +65,12 @@ def rendered(
     dated = _TODAY.sub(lambda call: repr(PROMPT_DATE.strftime(call[2])), template)
     said = [(message["role"], part["text"]) for message in messages for part in message["content"] if "text" in part]
     faults: list[str] = []
+    errors: list[str] = []
     for turns in (messages, [*map(_as_string, messages)]):  # GLM-4.1V's and Pixtral's take an answer as a string alone
         try:
             (text,), spans = render([turns], chat_template=dated, **tokenizer.special_tokens_map, **options)
         except (TemplateError, TypeError, ValueError, LookupError) as error:  # TypeError: a list of parts and a text
-            faults.append(" ".join(str(error).split()))
+            errors.append(" ".join(str(error).split()))
             continue
         written = "".join(text.split())
         dropped = [role for role, words in said if "".join(words.split()) not in written]
@@ -80,7 +81,7 @@ def rendered(
             faults.append(f"it drops text of the {dropped[0]} turn")
         else:
             return text, spans[0] if spans else []
-    raise TemplateRefuses(faults[0])
+    raise TemplateRefuses((faults or errors)[0])
 
 
 def _as_string(message: dict[str, Any]) -> dict[str, Any]:

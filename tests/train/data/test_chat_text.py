@@ -175,7 +175,7 @@ def test_a_template_that_refuses_a_row_leaves_it_out():
     row = messages_of([{"from": "system", "value": "Be short."}, *turns("q", "a")], 0)
     for template, why in (
         (refusing + ONEVISION, "System role not supported"),
-        ("{{ 'x' + messages[0].content }}", "list"),
+        ("{{ 'x' + messages[0].content }}", "it drops text of the user turn"),
     ):
         with pytest.raises(BadRow, match=f"the chat template refuses it: .*{why}") as fault:
             chat(template)(row)
