@@ -73,8 +73,8 @@ def lacks_special_tokens(tokenizer: Any, prompt: str) -> bool:
     Raises:
         UserError: it has to, and would end the prompt before its answer.
     """
-    before, after = _added(tokenizer, prompt)
-    lacks = tokenizer(prompt, add_special_tokens=False)["input_ids"][: len(before)] != before
+    before, bare, after = _tokens(tokenizer, prompt[:64])  # a row can have thousands
+    lacks = bare[: len(before)] != before
     if lacks and after:
         raise UserError(_ENDED.format(tokenizer.decode(after)))
     return lacks
@@ -86,14 +86,13 @@ def check_open_end(tokenizer: Any, folder: str) -> None:
     Raises:
         UserError: it adds a token there, as with `add_eos_token`: every prompt would be over before its answer.
     """
-    if after := _added(tokenizer, "a")[1]:
+    if after := _tokens(tokenizer, "a")[2]:
         raise UserError(f"{folder}: {_ENDED.format(tokenizer.decode(after))}")
 
 
-def _added(tokenizer: Any, text: str) -> tuple[list[int], list[int]]:
-    """The special tokens that a tokenizer adds before and after a text."""
-    start = text[:64]
-    bare, whole = tokenizer(start, add_special_tokens=False)["input_ids"], tokenizer(start)["input_ids"]
+def _tokens(tokenizer: Any, text: str) -> tuple[list[int], list[int], list[int]]:
+    """The special tokens that a tokenizer adds before a text, those of the text itself, and those added after it."""
+    bare, whole = tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer(text)["input_ids"]
     places = (place for place in range(len(whole) + 1) if whole[place : place + len(bare)] == bare)
     before = max(places, default=len(whole) - len(bare))
-    return whole[:before], whole[before + len(bare) :]
+    return whole[:before], bare, whole[before + len(bare) :]

@@ -138,7 +138,7 @@ def load_part(auto_class: Any, source: str | Path, what: str = "", **kwargs: Any
             raise
         reason = _reason(error) + _adapters_alone(Path(name))
         raise UserError(f"{_prefix(what)}cannot load {source}: {reason}") from error
-    if isinstance(part, LlavaProcessor | LlavaNextProcessor) and not part.num_additional_image_tokens:
+    if isinstance(part, LlavaProcessor | LlavaNextProcessor) and _may_lack_settings(part):
         _complete(part, load_part(AutoConfig, source, what, trust_remote_code=trusted))
     tokenizer = part.tokenizer if isinstance(part, ProcessorMixin) else part
     if isinstance(tokenizer, PreTrainedTokenizerBase):
@@ -154,6 +154,11 @@ def _adapters_alone(folder: Path) -> str:
     return "; it holds adapters without a model: merge them (peft's `merge_and_unload`)" if alone else ""
 
 
+def _may_lack_settings(processor: Any) -> bool:
+    by_default = processor.vision_feature_select_strategy == "default"
+    return not processor.num_additional_image_tokens and (processor.patch_size is None or by_default)
+
+
 def _complete(processor: Any, config: Any) -> None:
     """Give the processor of a LLaVA what it needs to write visual tokens; before transformers 4.46 models wrote them,
     and processors were saved without.
@@ -162,8 +167,6 @@ def _complete(processor: Any, config: Any) -> None:
         processor.patch_size = config.vision_config.patch_size
         # VipLlava's configuration has none, and its model leaves the class token out.
         processor.vision_feature_select_strategy = getattr(config, "vision_feature_select_strategy", "default")
-    elif processor.vision_feature_select_strategy != "default":
-        return
     if config.vision_config.model_type == "clip_vision_model":
         processor.num_additional_image_tokens = 1  # the class token, which "default" leaves out
 

@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.inference.image_slots import ImageSlots, Size
 from modeling_aligned_llava.inference.prompt import image_tokens, lacks_special_tokens
+from modeling_aligned_llava.inspection.model_parts import image_token_id
 from modeling_aligned_llava.loading.chat_templates import Span, template_of
 from train.data.chat_text import ChatText
 from train.data.row import BadRow, text_of
@@ -94,7 +95,7 @@ class FamilyTokens(RowTokens):
         written = self._slots.fill(text, tuple(sizes))
         special = lacks_special_tokens(self.tokenizer, written)
         ids = self.tokenizer(written, add_special_tokens=special)["input_ids"]
-        if (last := max({*ids} - {self.config.image_token_id})) >= self.config.get_text_config().vocab_size:
+        if (last := max({*ids} - {image_token_id(self.config)})) >= self.config.get_text_config().vocab_size:
             token = str(self.tokenizer.convert_ids_to_tokens(last))
             raise BadRow("the model has no embedding for a token: resize_token_embeddings", token)
         return len(ids)
