@@ -21,6 +21,7 @@ from train.settings import (
     OptimizationArguments,
     output_dir,
     read_settings,
+    with_method,
 )
 from train.stage_folder import StageFolder
 
@@ -49,7 +50,7 @@ def parse_settings(given: dict[str, Any]) -> Settings:
         UserError: a setting is unknown, wrong or does not fit another one.
     """
     warnings.filterwarnings("ignore", "`gradient_checkpointing` is deprecated", FutureWarning)  # TRL sets it itself
-    given = dict(given)
+    given = with_method(given)
     if given.get("bf16") == AUTO:  # what the folder was started with, else whether it is fast
         given["bf16"] = StageFolder(output_dir(given)).recorded_settings().get("bf16") or str(bfloat16_is_fast())
     if not torch.accelerator.is_available():
@@ -151,13 +152,8 @@ def _check(settings: Settings) -> None:
 
 
 def _complete(settings: Settings) -> None:
-    """Set what follows from our settings in TRL's, and replace `{method}` in every path by the name of the method."""
-    training, optimization, method = settings.training, settings.optimization, settings.model.method
-    for group in (settings.model, settings.data):
-        for option in fields(group):
-            if isinstance(value := getattr(group, option.name), str):
-                setattr(group, option.name, value.replace("{method}", method))
-    training.output_dir = str(training.output_dir).replace("{method}", method)
+    """Set what follows from our settings in TRL's."""
+    training, optimization = settings.training, settings.optimization
     training.learning_rate = max(optimization.rates.values())  # for the log; the optimizer has a rate per group
     if not optimization.by_tokens:  # else it follows from the lengths of the rows
         training.gradient_accumulation_steps = accumulation_steps(

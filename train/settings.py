@@ -55,9 +55,15 @@ def _read_file(names: list[str]) -> dict[str, Any]:
     return content
 
 
+def with_method(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings from `read_settings` with `{method}` in each text replaced by the name of the method."""
+    method = str(given.get("method"))
+    return {name: text.replace("{method}", method) if isinstance(text, str) else text for name, text in given.items()}
+
+
 def output_dir(given: dict[str, Any]) -> str:
-    """The output folder in settings from `read_settings`, with `{method}` filled in."""
-    return str(given.get("output_dir", "")).replace("{method}", str(given.get("method")))
+    """The output folder in settings from `read_settings`."""
+    return str(with_method(given).get("output_dir", ""))
 
 
 def setting(default: Any = MISSING, *, help: str, default_factory: Any = MISSING) -> Any:

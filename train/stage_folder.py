@@ -13,7 +13,7 @@ from typing import Any
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.files import read_json, write_json
-from train.settings import AUTO
+from train.settings import AUTO, with_method
 
 
 # Settings that may change between two starts of the same run, because they do not affect its weights. The global batch
@@ -121,9 +121,8 @@ def checkpoint_marker(folder: str | Path) -> Path:
 
 def comparable(settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that determine the weights, as text, with `{method}` filled in."""
-    method = str(settings.get("method"))
     shared = {"steps_share_lengths": False} if settings.get("micro_batch_tokens") else {}  # so rows have another order
-    text = {name: str(value).replace("{method}", method) for name, value in {**settings, **shared}.items()}
+    text = with_method({name: str(value) for name, value in {**settings, **shared}.items()})
     return {name: text[name] for name in sorted(text) if name not in _FREE}
 
 
