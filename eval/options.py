@@ -185,7 +185,7 @@ network.""",
     )
     recipe = FINETUNE_RECIPE.relative_to(CONFIGURATION.parent)
     tuning.add_argument("--finetune", metavar="MODEL", help="folder or Hub id; needs --training-data FILE")
-    tuning.add_argument("--images", type=Path, metavar="DIR", help="folder of the images that the rows name")
+    tuning.add_argument("--images", type=Path, metavar="DIR", help="folder of the images that rows name, not embed")
     tuning.add_argument("--recipe", type=Path, metavar="FILE", help=f"how it is trained (default: {recipe})")
     tuning.add_argument(
         "--held-out", type=count, metavar="N", help="rows kept from training to compare the loss on (default 100)"
@@ -247,8 +247,10 @@ def _check_finetuning(args: argparse.Namespace) -> str | None:
     """What is wrong with the options of a fine-tuning run, which get their defaults."""
     if args.backbone:
         return "--finetune trains the model that it names; --backbone trains from backbones"
-    if args.training_data is None or args.images is None:
-        return "--finetune needs --training-data FILE and --images DIR"
+    if args.training_data is None:
+        return "--finetune needs --training-data FILE"
+    if args.images is None and args.training_data.endswith((".json", ".jsonl")):
+        return f"--training-data {args.training_data} names image files: give their folder, --images DIR"
     args.recipe, args.held_out = args.recipe or FINETUNE_RECIPE, args.held_out or 100
     if not args.recipe.is_file():
         return f"--recipe {args.recipe}: no such file"

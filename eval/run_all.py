@@ -23,7 +23,7 @@ from eval.report.answer import answer, held_out_losses
 from eval.report.finished_run import ANSWER, FinishedRun
 from eval.report.page import write_report
 from eval.run.schedule import find_devices, side_by_side, train_and_evaluate
-from eval.run.training import ANSWER_TOKENS, can_succeed, make_world, profile_of_start
+from eval.run.training import ANSWER_TOKENS, can_succeed, images_of_rows, make_world, profile_of_start
 from eval.score.results import write_results
 from eval.tables.table4 import write_tables
 from modeling_aligned_llava.errors import UserError, run_main
@@ -72,8 +72,9 @@ def compare() -> bool:
                 share = "--side-by-side", side_by_side(devices, len(trainings))
                 return can_succeed(sys.executable, "-m", "train.preflight", *settings, "--measure", *share)
             say(f"2 profile of {args.finetune}")
-            profile = profile_of_start(args, models[START].folder)
-            options = Options.of(args, data=args.data or args.images)
+            images = args.images or images_of_rows(args)
+            profile = profile_of_start(args, models[START].folder, images)
+            options = Options.of(args, data=args.data or images)
             title = f"3 training{' and benchmarks' * bool(args.data)}: {', '.join(models)}"
         else:
             world = read_recipe(args.backbone, "world")

@@ -16,6 +16,7 @@ from modeling_aligned_llava.loading.files import read_json
 
 
 START = "start"  # the model before it is fine-tuned
+ROWS = "cache/rows"  # in a run, prepared rows of fine-tuning
 FINETUNE = "finetuned"  # the only stage of a model that was trained before
 STAGES = {"stage1": (0.0, 0.3), "stage2": (0.3, 0.7)}  # its start and its length, as shares of the time of both
 SPANS = STAGES | {FINETUNE: (0.0, 1.0)}
@@ -145,12 +146,12 @@ def finetune_settings(args: argparse.Namespace, folder: Path, method: str, seed:
         "method": method,
         "seed": seed,
         "data_path": args.training_data,
-        "image_folder": args.images,
         "output_dir": out,
-        "data_cache": args.run / "cache" / "rows",
+        "data_cache": args.run / ROWS,
         "eval_rows": args.held_out,
         "eval_strategy": "epoch",
     }
+    settings |= {"image_folder": args.images} if args.images else {}
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 

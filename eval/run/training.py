@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.options import read_recipe
-from eval.plan.models import START, Training
+from eval.plan.models import ROWS, START, Training
 from eval.run.processes import run_logged
 from eval.run.status import Status
 from modeling_aligned_llava.loading.files import read_json
@@ -62,7 +62,20 @@ def can_succeed(*preflight: str) -> bool:
     return not subprocess.run(preflight).returncode  # noqa: S603
 
 
-def profile_of_start(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def images_of_rows(args: argparse.Namespace) -> Path:
+    """A folder with the first images of training rows that embed them.
+
+    Raises:
+        UserError: no row has an image.
+    """
+    folder = args.run / "images"
+    if not folder.is_dir():
+        words = ["-m", "train.data", "images", args.training_data, "--limit", str(PROFILED), "--out", str(folder)]
+        run_logged([sys.executable, *words, "--data-cache", str(args.run / ROWS)], args.run / "logs" / "images.log")
+    return folder
+
+
+def profile_of_start(args: argparse.Namespace, folder: Path, images: Path) -> dict[str, Any]:
     """The profile of the model as it is, measured once.
 
     Raises:
@@ -70,7 +83,6 @@ def profile_of_start(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """
     path = args.run / "diagnostics" / f"{START}.json"
     if not path.exists():
-        images = ["--images", str(args.images), "--limit", str(PROFILED)]
-        words = [sys.executable, "-m", "eval.diagnostics", "profile", str(folder), *images, "--json", str(path)]
-        run_logged(words, args.run / "logs" / "profile.log")
+        words = [sys.executable, "-m", "eval.diagnostics", "profile", str(folder), "--images", str(images)]
+        run_logged([*words, "--limit", str(PROFILED), "--json", str(path)], args.run / "logs" / "profile.log")
     return read_json(path)

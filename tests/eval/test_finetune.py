@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from datasets import Dataset, Image
 
 from tests import REPOSITORY
 from tests.together import kill_all
@@ -51,6 +52,17 @@ def command(tmp_path, tiny_llava):
     shutil.rmtree(RUN, ignore_errors=True)
 
 
+def embedded(data):
+    """The rows with their images inside, as datasets on the Hub have them."""
+    rows = json.loads((data / "stage2.json").read_text())
+    for row in rows:
+        row["image"] = (
+            {"bytes": (data / "images" / row["image"]).read_bytes(), "path": None} if row.get("image") else None
+        )
+    Dataset.from_list(rows).cast_column("image", Image()).to_parquet(data / "rows.parquet")
+    return data / "rows.parquet"
+
+
 def run(command, **variables):
     env = os.environ | variables
     done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=900)  # noqa: S603
@@ -80,8 +92,10 @@ def test_killed_and_started_again_it_ends_with_the_answer(command, mirror_root, 
     assert {path: path.stat().st_mtime_ns for path in RUN.glob("checkpoints/*/finetuned/*")} == kept
 
 
-def test_without_benchmarks_it_rests_on_the_held_out_loss(command):
-    """Each training has two processes."""
+def test_without_benchmarks_it_rests_on_the_held_out_loss(command, tmp_path):
+    """Each training has two processes, and rows embed their images."""
+    at = command.index("--images")
+    command[at - 1 : at + 2] = [str(embedded(tmp_path / "data"))]
     (recipe,) = [Path(word) for word in command if word.endswith("recipe.yaml")]
     recipe.write_text(recipe.read_text().replace("device_train_batch_size: 4", "device_train_batch_size: 2"))
     said = run([*command, "--seeds", "1", "2"], LAUNCH="torchrun --standalone --nproc_per_node 2")

@@ -1,11 +1,13 @@
-"""Training data: `prepare` checks and tokenizes the rows of a stage before training."""
+"""Training data: `prepare` checks and tokenizes the rows of a stage before training; `images` writes their images."""
 
 import argparse
 import sys
 import time
+from itertools import islice
 from pathlib import Path
 
-from modeling_aligned_llava.errors import run_main
+from modeling_aligned_llava.errors import UserError, run_main
+from train.data.images import first_images
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
 from train.data.sources import read_sources
@@ -39,6 +41,22 @@ def prepare(argv: list[str], stage1: Path | None = None) -> None:
     say(f"{data.opened:,} rows in {seconds:,.1f} s, {data.opened / seconds:,.0f} rows/s")
 
 
+def write_images(data_path: str, data_cache: str | None, out: Path, limit: int) -> None:
+    """Write the first images of rows that embed them as files, to measure models on.
+
+    Raises:
+        UserError: there is none.
+    """
+    images = list(islice(first_images(read_sources(data_path, None), data_cache), limit))
+    if not images:
+        raise UserError(f"data_path: no row of {data_path} embeds an image; if rows name files, give their folder")
+    making = out.with_name(f"{out.name}.new")
+    making.mkdir(parents=True, exist_ok=True)
+    for number, image in enumerate(images):
+        image.save(making / f"{number:03}.png")
+    making.rename(out)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m train.data", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -47,8 +65,18 @@ def main() -> None:
         "--stage1", type=Path, metavar="FILE", help="recipe of stage 1, to prepare stage 2 before stage 1 is trained"
     )
     preparing.usage = "%(prog)s --config FILE.yaml --method NAME [--stage1 FILE] [--SETTING VALUE ...]"
+    writing = commands.add_parser("images", help="write the first images of rows that embed them")
+    writing.add_argument("data_path")
+    writing.add_argument("--out", type=Path, required=True, help="folder to make")
+    writing.add_argument("--limit", type=int, default=48, help="number of images (default %(default)s)")
+    writing.add_argument("--data-cache", help="as for training")
     args, settings = parser.parse_known_args(sys.argv[1:])
-    prepare(settings, args.stage1)
+    if args.command == "prepare":
+        prepare(settings, args.stage1)
+    elif settings:
+        parser.error(f"unrecognized arguments: {' '.join(settings)}")
+    else:
+        write_images(args.data_path, args.data_cache, args.out, args.limit)
 
 
 if __name__ == "__main__":

@@ -8,20 +8,24 @@ That of a row held out is the same in all epochs, so that the losses are those o
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import torch
+from datasets import Dataset
 from PIL.Image import Image
 from torch import Tensor
 from transformers import TrainerCallback
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes, read_column
+from train.data.prepared import BAD_IMAGE, TrainingData, checked_rows, embedded_bytes, prepared_root, read_column
 from train.data.quarantine import Entry, Quarantine
 from train.data.row import EmbeddedImage
+from train.data.sources import Source, raw_table
 
 
 _ATTEMPTS = 100
@@ -76,13 +80,26 @@ class RowImages:
         return set(zip(*(read_column(self.data.evaluation, name).tolist() for name in ("source", "row")), strict=True))
 
 
+def first_images(sources: list[Source], cache: str | None = None) -> Iterator[Image]:
+    """The images of the usable rows in order; not of rows with a damaged one."""
+    for source in sources:
+        raw = raw_table(source, str(prepared_root(cache)))
+        for row in checked_rows(source, raw):
+            if isinstance(row, dict):
+                with suppress(UserError):
+                    yield from _open(source, raw, row)
+
+
 def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:
     """The images of a row of `data.dataset`.
 
     Raises:
         UserError: one of them is missing or damaged.
     """
-    source, raw = data.sources[row["source"]], data.raw[row["source"]]
+    return _open(data.sources[row["source"]], data.raw[row["source"]], row)
+
+
+def _open(source: Source, raw: Dataset, row: dict[str, Any]) -> list[Image]:
     label = f"{source.path}, row {row['row']}: image"
     return [
         open_image(embedded_bytes(raw.data, name), label)

@@ -38,13 +38,15 @@ class Source:
         path: a `.json`, `.jsonl` or `.parquet` file, a folder of parquet files, or a Hub id.
         image_folder: root of the image files that rows name; None if images are embedded.
         weight: how often each row is used per epoch; below 1, a fixed random share of the rows.
-        split: the split of a Hub dataset.
+        config: the configuration of a Hub dataset that has several.
+        split: the split of a Hub dataset; None: `train`.
     """
 
     path: str
     image_folder: Path | None
     weight: float = 1.0
-    split: str = "train"
+    config: str | None = None
+    split: str | None = None
 
     @property
     def is_text(self) -> bool:
@@ -64,7 +66,7 @@ def read_sources(data_path: str, image_folder: str | None) -> list[Source]:
     mixture = Path(data_path)
     if not mixture.is_file():
         raise UserError(f"data_path: there is no file {mixture}")
-    wanted = f"{mixture} must be a list of {{path, image_folder, weight, split}}"
+    wanted = f"{mixture} must be a list of {{path, image_folder, weight, config, split}}"
     with errors_named(wanted, yaml.YAMLError, TypeError, ValueError):
         entries = yaml.safe_load(mixture.read_text(encoding="utf-8"))
         sources = [_entry(entry, folder) for entry in entries]
@@ -97,6 +99,8 @@ def _checked(source: Source) -> Source:
             raise UserError(f"data_path: {path} has other splits ({other[0]}): list the files to train on in a .yaml")
     elif not path.exists() and source.path.count("/") != 1:
         raise UserError(f"data_path: there is no file {path}, and it is no Hub id")
+    if path.exists() and (source.config or source.split):
+        raise UserError(f"data_path: config and split are those of a Hub dataset; {path} is read whole")
     return source
 
 
@@ -112,7 +116,7 @@ def _table(source: Source, cache: str) -> Dataset:
         if files:
             data = load_dataset("parquet", data_files=files, split="train", cache_dir=cache)
         else:
-            data = load_dataset(source.path, split=source.split, cache_dir=cache)
+            data = load_dataset(source.path, source.config, split=source.split or "train", cache_dir=cache)
     except Exception as error:  # the Hub, the parquet reader and datasets' own builders raise anything
         cause = error.__cause__ or error
         raise UserError(f"data_path: {source.path} cannot be read: {' '.join(str(cause).split())}") from error

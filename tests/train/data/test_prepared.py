@@ -11,7 +11,7 @@ from PIL import Image as Pictures
 from modeling_aligned_llava.errors import UserError
 from tests.one_line import one_line
 from tests.train.data.rows import features, tokenization, turns
-from train.data.images import RowImages
+from train.data.images import RowImages, first_images
 from train.data.llava_tokens import ImageTextCollator, LlavaTokens
 from train.data.prepared import open_training_data, row_lengths
 from train.data.quarantine import Quarantine
@@ -339,7 +339,9 @@ def test_images_inside_parquet_are_those_of_the_folder(processor, write, tmp_pat
     assert [entry.row for entry in data.bad_rows] == [3, 4]
     kept, images = row_images(data, tmp_path)(list(data.dataset)[:3])
     assert [len(r["images"]) for r in kept] == [1, 0, 1 + several]
-    assert [p.getpixel((0, 0)) for p in images] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
+    first = list(first_images(data.sources, str(tmp_path / "cache")))
+    for opened in (images, first):
+        assert [p.getpixel((0, 0)) for p in opened] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
 
 
 def test_weights_of_a_mixture(processor, write, tmp_path):
