@@ -118,8 +118,9 @@ def _table(source: Source, cache: str) -> Dataset:
         else:
             data = load_dataset(source.path, source.config, split=source.split or "train", cache_dir=cache)
     except Exception as error:  # the Hub, the parquet reader and datasets' own builders raise anything
-        cause = error.__cause__ or error
-        raise UserError(f"data_path: {source.path} cannot be read: {' '.join(str(cause).split())}") from error
+        said = " ".join(str(error.__cause__ or error).split())
+        choose = "choose one with `config` in a .yaml; " if said.startswith("Config name is missing") else ""
+        raise UserError(f"data_path: {source.path} cannot be read: {choose}{said}") from error
     for name, feature in (data.features or {}).items():
         if isinstance(feature, Image):
             data = data.cast_column(name, Image(decode=False))

@@ -56,7 +56,7 @@ def test_a_configuration_of_a_hub_dataset_is_read(tmp_path, monkeypatch):
 
     assert list(ids("config: ai2d(gpt4v)")) == ["ai2d(gpt4v) train"]
     assert list(ids("config: chart2text(cauldron), split: test")) == ["chart2text(cauldron) test"]
-    with one_line(r"org/name cannot be read: Config name is missing.*ai2d\(gpt4v\)"):
+    with one_line(r"org/name cannot be read: choose one with `config` in a .yaml; Config name.*ai2d\(gpt4v\)"):
         ids("weight: 1")
 
 
