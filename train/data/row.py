@@ -8,13 +8,16 @@ from typing import Any
 from modeling_aligned_llava.inspection.model_parts import IMAGE_TOKEN
 
 
-READ = ("id", "image", "images", "conversations", "messages", "system")
+_TURNS = ("conversations", "messages", "texts")
+READ = ("id", "image", "images", *_TURNS, "system")
 # Keys of published datasets that say where a row is from, and nothing about what is asked and answered.
 DESCRIBING = {
     *("_id", "uid", "uuid", "idx", "index", "__index_level_0__", "image_id", "question_id", "sample_id", "hash"),
     *("dataset", "dataset_name", "data_source", "source", "origin", "split", "subset", "url", "license", "model"),
     *("task", "task_type", "type", "category", "topic", "domain", "tags", "language", "lang", "metadata", "meta"),
     *("width", "height", "width_list", "height_list", "created_at", "timestamp", "score"),
+    *("relevance_ratings", "relevance_min", "formatting_ratings", "formatting_min", "visual_dependency_ratings"),
+    *("visual_dependency_min", "image_correspondence_ratings", "image_correspondence_min"),
 }
 # Those of rows that are sound, but for what is trained here.
 NOT_SERVED = {"video", "videos", "audio", "audios", "tools", "objects", "chosen", "rejected", "rejected_response"}
@@ -50,21 +53,23 @@ class BadRow(Exception):
 
 
 def images_and_turns(row: dict[str, Any]) -> tuple[Any, Any]:
-    """The images and the turns of a row, whose `messages` (role, content) become LLaVA's `conversations`.
+    """The images and the turns of a row: `messages` (role, content) and `texts` become LLaVA's `conversations`.
 
     Raises:
         BadRow: a key is not read, or two keys say the same.
     """
-    if row.get("conversations") is None and row.get("messages") is None:
+    if all(row.get(key) is None for key in _TURNS):
         raise BadRow("`conversations` is not a list of {from, value}", f"the keys are {short([*row])}")
     for key in (key for key, value in row.items() if key not in (*READ, *DESCRIBING) and is_filled(value)):
         if key in NOT_SERVED:
             raise BadRow(f"`{key}` is not served", short(row[key]), filtered=True)
         raise BadRow(f"the key {short(key)} is not read: remove it", short(row[key]))
-    images, turns = _one_of(row, "image", "images"), _one_of(row, "conversations", "messages")
+    images, turns = _one_of(row, "image", "images"), _one_of(row, *_TURNS)
     if not isinstance(turns, list):
         return images, turns
     inside: list[Any] = []
+    if is_filled(row.get("texts")):
+        turns = [turn for pair in turns for turn in _question_and_answer(pair)]
     turns = [_turn(turn, inside) if isinstance(turn, dict) else turn for turn in turns]
     if inside and is_filled(images):
         raise BadRow("the row has images beside and inside its turns")
@@ -85,6 +90,15 @@ def _one_of(row: dict[str, Any], *keys: str) -> Any:
     if len(given) > 1:
         raise BadRow(f"the row has both {' and '.join(f'`{key}`' for key in given)}")
     return row[given[0]] if given else next((row[key] for key in keys if row.get(key) is not None), None)
+
+
+def _question_and_answer(pair: Any) -> list[Any]:
+    """The turns of an entry of `texts`, {user, assistant}, as in FineVision and the Cauldron."""
+    if not isinstance(pair, dict):
+        return [pair]
+    for key in (key for key, value in pair.items() if key not in ("user", "assistant", "source") and is_filled(value)):
+        raise BadRow(f"the key {short(key)} of a turn is not read: remove it", short(pair[key]))
+    return [{"from": role, "value": pair.get(role)} for role in ("user", "assistant")]
 
 
 def _turn(turn: dict[str, Any], inside: list[Any]) -> dict[str, Any]:

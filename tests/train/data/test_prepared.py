@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
-from datasets import Dataset, Image, List, Value
+from datasets import Dataset, Features, Image, List, Value
 from PIL import Image as Pictures
 
 from modeling_aligned_llava.errors import UserError
@@ -157,6 +157,10 @@ def test_collator_pads_and_preprocesses_like_the_processor(processor, write):
         (row("A?", "x", system=3), "`conversations` is not a list of {from, value}", ""),
         ({"prompt": "A?", "completion": "x"}, "`conversations` is not a list", "['prompt', 'completion']"),
         ({"conversations": [*turns("A?"), {"from": "gpt", "value": "x", "loss": False}]}, "the key 'loss' of a", ""),
+        ({"texts": [{"user": "A?", "assistant": "x", "rating": 3}]}, "the key 'rating' of a turn is not read", "3"),
+        ({"texts": [{"user": "A?"}]}, "`conversations` is not a list of {from, value}", ""),
+        ({"texts": ["A?"]}, "`conversations` is not a list of {from, value}", ""),
+        ({"texts": [{"user": "A?", "assistant": "x"}], "messages": [{"role": "user"}]}, "the row has both", ""),
         ({"messages": [{"role": "tool", "content": "x"}]}, "a turn is not from human, gpt, system, user", "'tool'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "image": "red.png", "max_pixels": 3136}]}]},
@@ -197,6 +201,7 @@ def test_a_text_with_another_programs_mark_is_left_out(processor, write, mark):
     assert (entry.row, entry.reason, entry.filtered) == (1, f"`{mark}` is not served", True)
 
 
+RATED = ("relevance", "image_correspondence", "formatting", "visual_dependency")
 PUBLISHED = {  # keys of rows of the datasets, beside the turns
     "LLaVA-558K": {"id": "004539375", "image": "red.png"},
     "LLaVA-665K, ShareGPT4V": {"id": "wgByO4Y_0", "model": "", "image": "red.png"},
@@ -235,6 +240,7 @@ def test_the_same_row_in_other_formats(processor, write):
             llava,
             row("<image>\nA?", "one", images=["red.png"], system="Be short."),
             row("<image>\nA?", "one", images="red.png", image=None, system="Be short."),
+            {"texts": [{"user": "A?", "assistant": "one"}], "images": ["red.png"], "system": "Be short."},
             {"messages": [system, {"role": "user", "content": "<image>\nA?"}, answer], "images": ["red.png"]},
             {"messages": [system, asked, {**answer, "loss": True}], "images": ["red.png"]},
             {"messages": [system, named, {"role": "assistant", "content": content("one")}]},
@@ -342,6 +348,25 @@ def test_images_inside_parquet_are_those_of_the_folder(processor, write, tmp_pat
     first = list(first_images(data.sources, str(tmp_path / "cache")))
     for opened in (images, first):
         assert [p.getpixel((0, 0)) for p in opened] == [(255, 0, 0), (0, 0, 255), (255, 0, 0)][: 2 + several]
+
+
+def test_the_columns_of_finevision(processor, write, tmp_path):
+    """As the card of HuggingFaceM4/FineVision lists them; the Cauldron has `source` in each text instead."""
+    write()
+    rated = {f"{what}_{of}": Value("int64") for what in RATED for of in ("ratings", "min")}
+    rated |= {name: List(value) for name, value in rated.items() if name.endswith("ratings")}
+    texts = List({"user": Value("string"), "assistant": Value("string")})
+    columns = Features({"images": List(Image()), "texts": texts, "source": Value("string"), **rated})
+    pairs = [{"user": "A?", "assistant": "one"}, {"user": "B?", "assistant": "two"}]
+    seen = {name: [4, 5] if name.endswith("ratings") else 4 for name in rated}
+    image = {"bytes": (tmp_path / "red.png").read_bytes(), "path": None}
+    Dataset.from_list([{"images": [image], "texts": pairs, "source": "ai2d", **seen}], features=columns).to_parquet(
+        tmp_path / "rows.parquet"
+    )
+    data = open_data(tmp_path / "rows.parquet", processor)
+    assert data.bad_rows == []
+    same = open_data(write(row("<image>\nA?", "one", "B?", "two", image="red.png")), processor)
+    assert data.dataset[0]["input_ids"] == same.dataset[0]["input_ids"]
 
 
 def test_weights_of_a_mixture(processor, write, tmp_path):
