@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from modeling_aligned_llava.errors import UserError, run_main
+from modeling_aligned_llava.loading.files import build_once
 from train.data.images import first_images
 from train.data.prepared import open_training_data
 from train.data.quarantine import Quarantine
@@ -47,14 +48,14 @@ def write_images(data_path: str, data_cache: str | None, out: Path, limit: int) 
     Raises:
         UserError: there is none.
     """
-    images = list(islice(first_images(read_sources(data_path, None), data_cache), limit))
-    if not images:
-        raise UserError(f"data_path: no row of {data_path} embeds an image; if rows name files, give their folder")
-    making = out.with_name(f"{out.name}.new")
-    making.mkdir(parents=True, exist_ok=True)
-    for number, image in enumerate(images):
-        image.save(making / f"{number:03}.png")
-    making.rename(out)
+
+    def write(folder: Path) -> None:
+        for number, image in enumerate(islice(first_images(read_sources(data_path, None), data_cache), limit)):
+            image.save(folder / f"{number:03}.png")
+        if not any(folder.iterdir()):
+            raise UserError(f"data_path: no row of {data_path} embeds an image; if rows name files, give their folder")
+
+    build_once(out, write)
 
 
 def main() -> None:

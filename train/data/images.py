@@ -22,10 +22,10 @@ from transformers import TrainerCallback
 
 from modeling_aligned_llava.errors import UserError
 from modeling_aligned_llava.loading.images import open_image
-from train.data.prepared import BAD_IMAGE, TrainingData, checked_rows, embedded_bytes, prepared_root, read_column
+from train.data.prepared import BAD_IMAGE, TrainingData, embedded_bytes, first_rows, read_column
 from train.data.quarantine import Entry, Quarantine
 from train.data.row import EmbeddedImage
-from train.data.sources import Source, raw_table
+from train.data.sources import Source
 
 
 _ATTEMPTS = 100
@@ -82,12 +82,9 @@ class RowImages:
 
 def first_images(sources: list[Source], cache: str | None = None) -> Iterator[Image]:
     """The images of the usable rows in order; not of rows with a damaged one."""
-    for source in sources:
-        raw = raw_table(source, str(prepared_root(cache)))
-        for row in checked_rows(source, raw):
-            if isinstance(row, dict):
-                with suppress(UserError):
-                    yield from _open(source, raw, row)
+    for source, raw, row in first_rows(sources, cache):
+        with suppress(UserError):
+            yield from _open(source, raw, row)
 
 
 def open_row(data: TrainingData, row: dict[str, Any]) -> list[Image]:

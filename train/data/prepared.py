@@ -212,12 +212,16 @@ def check_row(source: Source, number: int, raw: Any) -> dict[str, Any] | Entry:
     return {"id": name, "row": number, "messages": messages, "images": images}
 
 
+def first_rows(sources: list[Source], cache: str | None) -> Iterator[tuple[Source, Dataset, dict[str, Any]]]:
+    """The usable rows in order, as `check_row` returns them, each with its source and the source's raw rows."""
+    for source in sources:
+        raw = raw_table(source, str(prepared_root(cache)))
+        yield from ((source, raw, row) for row in checked_rows(source, raw) if isinstance(row, dict))
+
+
 def first_texts(sources: list[Source], cache: str | None = None) -> Iterator[str]:
     """The text of the usable rows in order."""
-    for source in sources:
-        for row in checked_rows(source, raw_table(source, str(prepared_root(cache)))):
-            if isinstance(row, dict):
-                yield text_of(row["messages"])
+    return (text_of(row["messages"]) for _, _, row in first_rows(sources, cache))
 
 
 def embedded_bytes(rows: Any, name: str, first: int = 0) -> bytes:
